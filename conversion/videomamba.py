@@ -30,37 +30,14 @@ from .helpers.checkpoint import (
 )
 from .helpers.command import Converted, make_parser, num_labels_of_new_head, positive_int, run
 from .helpers.videomamba import alignment_config, encoder_config, read_config, sampling_strategy_of
-from .helpers.weight_rules import Rule, apply_rules, drop, inflate_patches, load_converted, rename
+from .helpers.videomamba_weights import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
+from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 IMAGE, VIDEO, PRE_TRAINING = "image-classification", "video-classification", "pre-training"
 
-# The tensors that sizes are read from.
-TELLING_TENSORS = ("patch_embed.proj.weight", "pos_embed") + tuple(
-    f"layers.0.{name}" for name in ("norm.weight", "mixer.A_log", "mixer.conv1d.weight", "mixer.dt_proj.weight")
-)
-
-EMBEDDINGS, MIXER = "videomamba.embeddings.", r"layers\.(\d+)\.mixer\."
-ENCODER_RULES = (
-    rename("cls_token", f"{EMBEDDINGS}cls_token"),
-    rename("pos_embed", f"{EMBEDDINGS}position_embeddings"),
-    rename("temporal_pos_embedding", f"{EMBEDDINGS}temporal_position_embeddings"),
-    rename(r"patch_embed\.proj\.bias", f"{EMBEDDINGS}patch_embeddings.projection.bias"),
-    rename(r"layers\.(\d+)\.norm\.(weight|bias)", r"videomamba.layers.\1.norm.\2"),
-    rename(MIXER + r"(in_proj|out_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.\2.\3"),
-    rename(MIXER + r"(A_log|D)", r"videomamba.layers.\1.mixer.forward_scan.\2"),
-    rename(MIXER + r"(conv1d|x_proj|dt_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.forward_scan.\2.\3"),
-    rename(MIXER + r"A_b_log", r"videomamba.layers.\1.mixer.backward_scan.A_log"),
-    rename(MIXER + r"D_b", r"videomamba.layers.\1.mixer.backward_scan.D"),
-    rename(MIXER + r"(conv1d|x_proj|dt_proj)_b\.(weight|bias)", r"videomamba.layers.\1.mixer.backward_scan.\2.\3"),
-)
 CLASSIFICATION_RULES = (
     rename(r"norm_f\.(weight|bias)", r"videomamba.norm_f.\1"),
     rename(r"head\.(weight|bias)", r"classifier.\1"),
-)
-PRE_TRAINING_RULES = (
-    rename(r"norm\.(weight|bias)", r"videomamba.norm_f.\1"),
-    rename(r"clip_decoder\.(\d+)\.(head|norm)\.(weight|bias)", r"decoder.\1.\2.\3"),
-    drop(r"pool_norm\..*", "normalises the pooled feature that a multimodal model compares with text"),
 )
 FINE_TUNING_RULES = (
     drop(r"norm\..*", "the original fine-tunes with a final norm from scratch"),
@@ -71,15 +48,6 @@ INFLATION_RULES = (
     rename(r"norm_f\.(weight|bias)", r"videomamba.norm_f.\1"),
     drop(r"head\..*", "the classes of images; a video model gets a head from scratch"),
 )
-
-
-def patch_rule(tubelet_size: int, inflation: str) -> Rule:
-    """The kernel of the patch embedding: that of images is inflated over time, that of videos stays as it is."""
-
-    def inflate(kernel: torch.Tensor) -> torch.Tensor:
-        return kernel if kernel.ndim == 5 else inflate_patches(kernel, tubelet_size, inflation)
-
-    return rename(r"patch_embed\.proj\.weight", f"{EMBEDDINGS}patch_embeddings.projection.weight", inflate)
 
 
 def convert(arguments: argparse.Namespace) -> Converted:
@@ -97,6 +65,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
     if task == PRE_TRAINING:
         model_class, rules = VideoMambaForPreTraining, PRE_TRAINING_RULES
         config |= alignment_config(original)
+        if "pool_norm.weight" in weights:
+            # The encoder of a multimodal model, which gives a clip of one frame no position in time.
+            config |= {"use_pool_norm": True, "use_single_frame_position": False}
+            keep_initial = [r"videomamba\.pool_norm\.bias"]
     elif saved_for == PRE_TRAINING:
         rules, keep_initial = FINE_TUNING_RULES, [r"videomamba\.norm_f\..*", r"classifier\..*"]
         config |= new_head

@@ -21,12 +21,14 @@ _VIDEOVIT = ".models.videovit.modeling_videovit"
 _VIDEOMAMBA = ".models.videomamba.modeling_videomamba"
 _QFORMER = ".models.memory_bank_qformer"
 _GENERATION = f"{_QFORMER}.modeling_memory_bank_qformer_generation"
+_VIDEO_TEXT = ".models.video_text"
 _PROCESSING = ".processing.video_processing_clip"
 
 CONFIGURATIONS = {
     "VideoViTConfig": ".models.videovit.configuration_videovit",
     "VideoMambaConfig": ".models.videomamba.configuration_videomamba",
     "MemoryBankQFormerConfig": f"{_QFORMER}.configuration_memory_bank_qformer",
+    "VideoTextDualEncoderConfig": f"{_VIDEO_TEXT}.configuration_video_text",
 }
 PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
@@ -34,6 +36,7 @@ PARTS = {
     "draw_memory": ".drawing.memory_picture",
     "load_released": ".loading.models",
     "replay_memory": f"{_QFORMER}.memory_bank",
+    "retrieval_recall": ".metrics",
     "selective_scan": ".ops.selective_scan",
 }
 
@@ -68,6 +71,11 @@ FAMILIES = {
         (_GENERATION, "MemoryBankQFormerForConditionalGeneration", "AutoModelForImageTextToText"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
         (f"{_QFORMER}.processing_memory_bank_qformer", "MemoryBankQFormerProcessor", "AutoProcessor"),
+    ),
+    "VideoTextDualEncoderConfig": (
+        (f"{_VIDEO_TEXT}.modeling_video_text", "VideoTextDualEncoderModel", "AutoModel"),
+        (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
+        (f"{_VIDEO_TEXT}.processing_video_text", "VideoTextDualEncoderProcessor", "AutoProcessor"),
     ),
 }
 

@@ -109,7 +109,7 @@ def write_moving_digits(
             file = staged / split / motion / f"{number:04d}.mp4"
             file.parent.mkdir(parents=True, exist_ok=True)
             frames = _render(generator.choice(digits[split]), motion, num_frames, image_size, generator)
-            _encode(file, frames, fps)
+            encode_frames(file, frames, fps)
         (staged / MANIFEST).write_text(json.dumps(arguments, indent=2) + "\n")
     return folder
 
@@ -124,22 +124,33 @@ def _is_complete(folder: Path, arguments: dict[str, int]) -> bool:
 
 def load_digit_scans(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """The scans to train on and the scans held out, each (N, 8, 8), 0 to 255."""
+    (training, _), (held_out, _) = load_labelled_scans(seed)
+    return training, held_out
+
+
+def load_labelled_scans(
+    seed: int,
+) -> tuple[tuple[NDArray[np.uint8], NDArray[np.int64]], tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """The scans of `load_digit_scans`, each with the digits (N,) that they show."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError(
             "The moving digits are drawn from scikit-learn's digits. Install it: pip install 'hf-video-models[demo]'"
         ) from error
-    images = np.rint(load_digits().images * (255 / 16)).astype(np.uint8)
-    images = np.random.default_rng(seed).permutation(images)
+    digits = load_digits()
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    order = np.random.default_rng(seed).permutation(len(images))
+    images, labels = images[order], digits.target[order]
     held_out = round(_HELD_OUT_SHARE * len(images))
-    return images[held_out:], images[:held_out]
+    return (images[held_out:], labels[held_out:]), (images[:held_out], labels[:held_out])
 
 
-def round_places(motion: str, num_frames: int, delay: float) -> NDArray[np.float64]:
-    """The places (T, 2) of one round, as (row, column) in the unit square, begun `delay` sides after a corner."""
+def round_places(motion: str, num_frames: int, delay: float, num_rounds: int = 1) -> NDArray[np.float64]:
+    """The places (T, 2) of a round or several, as (row, column) in the unit square, begun `delay` sides after a
+    corner."""
     corner, clockwise = MOTIONS[motion]
-    travelled = delay + 4 * np.arange(num_frames) / num_frames
+    travelled = delay + 4 * num_rounds * np.arange(num_frames) / num_frames
     position = (corner + travelled if clockwise else corner - travelled) % 4
     passed = position.astype(int)
     share = (position - passed)[:, None]
@@ -162,14 +173,17 @@ def _render(
     return frames
 
 
-def _encode(file: Path, frames: NDArray[np.uint8], fps: int) -> None:
+def encode_frames(file: Path, frames: NDArray[np.uint8], fps: int) -> None:
+    """Writes frames (T, H, W), or (T, H, W, 3) with colours, as an H.264 file, the same bytes each time."""
     # One thread and bit-exact muxing make the bytes repeatable; qp fixes the quality, g=1 codes every frame alone.
     with av.open(file, "w", container_options={"fflags": "+bitexact"}) as container:
         stream = container.add_stream("libx264", rate=fps, options={"qp": "20", "g": "1", "threads": "1"})
         stream.pix_fmt = "yuv420p"
-        stream.height, stream.width = frames.shape[1:]
+        stream.height, stream.width = frames.shape[1:3]
         for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="gray")))
+            container.mux(
+                stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24" if frame.ndim == 3 else "gray"))
+            )
         container.mux(stream.encode())
 
 

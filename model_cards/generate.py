@@ -20,8 +20,10 @@ TITLES = {
     "videomae_v2": "VideoMAE V2",
     "stmixer": "STMixer",
     "videomamba": "VideoMamba",
+    "videomamba_text": "VideoMamba with text",
     "malmm": "MA-LMM",
 }
+METRIC_TYPES = {"accuracy": "accuracy", "R@": "recall"}
 
 
 def render(card: Released) -> str:
@@ -38,7 +40,8 @@ def render(card: Released) -> str:
     }
     link = f"[here]({card.link})" if card.link else f"from the model zoo of {source['repository']}"
     row = table_row(card)
-    by_name = f"Commands take it by its name, as in `hf-video train my_videos --model {row['name']}`: "
+    words = "evaluate captions.json --task retrieval" if card.is_dual_encoder else "train my_videos"
+    by_name = f"Commands take it by its name, as in `hf-video {words} --model {row['name']}`: "
     if row["file"]:
         origin = f"{by_name}they fetch the [original file]({card.link}) and convert it. To convert a file at hand:"
     elif row["repository"]:
@@ -51,7 +54,7 @@ def render(card: Released) -> str:
         _metadata(card),
         template_path=str(TEMPLATE),
         card=card,
-        usage=usage(card.name, loader, needs_hf_video=True, question=card.question),
+        usage=usage(card.name, loader, needs_hf_video=True, question=card.question, has_texts=card.is_dual_encoder),
         origin=origin,
         rows=rows,
     )
@@ -59,7 +62,9 @@ def render(card: Released) -> str:
 
 
 def _metadata(card: Released) -> ModelCardData:
-    pipeline = PIPELINES.get(card.auto_class)
+    pipeline, task = PIPELINES.get(card.auto_class), "video-classification"
+    if card.is_dual_encoder:  # the Hub has no pipeline for it
+        pipeline, task = None, "zero-shot-video-retrieval"
     return ModelCardData(
         library_name="transformers",
         license=SOURCES[card.source]["license"],
@@ -70,7 +75,7 @@ def _metadata(card: Released) -> ModelCardData:
         model_name=card.name,
         eval_results=[
             EvalResult(
-                task_type=pipeline or "video-classification",
+                task_type=pipeline or task,
                 dataset_type=slug(result.data),
                 dataset_name=result.data,
                 metric_type=_metric_type(result.metric),
@@ -86,7 +91,7 @@ def _metadata(card: Released) -> ModelCardData:
 
 
 def _metric_type(metric: str) -> str:
-    return "accuracy" if "accuracy" in metric else metric.lower()
+    return next((kind for word, kind in METRIC_TYPES.items() if word in metric), metric.lower())
 
 
 def index(cards: list[Released]) -> str:

@@ -13,6 +13,7 @@ SOURCES = json.loads((FACTS / "sources.json").read_text(encoding="utf-8"))
 VIDEO, IMAGE = "AutoModelForVideoClassification", "AutoModelForImageClassification"
 PRE_TRAINING, BACKBONE = "AutoModelForPreTraining", "AutoBackbone"
 ANSWERS = "AutoModelForImageTextToText"
+VIDEO_TEXT = "video_text_dual_encoder"
 VIDEOMAMBA_DATA = {
     "k400": "Kinetics-400",
     "K400": "Kinetics-400",
@@ -84,6 +85,11 @@ class Released:
     limits: tuple[str, ...] = ()
     question: str = ""
 
+    @property
+    def is_dual_encoder(self) -> bool:
+        """Whether it compares videos with texts."""
+        return self.family == VIDEO_TEXT
+
 
 def read_released() -> list[Released]:
     """All released checkpoints that a converter reads."""
@@ -94,6 +100,7 @@ def read_released() -> list[Released]:
         *(_videomae_v2(row) for row in videovit["videomae_v2"]["checkpoints"]),
         *(_stmixer(row) for row in videovit["stmixer"]["checkpoints"] if row["backbone"].startswith("ViT")),
         *_videomamba(_read("videomamba")),
+        *_videomamba_text(_read("videomamba")),
         *_malmm(_read("memory_bank_qformer")),
     ]
 
@@ -205,10 +212,9 @@ def _videomamba(content: dict[str, Any]) -> Iterator[Released]:
         "video classification": (VIDEO, "fine-tuned on"),
         "image classification": (IMAGE, "trained on"),
         "masked pretraining": (PRE_TRAINING, "pre-trained by masked feature alignment on"),
-        "multimodal pretraining": (PRE_TRAINING, "the video encoder of multimodal pre-training on"),
     }
     for row in content["models"]:
-        if row["file"] in seen:
+        if row["file"] in seen or row["task"] not in tasks:
             continue
         seen.add(row["file"])
         name, (auto_class, verb) = Path(row["file"]).stem, tasks[row["task"]]
@@ -229,6 +235,41 @@ def _videomamba(content: dict[str, Any]) -> Iterator[Released]:
             | _pick(row, *("flops_reported", "script"))
             | ({"note": doubt} if row["dataset"] == "ssv2" else {}),
             limits=CLASSIFIER_LIMITS if auto_class in (VIDEO, IMAGE) else FEATURE_LIMITS,
+        )
+
+
+def _videomamba_text(content: dict[str, Any]) -> Iterator[Released]:
+    """The multimodal models: video encoder, text encoder and fusion encoder."""
+    titles = {"text_to_video": "text-to-video", "video_to_text": "video-to-text"}
+    for row in content["models"]:
+        if row["task"] != "multimodal pretraining":
+            continue
+        name = Path(row["file"]).stem
+        yield Released(
+            name,
+            "videomamba_text",
+            VIDEO_TEXT,
+            "AutoModel",
+            f"{row['model']} with text: search among videos, pre-trained on {row['dataset_parts']}{_clip(row)}.",
+            f"hf-video convert videomamba_text {row['file']} {name} --tokenizer google-bert/bert-base-uncased",
+            content["hub"] + row["file"],
+            [
+                Result(data, f"{title} R@{k}", value, "zero-shot, 1 clip")
+                for data, figures in row["zero_shot_retrieval"].items()
+                for direction, title in titles.items()
+                for k, value in zip((1, 5, 10), figures[direction], strict=True)
+            ],
+            {"dataset": row["dataset_parts"], "original file": row["file"]}
+            | _pick(row, "model", "num_frames", "resolution", "params_computed", "script")
+            | {
+                "source of the results": "videomamba/video_mm/MODEL_ZOO.md, which does not say whether pairs were "
+                "ranked again; the original code does so by default"
+            },
+            (
+                "Its texts are English, in lower case and without most punctuation; by default it reads their first "
+                "32 tokens.",
+                "The results are of models in bfloat16; they were not measured again after the conversion.",
+            ),
         )
 
 

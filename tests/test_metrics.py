@@ -8,6 +8,7 @@ from hf_video.metrics import (
     compute_metrics,
     confusion_matrix,
     recognised_shares,
+    retrieval_recall,
     top_k_accuracy,
 )
 
@@ -103,3 +104,35 @@ def test_targets_are_checked():
         average_precision(SCORES, SCORES)
     with pytest.raises(ValueError, match="No video has a class"):
         compute_metrics(EvalPrediction(predictions=SCORES, label_ids=np.zeros((4, 3))))
+
+
+def test_the_best_rank_counts_where_several_are_relevant():
+    scores = np.array([[0.9, 0.1, 0.2, 0.3], [0.8, 0.4, 0.7, 0.6]])
+    relevant = np.array([[True, True, False, False], [False, False, True, True]])
+    recall = retrieval_recall(scores, relevant, ks=(1, 2))
+    assert recall == {
+        **{"text_to_video_r1": 75.0, "text_to_video_r2": 100.0},
+        **{"video_to_text_r1": 50.0, "video_to_text_r2": 100.0},
+    }
+    texts_apart = retrieval_recall(scores, relevant, -scores, ks=(1,))
+    assert texts_apart == {"text_to_video_r1": 25.0, "video_to_text_r1": 50.0}
+
+
+def test_a_tie_counts_against_retrieval_and_queries_without_an_answer_do_not_count():
+    tied = retrieval_recall(np.zeros((3, 3)), np.eye(3, dtype=bool), ks=(1, 2, 3))
+    assert [tied[f"text_to_video_r{k}"] for k in (1, 2, 3)] == [0, 0, 100]
+    one = retrieval_recall(np.eye(3), np.diag([True, False, False]))
+    assert one["text_to_video_r1"] == one["video_to_text_r1"] == 100
+
+
+@pytest.mark.parametrize(
+    "scores, relevant, message",
+    [
+        (np.zeros((2, 3)), np.ones((3, 2), dtype=bool), r"one shape \(num_videos, num_texts\), got .*\(2, 3\)"),
+        (np.full((2, 2), np.nan), np.eye(2, dtype=bool), "NaN"),
+        (np.zeros((2, 2)), np.zeros((2, 2), dtype=bool), "No text belongs"),
+    ],
+)
+def test_recall_needs_scores_and_answers(scores, relevant, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_recall(scores, relevant)

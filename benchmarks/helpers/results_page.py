@@ -13,7 +13,10 @@ GROUPS = {
         ("cpu_choices", "triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths"),
     ),
     "reading": ("Reading videos", ("extract", "packed_reading", "range_reads", "reading", "windows")),
-    "training": ("Training", ("gradient_checkpointing", "imbalance", "small_data", "streams", "training", "waiting")),
+    "training": (
+        "Training",
+        ("gradient_checkpointing", "imbalance", "small_data", "streams", "training", "video_text", "waiting"),
+    ),
     "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),
     "many_videos": ("Many videos", ("bulk", "scale_plan", "startup")),
     "package": (

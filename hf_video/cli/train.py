@@ -1,4 +1,4 @@
-"""`hf-video train`: trains a video classifier on labelled videos."""
+"""`hf-video train`: trains a video classifier on labelled videos, or a video-text model on captions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ DATA is one of these:
   CSV files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump)
   a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
   a manifest of `hf-video inspect --output`: no video is opened before the first step (with --quick, a hundred at most)
+
+With --task retrieval, a video-text model (--model) learns which captions belong to which videos. DATA is then a file
+.csv, .json or .jsonl of rows with `video` and `caption`, a folder of such files named train, validation and test, or a
+data set with these columns.
 
 Checkpoints are chosen on the validation split. If there is none, videos are held out from the training split. A test
 split is used once, at the end, for the report.
@@ -38,6 +42,8 @@ def run(settings: TrainSettings) -> int:
 
     from .first_step import ended_before_first_step
 
+    if settings.task == "retrieval":
+        return _run_retrieval(settings)
     with ended_before_first_step(settings) as callback:
         trainer, metrics = train(settings, [callback])
     if trainer.is_world_process_zero():
@@ -47,6 +53,25 @@ def run(settings: TrainSettings) -> int:
         if broken := metrics.get("broken_videos"):
             print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
         print(f"try it   hf-video predict VIDEO --model {output_dir}")
+    return 0
+
+
+def _run_retrieval(settings: TrainSettings) -> int:
+    """Trains on captions, and prints the recalls and where the model is."""
+    from hf_video.training import train_retrieval
+    from hf_video.training.retrieval_training import retrieval_settings
+
+    from .first_step import ended_before_first_step
+
+    chosen = retrieval_settings(settings)
+    with ended_before_first_step(chosen) as callback:
+        trainer, metrics = train_retrieval(chosen, [callback])
+    if not trainer.is_world_process_zero():
+        return 0
+    if metrics:
+        recalls = "  ".join(f"R@{k} {metrics[f'text_to_video_r{k}']:.1f}" for k in (1, 5, 10))
+        print(f"text to video  {recalls}  among the {metrics['split']} videos")
+    print(f"model    {trainer.args.output_dir}")
     return 0
 
 

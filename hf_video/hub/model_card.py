@@ -59,7 +59,13 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
         template_path=str(TEMPLATE),
         name=name,
         summary=_summary(architecture, config, facts, needs_hf_video),
-        usage=usage(repo_id, auto_class, needs_hf_video, num_frames=_frames_to_name(folder, config)),
+        usage=usage(
+            repo_id,
+            auto_class,
+            needs_hf_video,
+            num_frames=_frames_to_name(folder, config),
+            has_texts=config["model_type"] == "video_text_dual_encoder",
+        ),
         self_test=_describe_self_test(folder, repo_id, needs_hf_video),
         results=measured,
         sections=_sections(folder, facts),
@@ -146,6 +152,7 @@ def usage(
     needs_hf_video: bool = False,
     num_frames: int | None = None,
     question: str = "What happens?",
+    has_texts: bool = False,
 ) -> str:
     """An example that runs: a fenced block of Python that loads the model, given a file `video.mp4`.
 
@@ -155,6 +162,7 @@ def usage(
         needs_hf_video: whether the example imports hf_video in place of trusting the code of the repository.
         num_frames: frames of a clip, for a classifier whose configuration does not have them for the pipeline.
         question: what a model that answers is asked.
+        has_texts: whether the model compares videos with texts.
     """
     requirement = "import hf_video  # pip install git+https://github.com/hf-video/hf-video\n" if needs_hf_video else ""
     trust = "" if needs_hf_video else ", trust_remote_code=True"
@@ -172,6 +180,13 @@ processor = AutoProcessor.from_pretrained(model_id{trust})
 model = {auto_class}.from_pretrained(model_id{trust})
 inputs = processor(videos="video.mp4", text="{question}", return_tensors="pt")
 print(processor.batch_decode(model.generate(**inputs), skip_special_tokens=True))"""
+    elif has_texts:
+        imports = f"{auto_class}, AutoProcessor"
+        code = f"""\
+processor = AutoProcessor.from_pretrained(model_id{trust})
+model = {auto_class}.from_pretrained(model_id{trust})
+inputs = processor("video.mp4", ["a dog is running", "somebody is cooking"], return_tensors="pt")
+print(model(**inputs).similarity)"""
     else:
         # Others use the encoder of a pre-trained model.
         auto_class = "AutoModel" if auto_class == "AutoModelForPreTraining" else auto_class

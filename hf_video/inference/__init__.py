@@ -4,14 +4,17 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "CaptionedVideos": ".retrieval",
     "Clip": ".explanation",
-    "EvaluateSettings": ".inference_settings",
+    "evaluate_retrieval": ".retrieval",
     "evaluate_segments": ".segment_evaluation",
+    "EvaluateSettings": ".inference_settings",
     "explain": ".explanation",
     "extract_window_features": ".features",
     "ExtractSettings": ".inference_settings",
     "find_segments": ".segments",
     "frame_shares": ".explanation",
+    "group_captions": ".retrieval",
     "LabelledSegment": ".segment_evaluation",
     "overlay_heat_maps": ".explanation",
     "predict_scores": ".prediction",
@@ -19,6 +22,8 @@ _PUBLIC_NAMES = {
     "read_clip": ".explanation",
     "read_ground_truth": ".segment_evaluation",
     "read_predictions": ".segment_evaluation",
+    "retrieval_scores": ".retrieval",
+    "RetrievalScores": ".retrieval",
     "score_windows": ".prediction",
     "ScoredWindow": ".prediction",
     "Segment": ".segments",

@@ -119,6 +119,40 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
     return network.to(target).eval(), processor
 
 
+def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
+    """A model with `get_video_features` and `get_text_features` in evaluation mode, and its processor of videos and
+    texts: a VideoTextDualEncoder, or a model of Transformers such as X-CLIP, which is given a
+    [`VideoTextDualEncoderProcessor`] with its own options and tokenizer. Arguments and errors are those of
+    [`load_trained_model`]."""
+    model = locate_model(model)
+    target = choose_device(device)
+
+    from transformers import AutoModel, AutoProcessor, AutoTokenizer
+
+    from hf_video import VideoTextDualEncoderProcessor
+
+    from .configurations import check_quantization, load_config, loading
+    from .processors import load_processor
+
+    config = load_config(model)
+    check_quantization(model, config, dtype)
+    with loading(model):
+        network = AutoModel.from_pretrained(model, dtype=dtype)
+    if not hasattr(network, "get_video_features") or not hasattr(network, "get_text_features"):
+        raise ValueError(f"{model} is a {type(network).__name__}, which does not compare videos with texts.")
+    with loading(model):
+        if config.model_type == "video_text_dual_encoder":
+            processor = AutoProcessor.from_pretrained(model)
+        else:
+            processor = VideoTextDualEncoderProcessor(
+                load_processor(model, config.vision_config),
+                AutoTokenizer.from_pretrained(model),
+                max_length=config.text_config.max_position_embeddings,
+                clean_text=False,
+            )
+    return network.to(target).eval(), processor
+
+
 def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
     """A model that its authors released, in evaluation mode, and its processor. `hf-video models` lists the names.
 
@@ -145,4 +179,6 @@ def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
         network = getattr(transformers, auto_class).from_pretrained(folder, **options)
     if auto_class == "AutoModelForImageClassification":
         return network.eval(), transformers.AutoImageProcessor.from_pretrained(folder)
+    if auto_class == "AutoModel":
+        return network.eval(), transformers.AutoProcessor.from_pretrained(folder)
     return network.eval(), load_processor(folder, network.config)

@@ -1,6 +1,7 @@
 """Trains a video classifier on labelled videos: `hf-video train` for programs."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from .run_start import start_run
 from .trainer import VideoTrainer
 from .training_data import check_streamed, commit_of, load_data, load_stream, readable_videos, training_splits
 from .training_memory import check_memory, estimate_memory
+from .training_settings import CaptionSettings
 
 # How often a training on a stream evaluates, where nothing else is said.
 NUM_EVALUATIONS = 20
@@ -50,7 +52,7 @@ MAX_SEEN_CLIPS = 200
 
 
 def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) -> tuple[VideoTrainer, dict[str, Any]]:
-    """Trains a video classifier on labelled videos, as `hf-video train`.
+    """Trains a video classifier on labelled videos, as `hf-video train`. See `train_retrieval` for captions.
 
     Settings and data are checked before anything is written. Model, checkpoints and report are in the output folder.
 
@@ -64,6 +66,10 @@ def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) ->
     Raises:
         ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
     """
+    if settings.task != "classification":
+        raise ValueError(f"task={settings.task} is for train_retrieval, which takes TrainRetrievalSettings.")
+    if given := [each.name for each in fields(CaptionSettings) if each.name in settings.given]:
+        raise ValueError(f"{given[0]} has no effect without --task retrieval: leave it out.")
     with RunLock() as lock:
         return _train(settings, lock, callbacks)
 

@@ -161,6 +161,14 @@ FIGURES = {
         r"waiting for data, two workers: \d+\.\d%",
     ],
     "triton_assembly.py": [r"scan_forward_kernel .* registers \d+, .* instructions +\d+\.\d"],
+    "video_text.py": [
+        r"2 steps of 64 videos in \d+\.\d minutes",
+        *(
+            rf"{frames}, {way}"
+            for frames in ("frames in order", "shuffled frames")
+            for way in (r"dual: text_to_video_r1 \d", r"re-ranked: text_to_video_r1 \d", r"motions as classes: \d")
+        ),
+    ],
     "videomamba_cpu.py": [
         r"one scan, Transformers, eager +\d+\.\d ms",
         r"forward .* model .* products .*x",

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
@@ -25,6 +26,7 @@ from ..hub_server.server import HubServer, User
 from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from ..models.memory_bank_qformer.tokenizers_testing import word_tokenizer
 from ..models.memory_bank_qformer.watching_testing import IMAGE_SIZE, tiny_pair
+from ..models.video_text.retrieval_model import write_retrieval_model
 from ..video_files import encode_video, make_frames
 from .blocks import ROOT
 
@@ -66,6 +68,9 @@ def _make_videos(folder: Path, digits: list[Path]) -> None:
     encode_video(folder / "match.mp4", make_frames(120, 48, 48), fps=12)
     encode_video(folder / "lecture.mp4", make_frames(130, 48, 48), fps=2)
     event = {"label": CLASS, "segment": [2.0, 6.0]}
+    captions = {"a_video.mp4": "A digit moves.", "match.mp4": ["A ball game.", "Two teams play."]}
+    rows = [{"video": video, "caption": caption} for video, caption in captions.items()]
+    (folder / "captions.json").write_text(json.dumps(rows))
     truth = {"database": {"match": {"subset": "validation", "annotations": [event]}}}
     (folder / "truth.json").write_text(json.dumps(truth))
 
@@ -91,6 +96,8 @@ def _make_models(folder: Path) -> None:
         patch_size=7,
     )
     tiny_model(vision_config=vision).save_pretrained(folder / "my_qformer")
+    with tempfile.TemporaryDirectory() as converted, contextlib.redirect_stdout(sys.stderr):
+        shutil.copytree(write_retrieval_model(Path(converted)), folder / "my_video_text")
     for each in tiny_pair(memory_bank_length=20, max_num_frames=200):
         each.save_pretrained(folder / "my_blip")
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
 from PIL import Image
+from transformers import AutoModel, AutoProcessor
 
 import hf_video
 from hf_video.auto import CLASSES
@@ -19,11 +20,17 @@ from hf_video.hub.folder_checks import check_card
 from hf_video.processing import CenterCropImageProcessor
 from tests.hub_server.fixtures import run_in_fresh_process
 from tests.models.memory_bank_qformer.watching_testing import tiny_pair
+from tests.models.video_text.retrieval_model import write_retrieval_model
 
 from .conftest import TINY_CLASSIFIERS, make_processor
 
 FOLDER = Path(__file__).parents[2] / "model_cards"
-FAMILIES = {"videovit": "VideoViT", "videomamba": "VideoMamba", "memory_bank_qformer": "MemoryBankQFormer"}
+FAMILIES = {
+    "videovit": "VideoViT",
+    "videomamba": "VideoMamba",
+    "video_text_dual_encoder": "VideoTextDualEncoder",
+    "memory_bank_qformer": "MemoryBankQFormer",
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,10 @@ def test_the_tables_of_models_are_what_the_facts_give(generator, cards):
 def test_every_released_file_has_one_card(cards):
     assert len({card.name for card in cards}) == len(cards)
     counts = {source: sum(card.source == source for card in cards) for source in {card.source for card in cards}}
-    assert counts == {"videomae": 18, "hf_videomae": 11, "videomae_v2": 10, "stmixer": 2, "videomamba": 61, "malmm": 9}
+    assert counts == {
+        **{"videomae": 18, "hf_videomae": 11, "videomae_v2": 10, "stmixer": 2},
+        **{"videomamba": 58, "videomamba_text": 3, "malmm": 9},
+    }
 
 
 def test_every_card_is_valid_for_the_hub(hub, cards):
@@ -118,6 +128,10 @@ def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monke
         torch.manual_seed(0)
         if auto_class == "AutoModelForImageTextToText":
             model, processor = tiny_pair(memory_bank_length=2)
+        elif auto_class == "AutoModel":
+            (tmp_path / "golden").mkdir()
+            converted = write_retrieval_model(tmp_path / "golden")
+            model, processor = AutoModel.from_pretrained(converted), AutoProcessor.from_pretrained(converted)
         else:
             config = getattr(hf_video, f"{FAMILIES[family]}Config")(
                 **TINY_CLASSIFIERS[FAMILIES[family]], id2label={0: "a", 1: "b"}, label2id={"a": 0, "b": 1}
@@ -133,13 +147,13 @@ def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monke
         publish(folder, f"hf-video/{card.name}", check_download=False)
         programs += re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         assert ModelCard.load(HfApi().hf_hub_download(f"hf-video/{card.name}", "README.md")).text
-    assert len(programs) == len(kinds) == 7
+    assert len(programs) == len(kinds) == 8
 
     (tmp_path / "video.mp4").write_bytes((digits / "test" / "left-up" / "0000.mp4").read_bytes())
     Image.new("RGB", (32, 32)).save(tmp_path / "image.png")
     process = run_in_fresh_process(hub, "\n".join(programs), with_hf_video=True, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     printed = process.stdout.strip().splitlines()
-    assert len(printed) == 7
+    assert len(printed) == 8
     (answers,) = [ast.literal_eval(line) for line in printed if line.startswith("['")]
     assert len(answers) == 1 and answers[0]

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from accelerate import DistributedType
+from accelerate import DistributedType, PartialState
 from accelerate.utils import gather_object
+from torch.nn.parallel import DistributedDataParallel
 
 from hf_video import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.ops import cpu_choices
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
+from tests.training.captions_testing import make_video_text_pair
 from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model
 
 GLOBAL_BATCH_SIZE = 4
@@ -165,6 +167,30 @@ def sharded(folder, num_processes):
     return {"weights": kinds, "predictions": prediction.predictions.tolist()}
 
 
+def gathered_negatives(folder, num_processes):
+    """The contrast of four pairs, two of one video, and its gradients, averaged over the processes."""
+    state, results = PartialState(cpu=True), {}
+    generator = torch.Generator().manual_seed(0)
+    inputs = {
+        "pixel_values": torch.randn(4, 2, 3, 16, 16, dtype=torch.float64, generator=generator),
+        "input_ids": torch.randint(1, 9, (4, 6), generator=generator),
+        "attention_mask": torch.ones(4, 6, dtype=torch.long),
+        "video_ids": torch.tensor([0, 1, 0, 2]),
+    }
+    share = len(inputs["video_ids"]) // num_processes
+    mine = {name: value[state.process_index * share :][:share] for name, value in inputs.items()}
+    for original in (False, True):
+        options = {"loss_weights": {"vtc": 1.0}, "original_gradient_scale": original}
+        model = make_video_text_pair(**options)[0].double()
+        is_several = num_processes > 1
+        run = DistributedDataParallel(model, find_unused_parameters=True) if is_several else model
+        loss = run(**mine, return_loss=True).loss
+        loss.backward()
+        gradients = {name: each.grad.tolist() for name, each in model.named_parameters() if each.grad is not None}
+        results[str(original)] = {"loss": loss.item(), "gradients": gradients}
+    return results
+
+
 def main(task, folder, num_processes):
     result = {
         "loss_curve": loss_curve,
@@ -174,6 +200,7 @@ def main(task, folder, num_processes):
         "ragged_evaluation": ragged_evaluation,
         "sharded": sharded,
         "cpu_choices": cpu_choices_of_each,
+        "gathered_negatives": gathered_negatives,
     }[task](Path(folder), num_processes)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     if world_size != num_processes:

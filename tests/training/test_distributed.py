@@ -51,6 +51,19 @@ def test_two_processes_have_the_loss_curve_of_one(task, tmp_path):
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-4)
 
 
+def test_gathered_negatives_have_the_gradients_of_one_process_with_the_whole_batch(tmp_path):
+    one, two = (run("gathered_negatives", tmp_path / str(number), number) for number in (1, 2))
+    expected = one["False"]["gradients"]
+    assert len(expected) > 20 and "temperature" in expected
+    for original in ("False", "True"):
+        assert two[original]["loss"] == pytest.approx(one["False"]["loss"], rel=1e-12)
+        assert two[original]["gradients"].keys() == expected.keys()
+        for name, gradient in two[original]["gradients"].items():
+            # The original recipe divides the gradients of the encoders by the number of processes.
+            factor = 0.5 if original == "True" and name != "temperature" else 1
+            np.testing.assert_allclose(gradient, factor * np.array(expected[name]), rtol=1e-6, atol=1e-12)
+
+
 def test_two_processes_compute_as_the_first_finds_quickest(tmp_path):
     result = run("cpu_choices", tmp_path / "out", 2)
     assert result["choices"] == ["products=bfloat16,mixer=fused"] * 2

@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 PAGE = ROOT / "docs" / "conformance.md"
 # A reason of Transformers names the class that it is about.
-CLASS_NAME = re.compile(r"(<class '[\w.]+'>|\b(VideoViT|VideoMamba|MemoryBankQFormer)\w*)")
+CLASS_NAME = re.compile(r"(<class '[\w.]+'>|\b(VideoViT|VideoMamba|MemoryBankQFormer|VideoTextDualEncoder)\w*)")
 
 MACHINE, ABSENT, OURS = "the machine", "the architecture", "our choice"
 EXPLANATIONS = {
@@ -57,6 +57,14 @@ EXPLANATIONS = {
         "Encoders have no cache of keys and values, and that of the language model is used by `generate` alone.",
     ),
     r"This model doesn't use `inputs_embeds`": (ABSENT, "Pixels have no embeddings that a caller could give instead."),
+    r"(the hidden states are those of the towers|CLASS does not propagate hidden states).*": (
+        ABSENT,
+        "`get_video_features` and `get_text_features` return them, and are tested.",
+    ),
+    r"the first output, the similarity, is not of the fusion layers": (
+        ABSENT,
+        "The test follows the gradient of the first output into every layer.",
+    ),
     r"pixels have no vocabulary to resize": (ABSENT, "Pixels are projected, not looked up."),
     r"No conversion found for CLASS": (ABSENT, "Published weights have the names of the modules: none is renamed."),
     r"CLASS (class )?has no _keep_in_fp32_modules .*|No `_keep_in_fp32_modules_strict` defined": (

@@ -50,6 +50,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Number of frames in a patch.
         use_temporal_position_embeddings (`bool`, *optional*):
             Whether patches get a position in time. By default they do unless `num_frames` is 1.
+        use_single_frame_position (`bool`, defaults to `True`):
+            Whether the patches of a clip with one token frame get a position in time, that of the table resized to one
+            row. The original's multimodal models give them none.
         hidden_size (`int`, defaults to 192):
             Width of a token.
         num_hidden_layers (`int`, defaults to 24):
@@ -107,6 +110,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             call chooses the layers.
         use_mean_pooling (`bool`, defaults to `False`):
             Whether the feature of a clip is the mean over its patch tokens. Otherwise it is the class token.
+        use_pool_norm (`bool`, defaults to `False`):
+            Whether [`VideoMambaModel`] returns a vector for each token frame: a layer norm of the class token plus the
+            mean over the patches of the frame, as multimodal models compare it with text.
         projection_dim (`int`, defaults to 512):
             Width of the features that [`VideoMambaForPreTraining`] aligns with a teacher's.
         num_aligned_layers (`int`, defaults to 1):
@@ -141,6 +147,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     num_frames: int = 8
     tubelet_size: int = 1
     use_temporal_position_embeddings: bool | None = None
+    use_single_frame_position: bool = True
     hidden_size: int = 192
     num_hidden_layers: int = 24
     state_size: int = 16
@@ -166,6 +173,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     residual_in_fp32: bool = True
     gradient_checkpointing_layers: int | list[int] | None = None
     use_mean_pooling: bool = False
+    use_pool_norm: bool = False
     projection_dim: int = 512
     num_aligned_layers: int = 1
     aligned_layer_interval: int | float = 1

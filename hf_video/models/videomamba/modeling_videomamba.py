@@ -16,6 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BackboneOutput,
     BaseModelOutput,
+    BaseModelOutputWithPooling,
     ImageClassifierOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
@@ -197,9 +198,11 @@ class VideoMambaEmbeddings(nn.Module):
         interpolate_pos_encoding: bool = True,
     ) -> torch.Tensor:
         grid = self.patch_embeddings.grid_of(pixel_values)
-        spatial, temporal = self.positions(grid, interpolate_pos_encoding)
+        has_time = grid[0] > 1 or self.config.use_single_frame_position
+        table_grid = grid if has_time else (self.config.token_grid[0], *grid[1:])
+        spatial, temporal = self.positions(table_grid, interpolate_pos_encoding)
         tokens = self.patch_embeddings(pixel_values) + spatial[:, None, 1:]
-        if temporal is not None:
+        if temporal is not None and has_time:
             tokens = tokens + temporal[:, :, None]
         tokens = tokens.flatten(1, 2)
         if bool_masked_pos is not None:
@@ -613,6 +616,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             [VideoMambaLayer(config, config.drop_path_rate * i / max(num_layers - 1, 1)) for i in range(num_layers)]
         )
         self.norm_f = VideoMambaNorm(config)
+        self.pool_norm = nn.LayerNorm(config.hidden_size, eps=1e-5) if config.use_pool_norm else None
         self.post_init()
 
     @merge_with_config_defaults
@@ -623,7 +627,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = True,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
+    ) -> BaseModelOutput | BaseModelOutputWithPooling:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
@@ -636,7 +640,8 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         Returns:
             [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches, hidden_size)`: the class
             token, then the patches in the order time, row, column, whatever the order of the scans. `hidden_states`
-            are the residual stream before the final norm.
+            are the residual stream before the final norm. With `config.use_pool_norm` there is a `pooler_output`,
+            `(batch_size, t, hidden_size)`, or `(batch_size, 1, hidden_size)` under a mask.
 
         Raises:
             ValueError: for another rank or number of channels, a dtype that is not floating point, an input smaller
@@ -658,7 +663,12 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device)
         for layer in self.layers:
             hidden_states = layer(hidden_states, temporal_first)
-        return BaseModelOutput(last_hidden_state=self.norm_f(hidden_states))
+        tokens = self.norm_f(hidden_states)
+        if self.pool_norm is None:
+            return BaseModelOutput(last_hidden_state=tokens)
+        frames = tokens[:, 1:].unflatten(1, (grid[0] if bool_masked_pos is None else 1, -1))
+        pooled = self.pool_norm(tokens[:, :1] + frames.mean(dim=2))
+        return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=pooled)
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):
@@ -849,9 +859,10 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
         generators: list[torch.Generator],
         mask_type: str | None = None,
         decoder_mask_ratio: float = 0.0,
+        mask_ratio: float | None = None,
     ) -> dict[str, torch.Tensor]:
         """
-        Arguments for `forward`: masks with `config.mask_ratio`, each clip's from a generator of its own, and targets.
+        Arguments for `forward`: masks, each clip's from a generator of its own, and targets.
 
         Args:
             pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
@@ -859,6 +870,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             mask_type: `"attention"`, the default, hides least where the teacher looks; `"tube"` hides the same places
                 of all frames, `"random"` any patches of the clip.
             decoder_mask_ratio: 0, as there is no decoder.
+            mask_ratio: share of patches to hide, by default `config.mask_ratio`.
 
         Raises:
             ValueError: if there is no teacher, for another mask type or a `decoder_mask_ratio`, or for a ratio that
@@ -881,7 +893,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             attention.cpu() if mask_type in (None, "attention") else torch.ones(batch_size, *shapes[mask_type])
         )
         masks = [
-            draw_mask(each[None], self.config.mask_ratio, generator)
+            draw_mask(each[None], self.config.mask_ratio if mask_ratio is None else mask_ratio, generator)
             for each, generator in zip(importance, generators, strict=True)
         ]
         mask = torch.cat(masks).to(pixel_values.device)
@@ -901,6 +913,53 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             else:
                 features.append(self.videomamba.norm_f(hidden_states[layer + 1]))
         return features
+
+    def targets_of(self, features: torch.Tensor, bool_masked_pos: torch.Tensor) -> torch.Tensor:
+        """Labels for `forward` from a teacher's features `(batch_size, num_layers, 1 + num_patches, projection_dim)`
+        of all tokens, the class token first."""
+        targets = visible_targets(features, bool_masked_pos)
+        return F.normalize(targets, dim=-1) if self.config.normalize_features else targets
+
+    def align(
+        self,
+        hidden_states: tuple[torch.Tensor, ...],
+        grid: TokenGrid,
+        bool_masked_pos: torch.Tensor,
+        labels: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        The heads and their loss, for the residual stream of an encoder that ran before.
+
+        Args:
+            hidden_states: those of [`VideoMambaModel`] over the visible tokens.
+            grid: token grid (t, h, w) of the input.
+            bool_masked_pos: `(batch_size, num_patches)`, bool, true for patches that the encoder did not see.
+            labels: targets as in `forward`.
+
+        Returns:
+            `logits` and `loss` of [`VideoMambaForPreTrainingOutput`].
+
+        Raises:
+            ValueError: for labels of another shape than the logits.
+        """
+        visible = F.pad(~bool_masked_pos, (1, 0), value=True)
+        positions = self.position_embeddings
+        if positions.shape[1] != visible.shape[1]:
+            positions = self.position_table(grid)
+        positions = select_tokens(positions.to(visible.device, torch.float32), visible)
+        features = self.aligned_features(hidden_states)
+        logits = torch.stack(
+            [head(feature + positions) for head, feature in zip(self.decoder, features, strict=True)], dim=1
+        )
+        if labels is None:
+            return logits, None
+        if labels.shape != logits.shape:
+            raise ValueError(
+                "`labels` must be (batch_size, num_aligned_layers, num_visible_tokens, projection_dim) = "
+                f"{tuple(logits.shape)}, got {tuple(labels.shape)}."
+            )
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        return logits, ALIGNMENT_LOSSES[self.config.alignment_loss](logits.to(dtype), labels.to(dtype))
 
     @can_return_tuple
     @filter_output_hidden_states
@@ -942,25 +1001,9 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             bool_masked_pos = draw_mask(importance, self.config.mask_ratio)
         outputs: BaseModelOutput = self.videomamba(pixel_values, bool_masked_pos, return_dict=True, **kwargs)
 
-        visible = F.pad(~bool_masked_pos, (1, 0), value=True)
-        positions = self.position_embeddings
-        if positions.shape[1] != visible.shape[1]:
-            positions = self.position_table(grid)
-        positions = select_tokens(positions.to(pixel_values.device, torch.float32), visible)
-        features = self.aligned_features(outputs.hidden_states)
-        logits = torch.stack(
-            [head(feature + positions) for head, feature in zip(self.decoder, features, strict=True)], dim=1
-        )
         if labels is None and targets is not None:
             labels = visible_targets(targets, bool_masked_pos)
-        loss = None
-        if labels is not None:
-            if labels.shape != logits.shape:
-                raise ValueError(
-                    "`labels` must be (batch_size, num_aligned_layers, num_visible_tokens, projection_dim) = "
-                    f"{tuple(logits.shape)}, got {tuple(labels.shape)}."
-                )
-            loss = ALIGNMENT_LOSSES[self.config.alignment_loss](logits.float(), labels.float())
+        logits, loss = self.align(outputs.hidden_states, grid, bool_masked_pos, labels)
         return VideoMambaForPreTrainingOutput(
             loss=loss, logits=logits, mask=bool_masked_pos.to(logits.dtype), hidden_states=outputs.hidden_states
         )

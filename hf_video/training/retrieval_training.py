@@ -1,0 +1,143 @@
+"""Fine-tunes a video-text model on videos with captions: `hf-video train --task retrieval` for programs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModel, AutoProcessor, TrainerCallback, set_seed
+
+from hf_video.data import ClipAugmentation
+from hf_video.data.caption_dataset import CaptionDataset, load_captions
+from hf_video.io import replace_text
+from hf_video.loading.configurations import check_trainable, load_config, loading
+from hf_video.output_folders import RunLock
+from hf_video.processes import failing_together
+from hf_video.settings import settings_of
+
+from .arguments import RetrievalTrainingArguments, check_optimization
+from .resuming import make
+from .retrieval import RetrievalTrainer
+from .run_settings import TrainRetrievalSettings, TrainSettings
+from .run_start import start_run
+from .training_data import warn_of_repetitions
+
+
+def train_retrieval(
+    settings: TrainRetrievalSettings, callbacks: Sequence[TrainerCallback] = ()
+) -> tuple[RetrievalTrainer, dict[str, Any]]:
+    """Fine-tunes a video-text model on videos with captions, as `hf-video train --task retrieval`.
+
+    Settings and data are checked before anything is written. Model, checkpoints and `report/retrieval.json` are in the
+    output folder.
+
+    Args:
+        settings: the data, see `load_captions`, the output folder, the model, and what differs from the defaults.
+        callbacks: as of `transformers.Trainer`.
+
+    Returns:
+        The trainer, with the best model, and the metrics of the test split, or else of the validation split; empty if
+        there is neither.
+
+    Raises:
+        ValueError, OSError: a setting or a file cannot be used, or the output folder is not empty.
+    """
+    with RunLock() as lock:
+        return _train_retrieval(settings, lock, callbacks)
+
+
+def retrieval_settings(settings: TrainSettings) -> TrainRetrievalSettings:
+    """What was given of the settings of `train`, for `train_retrieval`.
+
+    Raises:
+        ValueError: a setting that was given is for classification alone.
+    """
+    given = {name: getattr(settings, name) for name in settings.given if name != "task"}
+    known = settings_of(TrainRetrievalSettings)
+    if unknown := [name for name in given if name not in known]:
+        raise ValueError(
+            f"{settings_of(TrainSettings)[unknown[0]].flag} has no effect with --task retrieval: leave it out."
+        )
+    return TrainRetrievalSettings(**given)
+
+
+def _train_retrieval(
+    settings: TrainRetrievalSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
+) -> tuple[RetrievalTrainer, dict[str, Any]]:
+    start = start_run(settings, lock)
+    chosen = start.chosen
+    with failing_together():
+        if chosen.model is None:
+            raise ValueError("The model to fine-tune is missing: give --model.")
+        data = load_captions(chosen.data, video_root=chosen.video_root)
+        if "train" not in data:
+            raise ValueError(f"{chosen.data} has no training split, only {', '.join(data)}. Add train.json.")
+        warn_of_repetitions(data)
+        start.check_data(data)
+        chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
+        here = start.of_this_machine()
+        if "validation" not in data:
+            without = {"eval_strategy": "no", "load_best_model_at_end": False}
+            # A recipe is for any data; what a word asks for is an error of Transformers.
+            here |= {name: value for name, value in without.items() if name not in settings.given}
+        arguments = make(RetrievalTrainingArguments, chosen, **here)
+        augmentation = make(ClipAugmentation, chosen)
+        set_seed(arguments.seed)
+        model, processor = load_video_text_model(chosen)
+        check_optimization(arguments, model)
+        of_training = {"training": True, "seed": arguments.seed, "augmentation": augmentation}
+        splits = {
+            name: CaptionDataset(rows, processor, **(of_training if name == "train" else {"training": False}))
+            for name, rows in data.items()
+        }
+        start.begin_writing()
+    trainer = RetrievalTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=splits["train"],
+        eval_dataset=splits.get("validation"),
+        processing_class=processor,
+        callbacks=[*callbacks],
+    )
+    with start.train(trainer):
+        trainer.save_model()
+        return trainer, _evaluate(trainer, splits)
+
+
+def load_video_text_model(chosen: Any) -> tuple[Any, Any]:
+    """The model and its processor, with the losses and frames that the settings name."""
+    name = chosen.model
+    config = load_config(name)
+    check_trainable(name, config)
+    if config.model_type != "video_text_dual_encoder":
+        raise ValueError(
+            f"{name} is a {config.model_type}; --task retrieval trains a model of the type video_text_dual_encoder."
+        )
+    weights = {loss: getattr(chosen, f"{loss}_weight") for loss in ("vtc", "vtm", "mlm")}
+    if weights["mlm"] and not config.use_mlm_head:
+        raise ValueError(
+            f"mlm_weight={weights['mlm']} needs a head of masked words, and {name} has none: leave it out."
+        )
+    changed = {"loss_weights": weights, "original_gradient_scale": chosen.original_gradient_scale}
+    with loading(name):
+        model = AutoModel.from_pretrained(name, dtype="float32", **changed)
+        processor = AutoProcessor.from_pretrained(name)
+    for key in ("num_frames", "sampling_strategy"):
+        if getattr(chosen, key) is not None:
+            setattr(processor.video_processor, key, getattr(chosen, key))
+    return model, processor
+
+
+def _evaluate(trainer: RetrievalTrainer, splits: dict[str, CaptionDataset]) -> dict[str, Any]:
+    split = next((name for name in ("test", "validation") if name in splits), None)
+    if split is None:
+        return {}
+    # Every process takes part.
+    measured = trainer.evaluate(splits[split], metric_key_prefix=split)
+    metrics = {name.removeprefix(f"{split}_"): value for name, value in measured.items()}
+    metrics = {"split": split, "num_captions": len(splits[split]), **metrics}
+    if trainer.is_world_process_zero():
+        folder = Path(trainer.args.output_dir, "report")
+        folder.mkdir(exist_ok=True)
+        replace_text(folder / "retrieval.json", json.dumps(metrics, indent=2) + "\n")
+    return metrics

@@ -1,0 +1,98 @@
+"""`hf-video evaluate --task retrieval`: captioned videos, and models with and without a fusion encoder."""
+
+import json
+import re
+
+import pytest
+from transformers import BertTokenizer, XCLIPConfig, XCLIPModel
+
+from hf_video import VideoClipProcessor
+from hf_video.cli.main import main
+
+from ..models.video_text.retrieval_model import GOLDEN, write_retrieval_model
+from ..video_files import encode_video, make_frames
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_retrieval_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def captions(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captioned")
+    texts = ["A dog, running.", ["Two cats!", "A red ball - on the street"], "The man is cooking."]
+    for number in range(len(texts)):
+        encode_video(folder / f"{number}.mp4", make_frames(12 + number, 40, 48), fps=4)
+    rows = [{"video": f"{number}.mp4", "caption": caption} for number, caption in enumerate(texts)]
+    (folder / "test.json").write_text(json.dumps(rows))
+    return folder / "test.json"
+
+
+def evaluate(capsys, data, model, *options):
+    words = ["evaluate", str(data), "--task", "retrieval", "--model", str(model), "--device", "cpu", *options]
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_both_passes_are_measured_both_ways(captions, model, tmp_path, capsys):
+    out = evaluate(capsys, captions, model, "--json", "--output", str(tmp_path / "result.json"))
+    result = json.loads(out)
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert (result["num_videos"], result["num_texts"], result["k_test"]) == (3, 4, 128)
+    names = {f"{way}_r{k}" for way in ("text_to_video", "video_to_text") for k in (1, 5, 10)}
+    assert result["dual_encoder"].keys() == result["reranked"].keys() == names
+    assert result["reranked"]["video_to_text_r5"] == 100
+    table = evaluate(capsys, captions, model, "--k-test", "2", "--max-length", "4")
+    assert "3 videos and 4 texts of the train split" in table and "the 2 best ranked again\n  text to video" in table
+
+
+def test_paragraphs_of_the_first_seconds(captions, model, capsys):
+    options = ("--paragraph", "--first-seconds", "1", "--k-test", "0", "--json")
+    result = json.loads(evaluate(capsys, captions, model, *options))
+    assert (result["num_videos"], result["num_texts"]) == (3, 3)
+    assert "reranked" not in result
+
+
+def test_a_broken_video_is_left_out_if_asked(captions, model, tmp_path, capsys):
+    rows = json.loads(captions.read_text())
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    data = tmp_path / "rows.json"
+    data.write_text(json.dumps([*rows, {"video": str(tmp_path / "broken.mp4"), "caption": "a car"}]))
+    options = ("--video-root", str(captions.parent), "--on-error", "skip", "--json")
+    result = json.loads(evaluate(capsys, data, model, *options))
+    assert (result["num_videos"], result["num_texts"]) == (3, 5)
+    assert result["broken_videos"] == [str(tmp_path / "broken.mp4")]
+
+
+def test_a_model_without_fusion_has_the_first_pass_alone(captions, tmp_path, capsys):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {"image_size": 32, "patch_size": 16, "num_frames": 4, "mit_hidden_size": 16, "mit_intermediate_size": 16}
+    vision |= {"mit_num_hidden_layers": 1, "mit_num_attention_heads": 2}
+    text = {"vocab_size": len(GOLDEN.config["vocab"]), "eos_token_id": 3, "max_position_embeddings": 12}
+    config = XCLIPConfig(
+        text_config=sizes | text, vision_config=sizes | vision, projection_dim=16, prompt_num_attention_heads=2
+    )
+    XCLIPModel(config).save_pretrained(tmp_path)
+    VideoClipProcessor(num_frames=4, size=32, crop_size=32).save_pretrained(tmp_path)
+    BertTokenizer({word: number for number, word in enumerate(GOLDEN.config["vocab"])}).save_pretrained(tmp_path)
+    result = json.loads(evaluate(capsys, captions, tmp_path, "--json"))
+    assert result["num_texts"] == 4 and "dual_encoder" in result and "reranked" not in result
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--k-test", "5"], "k_test is 5, which has no effect without task=retrieval"),
+        (["--task", "retrieval", "--num-clips", "2"], "num_clips is 2, which has no effect without task=classific"),
+        (["--task", "retrieval", "--split", "validation"], "--split validation: .* only has train"),
+    ],
+)
+def test_settings_without_an_effect_are_refused(captions, model, words, message, capsys):
+    assert main(["evaluate", str(captions), "--model", str(model), *words]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_classifier_does_not_compare_videos_with_texts(captions, trained, capsys):
+    assert main(["evaluate", str(captions), "--task", "retrieval", "--model", str(trained)]) == 2
+    assert "does not compare videos with texts" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""Videos with captions: files and data sets, clips with their captions, batches."""
+
+import datasets
+import pytest
+import torch
+
+from hf_video.data import ClipAugmentation
+from hf_video.data.caption_dataset import CaptionCollator, CaptionDataset, load_captions
+
+from ..training.captions_testing import make_video_text_pair, write_captions
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_captions(tmp_path_factory.mktemp("captions"))
+
+
+@pytest.fixture(scope="module")
+def processor():
+    return make_video_text_pair()[1]
+
+
+def test_a_list_of_captions_is_as_many_rows(folder):
+    data = load_captions(folder)
+    assert list(data) == ["train", "validation"]
+    assert data["train"]["caption"][:] == [
+        "A dark picture",
+        "a bright picture",
+        "a white picture",
+        "a grey picture moves left",
+    ]
+    assert data["train"][2] == {
+        "video": str(folder / "b.mp4"),
+        "caption": "a white picture",
+        "start": None,
+        "end": None,
+    }
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_data_set_with_columns_has_the_same_clips(is_stored, folder, processor, tmp_path):
+    files = [folder / f"{name}.mp4" for name in "abc"]
+    values = [{"bytes": file.read_bytes(), "path": None} if is_stored else str(file) for file in files]
+    columns = {"video": values, "caption": [["A dark picture"], ["a bright picture", "a white picture"], ["a"]]}
+    features = datasets.Features({"video": datasets.Video(), "caption": datasets.List(datasets.Value("string"))})
+    datasets.Dataset.from_dict(columns, features).save_to_disk(tmp_path / "saved")
+    found = CaptionDataset(load_captions(tmp_path / "saved")["train"], processor, training=False)
+    expected = CaptionDataset(load_captions(folder)["train"], processor, training=False)
+    assert [found[index]["video_ids"] for index in range(4)] == [0, 1, 1, 2]
+    for index in range(3):
+        assert found[index]["text"] == expected[index]["text"]
+        torch.testing.assert_close(found[index]["pixel_values"], expected[index]["pixel_values"])
+
+
+def test_a_batch_has_clips_texts_and_the_numbers_of_videos(folder, processor):
+    clips = CaptionDataset(load_captions(folder)["train"], processor, training=True)
+    batch = CaptionCollator(processor)([clips[0], None, clips[1], clips[2]])
+    assert {name: tuple(value.shape) for name, value in batch.items()} == {
+        "pixel_values": (3, 2, 3, 16, 16),
+        "input_ids": (3, 4),
+        "attention_mask": (3, 4),
+        "video_ids": (3,),
+    }
+    assert batch["video_ids"].tolist() == [0, 1, 1]
+    assert CaptionCollator(processor, max_length=2)([clips[0]])["input_ids"].shape == (1, 2)
+
+
+def test_a_clip_whose_caption_says_a_direction_is_not_mirrored(folder, processor):
+    rows = load_captions(folder)["train"]
+
+    def clips_of(index, **options):
+        clips = CaptionDataset(rows, processor, training=True, augmentation=ClipAugmentation(**options))
+        found = []
+        for epoch in range(8):
+            clips.set_epoch(epoch)
+            found.append(clips[index]["pixel_values"])
+        return torch.stack(found)
+
+    for index, is_mirrored in ((1, True), (3, False)):
+        plain, flipped = clips_of(index), clips_of(index, horizontal_flip=True)
+        assert (not torch.equal(plain, flipped)) == is_mirrored
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [({"video": ["a.mp4"]}, "'caption' is missing"), ({"caption": ["a"]}, "'video' is missing")],
+)
+def test_a_data_set_without_a_column_is_refused(columns, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_captions(datasets.Dataset.from_dict(columns))
+
+
+def test_questions_are_refused(tmp_path, folder):
+    file = tmp_path / "train.csv"
+    file.write_text(f"video,question,answer\n{folder / 'a.mp4'},what,dark\n")
+    with pytest.raises(ValueError, match="has questions; captions are expected"):
+        load_captions(file)

@@ -1,0 +1,122 @@
+"""Training on captions: the losses, the recall of an evaluation, and the command."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoProcessor, EvalPrediction
+
+from hf_video.cli.main import main
+from hf_video.data.caption_dataset import CaptionDataset, load_captions
+from hf_video.training import RetrievalTrainer, RetrievalTrainingArguments
+from hf_video.training.retrieval import compute_retrieval_metrics
+
+from .captions_testing import make_video_text_pair, write_captions
+from .tiny import make_model, weights_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_captions(tmp_path_factory.mktemp("captions"))
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    saved = tmp_path_factory.mktemp("model")
+    for part in make_video_text_pair():
+        part.save_pretrained(saved)
+    return saved
+
+
+def test_three_videos_are_learned(folder, tmp_path):
+    model, processor = make_video_text_pair(loss_weights={"vtc": 1.0, "vtm": 1.0})
+    arguments = RetrievalTrainingArguments(
+        str(tmp_path),
+        max_steps=60,
+        per_device_train_batch_size=4,
+        learning_rate=1e-2,
+        logging_steps=1,
+        eval_strategy="no",
+        save_strategy="no",
+        load_best_model_at_end=False,
+        use_cpu=True,
+        disable_tqdm=True,
+        reading_threads=0,
+    )
+    rows = load_captions(folder)["train"]
+    clips = {
+        name: CaptionDataset(rows, processor, training=name == "train_dataset")
+        for name in ("train_dataset", "eval_dataset")
+    }
+    trainer = RetrievalTrainer(model, arguments, **clips, processing_class=processor)
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    for entry in (logs[0], logs[-1]):
+        assert entry["loss"] == pytest.approx(entry["loss_vtc"] + entry["loss_vtm"], abs=1e-3)
+        assert "loss_mlm" not in entry
+    assert logs[-1]["loss_vtc"] < logs[0]["loss_vtc"] - 0.3
+    measured = trainer.evaluate()
+    assert measured["eval_text_to_video_r1"] == 100 and measured["eval_video_to_text_r1"] == 100
+    assert measured["eval_loss"] < 1
+
+
+def test_captions_of_one_video_are_one_row_of_the_recall():
+    axes = np.eye(4, dtype=np.float32)
+    # The captions 0 and 1 belong to one video, whose frames look like one and the other.
+    videos = np.stack([axes[[0, 1]], axes[[0, 1]], axes[[2, 2]], axes[[3, 3]]]) * 5
+    texts = np.stack([axes[0], axes[1], axes[2], axes[0] + 0.9 * axes[3]])
+    found = compute_retrieval_metrics(EvalPrediction((videos, texts), np.array([7, 7, 1, 2])), temperature=0.5)
+    assert found["text_to_video_r1"] == 100.0
+    assert found["video_to_text_r1"] == 100.0
+    similarity = torch.tensor(
+        [[0.5, 0.5, 0, 0.5 / 1.81**0.5]] * 2 + [[0, 0, 1, 0], [0, 0, 0, 0.9 / 1.81**0.5]], dtype=torch.float32
+    )
+    targets = torch.tensor([[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    losses = [torch.nn.functional.cross_entropy(each / 0.5, targets) for each in (similarity, similarity.T)]
+    assert found["loss"] == pytest.approx(float(sum(losses)) / 2, rel=1e-5)
+
+
+def words(data, model, out, *more):
+    return [
+        "train",
+        *map(str, (data, "--task", "retrieval", "--model", model, "--output-dir", out, "--device", "cpu", *more)),
+    ]
+
+
+def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    options = ["--epochs", "2", "--batch-size", "4", "--crop-min-area", "0.5", "--max-length", "8"]
+    options += ["--learning-rate", "0.01", "--warmup-steps", "0"]
+    assert main(words(folder, model_folder, out, *options)) == 0
+    assert "among the validation videos" in capsys.readouterr().out
+    metrics = json.loads((out / "report/retrieval.json").read_text())
+    assert metrics["split"] == "validation" and metrics["num_captions"] == 4
+    assert 0 <= metrics["text_to_video_r1"] <= 100
+    model, processor = AutoModel.from_pretrained(out), AutoProcessor.from_pretrained(out)
+    assert model.config.loss_weights == {"vtc": 1.0, "vtm": 1.0, "mlm": 0.0}
+    before = weights_of(AutoModel.from_pretrained(model_folder))
+    assert any(not torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+    assert processor(text="a picture", return_tensors="pt")["input_ids"].shape == (1, 3)
+    # A run of the same command with more epochs goes on.
+    assert main(words(folder, model_folder, out, *options, "--epochs", "3", "--resume")) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--num-clips", "2"], "--num-clips has no effect with --task retrieval"),
+        (["--task", "classification", "--max-length", "9"], "max_length has no effect without --task retrieval"),
+        (["--vtc-weight", "-1"], "--vtc-weight is -1"),
+    ],
+)
+def test_settings_without_effect_are_refused(more, sentence, folder, model_folder, tmp_path, capsys):
+    assert main(words(folder, model_folder, tmp_path / "out", *more)) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_classifier_is_no_video_text_model(folder, tmp_path, capsys):
+    make_model().save_pretrained(tmp_path / "classifier")
+    assert main(words(folder, tmp_path / "classifier", tmp_path / "out")) == 2
+    assert "a model of the type video_text_dual_encoder" in capsys.readouterr().err
