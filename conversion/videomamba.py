@@ -65,6 +65,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
     if task == PRE_TRAINING:
         model_class, rules = VideoMambaForPreTraining, PRE_TRAINING_RULES
         config |= alignment_config(original)
+        if "pool_norm.weight" in weights:
+            # The encoder of a multimodal model, which gives a clip of one frame no position in time.
+            config |= {"use_pool_norm": True, "use_single_frame_position": False}
+            keep_initial = [r"videomamba\.pool_norm\.bias"]
     elif saved_for == PRE_TRAINING:
         rules, keep_initial = FINE_TUNING_RULES, [r"videomamba\.norm_f\..*", r"classifier\..*"]
         config |= new_head

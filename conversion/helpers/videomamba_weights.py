@@ -2,7 +2,7 @@
 
 import torch
 
-from .weight_rules import Rule, drop, inflate_patches, rename
+from .weight_rules import Rule, inflate_patches, rename
 
 # The tensors that sizes are read from.
 TELLING_TENSORS = ("patch_embed.proj.weight", "pos_embed") + tuple(
@@ -26,7 +26,7 @@ ENCODER_RULES = (
 PRE_TRAINING_RULES = (
     rename(r"norm\.(weight|bias)", r"videomamba.norm_f.\1"),
     rename(r"clip_decoder\.(\d+)\.(head|norm)\.(weight|bias)", r"decoder.\1.\2.\3"),
-    drop(r"pool_norm\..*", "normalises the pooled feature that a multimodal model compares with text"),
+    rename(r"pool_norm\.(weight|bias)", r"videomamba.pool_norm.\1"),
 )
 
 

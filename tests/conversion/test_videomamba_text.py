@@ -6,9 +6,10 @@ import types
 
 import pytest
 import torch
-from transformers import AutoModel, AutoProcessor, BertTokenizerFast, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoModelForPreTraining, AutoProcessor, BertTokenizerFast, PreTrainedTokenizerFast
 
 from conversion.helpers.weight_rules import apply_rules, load_converted
+from conversion.videomamba import main as convert_encoder
 from conversion.videomamba_text import dual_encoder_config, main, rules_for
 from hf_video import VideoTextDualEncoderModel
 from hf_video.models.video_text.losses_video_text import negative_weights
@@ -211,3 +212,15 @@ def test_a_text_needs_the_tokenizer_and_comes_with_it(tmp_path, folders, capsys)
     torch.testing.assert_close(pixel_values[0], golden.inputs["pixel_values"][0], atol=1e-4, rtol=0)
     with pytest.raises(ValueError, match="--tokenizer"):
         bare(text="a glass breaks")
+
+
+def test_the_encoder_alone_keeps_the_norm_of_its_pooled_vectors(tmp_path):
+    golden = load_golden("video_text", "zero_shot_retrieval")
+    convert_encoder([str(golden.folder / "checkpoint.pth"), str(tmp_path / "model")], raises_errors=True)
+    pixel_values = golden.inputs["pixel_values"]
+    with torch.no_grad():
+        pooled = AutoModel.from_pretrained(tmp_path / "model")(pixel_values).pooler_output
+        model = AutoModelForPreTraining.from_pretrained(tmp_path / "model")
+        masked = model.videomamba(pixel_values, torch.tensor([True, False] * 8).repeat(14, 1)).pooler_output
+    torch.testing.assert_close(pooled, golden.expected["pooled_vision_embeds"], **TOLERANCES[torch.float32])
+    assert masked.shape == (14, 1, 32)

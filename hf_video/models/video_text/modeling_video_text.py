@@ -1,6 +1,5 @@
 """PyTorch VideoTextDualEncoder: a video encoder, a text encoder, and a fusion encoder over both."""
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -203,13 +202,14 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         super().__init__(config)
         auto_class = AutoModelForPreTraining if config.use_alignment_heads else AutoModel
         self.vision_model = auto_class.from_config(config.vision_config)
-        text_config = copy.deepcopy(config.text_config)
-        text_config.num_hidden_layers = config.fusion_layer
+        text_config = config.text_config
         self.text_model = BertModel(text_config, add_pooling_layer=False)
+        # The layers from `fusion_layer` on are those of the fusion encoder.
+        del self.text_model.encoder.layer[config.fusion_layer :]
         video_size, text_size = config.vision_config.hidden_size, text_config.hidden_size
         self.fusion_layers = nn.ModuleList(
-            VideoTextFusionLayer(self.text_model.config, video_size)
-            for _ in range(config.text_config.num_hidden_layers - config.fusion_layer)
+            VideoTextFusionLayer(text_config, video_size)
+            for _ in range(text_config.num_hidden_layers - config.fusion_layer)
         )
         self.pool_norm = nn.LayerNorm(video_size, eps=config.pool_norm_eps)
         self.video_projection = nn.Linear(video_size, config.projection_dim)
@@ -331,7 +331,7 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
             `(batch_size, sequence_length, hidden_size)`.
         """
         mask = create_bidirectional_mask(
-            config=self.text_model.config, inputs_embeds=text_states, attention_mask=attention_mask
+            config=self.config.text_config, inputs_embeds=text_states, attention_mask=attention_mask
         )
         for layer in self.fusion_layers:
             text_states = layer(text_states, video_tokens, mask, **kwargs)

@@ -110,6 +110,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             call chooses the layers.
         use_mean_pooling (`bool`, defaults to `False`):
             Whether the feature of a clip is the mean over its patch tokens. Otherwise it is the class token.
+        use_pool_norm (`bool`, defaults to `False`):
+            Whether [`VideoMambaModel`] returns a vector for each token frame: a layer norm of the class token plus the
+            mean over the patches of the frame, as multimodal models compare it with text.
         projection_dim (`int`, defaults to 512):
             Width of the features that [`VideoMambaForPreTraining`] aligns with a teacher's.
         num_aligned_layers (`int`, defaults to 1):
@@ -170,6 +173,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     residual_in_fp32: bool = True
     gradient_checkpointing_layers: int | list[int] | None = None
     use_mean_pooling: bool = False
+    use_pool_norm: bool = False
     projection_dim: int = 512
     num_aligned_layers: int = 1
     aligned_layer_interval: int | float = 1

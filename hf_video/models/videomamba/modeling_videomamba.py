@@ -16,6 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BackboneOutput,
     BaseModelOutput,
+    BaseModelOutputWithPooling,
     ImageClassifierOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
@@ -615,6 +616,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             [VideoMambaLayer(config, config.drop_path_rate * i / max(num_layers - 1, 1)) for i in range(num_layers)]
         )
         self.norm_f = VideoMambaNorm(config)
+        self.pool_norm = nn.LayerNorm(config.hidden_size, eps=1e-5) if config.use_pool_norm else None
         self.post_init()
 
     @merge_with_config_defaults
@@ -625,7 +627,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = True,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
+    ) -> BaseModelOutput | BaseModelOutputWithPooling:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
@@ -638,7 +640,8 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         Returns:
             [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches, hidden_size)`: the class
             token, then the patches in the order time, row, column, whatever the order of the scans. `hidden_states`
-            are the residual stream before the final norm.
+            are the residual stream before the final norm. With `config.use_pool_norm` there is a `pooler_output`,
+            `(batch_size, t, hidden_size)`, or `(batch_size, 1, hidden_size)` under a mask.
 
         Raises:
             ValueError: for another rank or number of channels, a dtype that is not floating point, an input smaller
@@ -660,7 +663,12 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device)
         for layer in self.layers:
             hidden_states = layer(hidden_states, temporal_first)
-        return BaseModelOutput(last_hidden_state=self.norm_f(hidden_states))
+        tokens = self.norm_f(hidden_states)
+        if self.pool_norm is None:
+            return BaseModelOutput(last_hidden_state=tokens)
+        frames = tokens[:, 1:].unflatten(1, (grid[0] if bool_masked_pos is None else 1, -1))
+        pooled = self.pool_norm(tokens[:, :1] + frames.mean(dim=2))
+        return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=pooled)
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):
