@@ -180,6 +180,7 @@ class VideoTextDualEncoderPreTrainedModel(PreTrainedModel):
         if isinstance(module, VideoTextDualEncoderModel):
             init.constant_(module.temperature, self.config.temperature)
 
+    # Copied from hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer.MemoryBankQFormerPreTrainedModel._set_gradient_checkpointing  # noqa: E501
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
         """Switch gradient checkpointing on or off. The vision tower goes last, because it may choose its layers."""
         super()._set_gradient_checkpointing(enable, **kwargs)
