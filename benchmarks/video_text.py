@@ -11,7 +11,7 @@ ranked all of them again, and the accuracy of the motions as classes without tra
 the captions with its motion, as CLIP averages templates. The same is printed with the frames of each video in random
 order, where the eight motions look alike. It takes ten minutes on an idle core.
 
-    python benchmarks/video_text.py [--steps 1500] [--threads 1] [--output-dir DIR] [--smoke]
+    python benchmarks/video_text.py [--steps 1000] [--threads 1] [--output-dir DIR] [--smoke]
 """
 
 import contextlib
@@ -89,12 +89,13 @@ def make_model(tokenizer: Any) -> VideoTextDualEncoderModel:
         image_size=IMAGE_SIZE,
         patch_size=16,
         num_frames=NUM_FRAMES,
-        tubelet_size=1,
+        tubelet_size=2,
         hidden_size=WIDTH,
         num_hidden_layers=3,
         num_attention_heads=3,
         intermediate_size=4 * WIDTH,
         use_mean_pooling=False,
+        weight_init="xavier_uniform",
     )
     text = BertConfig(
         vocab_size=len(tokenizer),
@@ -103,6 +104,7 @@ def make_model(tokenizer: Any) -> VideoTextDualEncoderModel:
         num_attention_heads=3,
         intermediate_size=4 * WIDTH,
         max_position_embeddings=32,
+        initializer_range=0.1,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
@@ -112,6 +114,7 @@ def make_model(tokenizer: Any) -> VideoTextDualEncoderModel:
         fusion_layer=2,
         projection_dim=64,
         pooling="avg",
+        initializer_range=0.1,
         temperature=0.05,
         loss_weights={"vtc": 1.0, "vtm": 1.0},
         cls_token_id=tokenizer.cls_token_id,
@@ -172,7 +175,7 @@ def measure(model: Any, batch: dict[str, torch.Tensor], scenes: list[Scene], tex
 
 def main() -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output-dir", help="keep the model and its processor in this folder")
     options = parser.parse_args()

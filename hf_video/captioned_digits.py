@@ -53,7 +53,10 @@ def split_scenes(seed: int = 0) -> tuple[list[Scene], list[Scene]]:
     with all motions, next to each other."""
     looks = list(itertools.product(range(10), DIGIT_SIZES, COLORS, ROUNDS))
     order = np.random.default_rng(seed).permutation(len(looks))
-    scenes = [Scene(*looks[index], motion) for index in order for motion in MOTIONS]
+    shuffled = (looks[index] for index in order)
+    scenes = [
+        Scene(number, size, color, speed, motion) for number, size, color, speed in shuffled for motion in MOTIONS
+    ]
     return scenes[NUM_HELD_OUT:], scenes[:NUM_HELD_OUT]
 
 

@@ -83,7 +83,7 @@ def _train_retrieval(
         arguments = make(RetrievalTrainingArguments, chosen, **here)
         augmentation = make(ClipAugmentation, chosen)
         set_seed(arguments.seed)
-        model, processor = load_video_text_model(chosen)
+        model, processor = load_trainable(chosen)
         check_optimization(arguments, model)
         of_training = {"training": True, "seed": arguments.seed, "augmentation": augmentation}
         splits = {
@@ -104,8 +104,8 @@ def _train_retrieval(
         return trainer, _evaluate(trainer, splits)
 
 
-def load_video_text_model(chosen: Any) -> tuple[Any, Any]:
-    """The model and its processor, with the losses and frames that the settings name."""
+def load_trainable(chosen: Any) -> tuple[Any, Any]:
+    """The model to train and its processor, with the losses and frames that the settings name."""
     name = chosen.model
     config = load_config(name)
     check_trainable(name, config)
