@@ -103,6 +103,28 @@ def linspace_indices(
     return indices.reshape(num_frames, num_clips).T
 
 
+def middle_indices(
+    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
+) -> np.ndarray:
+    """The middle frame of each of `num_frames` segments whose borders are whole numbers, rounded down; several clips
+    spread over the segment. Of a video with fewer frames than that it takes all, and repeats the last. Training draws
+    from the segment without its last frame or, if a segment has one frame, from the whole video without repetition.
+
+    Source: `get_frame_indices` of VideoMamba (`video_mm/dataset/video_utils.py`), "middle" and "rand".
+    """
+    num_segments = min(num_frames, total_num_frames)
+    borders = np.linspace(0, total_num_frames, num_segments + 1).astype(np.int64)
+    low, high = borders[:-1], borders[1:] - 1
+    if generator is None:
+        indices = low + (high - low) * np.arange(1, num_clips + 1)[:, None] // (num_clips + 1)
+    elif (low < high).all():
+        indices = generator.integers(low, high, size=(num_clips, num_segments))
+    else:
+        videos = np.tile(np.arange(total_num_frames), (num_clips, 1))
+        indices = np.sort(generator.permuted(videos, axis=1)[:, :num_segments])
+    return np.pad(indices, ((0, 0), (0, num_frames - num_segments)), mode="edge")
+
+
 SAMPLING_STRATEGIES: dict[str, Callable[..., np.ndarray]] = {
     "dense": dense_indices,
     "strided": strided_indices,
@@ -110,6 +132,7 @@ SAMPLING_STRATEGIES: dict[str, Callable[..., np.ndarray]] = {
     "tsn": tsn_indices,
     "sparse": sparse_indices,
     "linspace": linspace_indices,
+    "middle": middle_indices,
 }
 """The choices of frames by name. Each function gives the indices of all clips of a video."""
 # The strategies that read `frame_sampling_rate`.
@@ -131,7 +154,8 @@ def sample_clip_indices(
 
     Args:
         sampling_strategy (`str`):
-            A name of `SAMPLING_STRATEGIES`: "dense", "strided", "uniform", "tsn", "sparse" or "linspace".
+            A name of `SAMPLING_STRATEGIES`: "dense", "strided", "uniform", "tsn", "sparse", "linspace" or
+            "middle".
         total_num_frames (`int`):
             Number of frames of the video.
         num_frames (`int`):

@@ -11,7 +11,7 @@ from .clip_sampling import SAMPLING_STRATEGIES, STRIDED_STRATEGIES
 
 SWITCHES = (
     *("antialias", "default_to_square", "do_center_crop", "do_convert_rgb", "do_normalize", "do_pad", "do_rescale"),
-    *("do_resize", "do_sample_frames", "repeat_last_frame", "return_metadata"),
+    *("do_resize", "do_sample_frames", "repeat_last_frame", "return_metadata", "round_resized"),
 )
 LANCZOS = (PILImageResampling.LANCZOS, InterpolationMode.LANCZOS)
 

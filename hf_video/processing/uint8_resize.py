@@ -46,10 +46,10 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
     return ((resized + 2) >> 2).to(torch.uint8)
 
 
-def resize_bicubic(video: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def resize_bicubic(video: torch.Tensor, height: int, width: int, rounds: bool = False) -> torch.Tensor:
     """
-    Resize by PyTorch's bicubic interpolation and drop the fractions, as the video processor of LAVIS and MA-LMM does.
-    Values beyond black and white are clamped; in the original they wrap around.
+    Resize by PyTorch's bicubic interpolation and drop the fractions, as the video processor of LAVIS and MA-LMM does,
+    or round, as torchvision does. Values beyond black and white are clamped; in LAVIS they wrap around.
 
     Args:
         video (`torch.Tensor`):
@@ -58,12 +58,14 @@ def resize_bicubic(video: torch.Tensor, height: int, width: int) -> torch.Tensor
             New height in pixels.
         width (`int`):
             New width in pixels.
+        rounds (`bool`, defaults to `False`):
+            Whether values are rounded.
 
     Returns:
         `torch.Tensor`: (num_frames, channels, height, width) uint8, on the device of `video`.
     """
     resized = F.interpolate(video.float(), size=(height, width), mode="bicubic", align_corners=False)
-    return resized.clamp(0, 255).to(torch.uint8)
+    return (resized.round() if rounds else resized).clamp(0, 255).to(torch.uint8)
 
 
 def _positions(size: int, new_size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,6 @@
 """Video processor that makes the input of a model: samples clips, resizes, crops and normalises."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,8 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
         fps (`float`, *optional*):
             Frames per second of a "dense" or "strided" clip, for videos of any rate.
         sampling_strategy (`str`, *optional*, defaults to `"dense"`):
-            How clips are laid out in the video: "dense", "strided", "uniform", "tsn", "sparse" or "linspace"; see
-            `sample_clip_indices`.
+            How clips are laid out in the video: "dense", "strided", "uniform", "tsn", "sparse", "linspace" or
+            "middle"; see `sample_clip_indices`.
         num_clips (`int`, *optional*, defaults to 1):
             Number of clips of a video.
         num_crops (`int`, *optional*, defaults to 1):
@@ -49,6 +50,9 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
             Whether a video that is shorter than a clip may repeat frames. Otherwise it is an error.
         antialias (`bool`, *optional*, defaults to `False`):
             Whether to smooth while shrinking. The original models were trained and evaluated without it.
+        round_resized (`bool`, *optional*, defaults to `False`):
+            Whether 8-bit values of bicubic resizing without `antialias` are rounded, as by torchvision, for VideoMamba
+            with text. Otherwise their fractions are dropped, as by MA-LMM.
     """
 
     frame_sampling_rate: int | float | None
@@ -57,6 +61,7 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
     num_crops: int | None
     repeat_last_frame: bool | None
     antialias: bool | None
+    round_resized: bool | None
 
 
 class VideoClipProcessor(BaseVideoProcessor):
@@ -109,6 +114,7 @@ class VideoClipProcessor(BaseVideoProcessor):
     default_to_square = False
     resample = PILImageResampling.BILINEAR
     antialias = False
+    round_resized = False
     do_center_crop = True
     crop_size = {"height": 224, "width": 224}
     num_crops = 1
@@ -268,14 +274,21 @@ class VideoClipProcessor(BaseVideoProcessor):
         return prepared
 
     def resize(
-        self, image: torch.Tensor, size: SizeDict, resample: Any = None, antialias: bool = True, **kwargs: Any
+        self,
+        image: torch.Tensor,
+        size: SizeDict,
+        resample: Any = None,
+        antialias: bool = True,
+        round_resized: bool = False,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """As in the base class. But 8-bit resizing without antialiasing gives the values of the originals' tools."""
+        bicubic = partial(resize_bicubic, rounds=round_resized)
         exact = {
             PILImageResampling.BILINEAR: resize_bilinear,
             InterpolationMode.BILINEAR: resize_bilinear,
-            PILImageResampling.BICUBIC: resize_bicubic,
-            InterpolationMode.BICUBIC: resize_bicubic,
+            PILImageResampling.BICUBIC: bicubic,
+            InterpolationMode.BICUBIC: bicubic,
         }.get(resample)
         if antialias or exact is None or image.dtype != torch.uint8 or size.longest_edge or size.max_height:
             return super().resize(image, size, resample, antialias=antialias, **kwargs)
@@ -294,6 +307,7 @@ class VideoClipProcessor(BaseVideoProcessor):
         size: SizeDict,
         resample: Any,
         antialias: bool,
+        round_resized: bool,
         do_center_crop: bool,
         crop_size: SizeDict,
         num_crops: int,
@@ -310,7 +324,8 @@ class VideoClipProcessor(BaseVideoProcessor):
             check_values(clips, do_rescale)
             frames = clips.flatten(0, 1)
             if do_resize:
-                frames = self.resize(frames, size=size, resample=resample, antialias=bool(antialias))
+                options = {"antialias": bool(antialias), "round_resized": bool(round_resized)}
+                frames = self.resize(frames, size=size, resample=resample, **options)
             if do_normalize:
                 check_statistics(image_mean, image_std, num_channels=frames.shape[-3])
             crops = self._crop(frames, crop_size, num_crops) if do_center_crop else [frames]

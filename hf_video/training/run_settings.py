@@ -28,7 +28,7 @@ from .training_settings import (
 # from generated videos.
 MAX_CLIPS_FOR_START = 1000
 # The names of `SAMPLING_STRATEGIES`, whose module would import NumPy.
-SamplingStrategy = Literal["dense", "strided", "uniform", "tsn", "sparse", "linspace"]
+SamplingStrategy = Literal["dense", "strided", "uniform", "tsn", "sparse", "linspace", "middle"]
 
 
 @dataclass(kw_only=True)

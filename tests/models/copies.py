@@ -27,7 +27,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COMMENT = re.compile(
-    r"(?P<indentation>\s*)# Copied from (?P<source>[\w.]+)(?: with (?P<replacements>\S+->\S+(, \S+->\S+)*))?$"
+    r"(?P<indentation>\s*)# Copied from (?P<source>[\w.]+)(?: with (?P<replacements>\S+->\S+(, \S+->\S+)*))?"
+    r"(?:  # noqa: E501)?$"
 )
 # Shorter code may stand in two families without a comment.
 SHORTEST_COPY = 5

@@ -5,9 +5,10 @@ import pytest
 
 from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES, sample_clip_indices
 
-from ..goldens import FIXTURES
+from ..goldens import FIXTURES, load_golden
 
 ROWS = json.loads((FIXTURES / "clip_sampling.json").read_text())["rows"]
+WITH_TEXT = load_golden("video_text", "text_frames_preprocess").config["frames"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['strategy']}-{row['total_num_frames']}")
@@ -17,6 +18,19 @@ def test_matches_the_original_samplers(row):
     indices = sample_clip_indices(row.pop("strategy"), **row)
     assert indices.tolist() == expected
     assert indices.dtype == np.int64
+
+
+@pytest.mark.parametrize("row", WITH_TEXT, ids=lambda row: f"{row['sample']}-{row['length']}")
+def test_middle_clips_are_those_of_videomamba_with_text(row):
+    def draw(num_clips, generator=None):
+        return sample_clip_indices("middle", row["length"], row["num_frames"], num_clips=num_clips, generator=generator)
+
+    if row["sample"] == "middle" and "fix_start_ignored" not in row:
+        assert draw(1).tolist() == [row["indices"]]
+        assert draw(3)[1].tolist() == row["indices"]
+    elif row["sample"] == "rand":
+        drawn = draw(4000, np.random.default_rng(0))
+        assert (drawn.min(axis=0).tolist(), drawn.max(axis=0).tolist()) == (row["lowest"], row["highest"])
 
 
 def test_a_single_dense_clip_is_in_the_centre():

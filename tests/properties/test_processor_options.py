@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformers.image_utils import PILImageResampling
 
 from hf_video import VideoClipProcessor
+from hf_video.processing import SAMPLING_STRATEGIES
 
 from ..video_files import make_frames
 
@@ -56,7 +57,7 @@ WRONG = {
     "input_data_format": ("x", 1, ["channels_first"]),
     **dict.fromkeys(
         ("default_to_square", "do_convert_rgb", "do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad")
-        + ("do_sample_frames", "repeat_last_frame", "antialias", "return_metadata"),
+        + ("do_sample_frames", "repeat_last_frame", "antialias", "return_metadata", "round_resized"),
         SWITCHES,
     ),
 }
@@ -82,13 +83,14 @@ def right_options(draw):
         "num_frames": draw(st.none() | st.integers(1, 6)),
         "num_clips": draw(st.integers(1, 3)),
         "num_crops": draw(st.integers(1, 3)),
-        "sampling_strategy": draw(st.sampled_from(["dense", "strided", "uniform", "tsn", "sparse", "linspace"])),
+        "sampling_strategy": draw(st.sampled_from(sorted(SAMPLING_STRATEGIES))),
         "size": draw(
             st.integers(24, 40) | st.fixed_dictionaries({"height": st.integers(24, 40), "width": st.just(30)})
         ),
         "crop_size": draw(st.integers(1, 24) | st.lists(st.integers(1, 24), min_size=2, max_size=2)),
         "resample": draw(st.sampled_from([2, 3])),
         "antialias": draw(st.booleans()),
+        "round_resized": draw(st.booleans()),
         "rescale_factor": draw(st.floats(1e-4, 1)),
         "image_mean": draw(st.floats(0, 1) | st.lists(st.floats(-1, 1), min_size=3, max_size=3)),
         "image_std": draw(st.floats(0.1, 2) | st.lists(st.floats(0.1, 2), min_size=3, max_size=3)),
