@@ -6,19 +6,25 @@ Libraries are imported in the functions, so that commands can name them before t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hf_video.settings import closest
+from hf_video.settings import closest, few
 
 from .released import find_released, locate_released, released_models
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from transformers import PreTrainedModel
 
     from hf_video.processing import VideoClipProcessor
 
     from .classifiers import TrainedPart
+
+# The types of models that compare videos with texts.
+VIDEO_TEXT_TYPES = ("video_text_dual_encoder", "xclip", "videoprism")
+ONE_VIEW = {"num_clips": 1, "num_crops": 1}
 
 
 def locate_model(name: str, option: str = "") -> str:
@@ -117,6 +123,57 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
     with loading(model):
         processor = AutoProcessor.from_pretrained(model)
     return network.to(target).eval(), processor
+
+
+class SearchModel(NamedTuple):
+    """A model that compares videos, with texts or with each other.
+
+    Attributes:
+        network: in evaluation mode.
+        processor: makes clips of videos.
+        texts: the processor or tokenizer of texts; None for an encoder of videos alone.
+    """
+
+    network: PreTrainedModel
+    processor: VideoClipProcessor
+    texts: Any = None
+
+    def tokenize(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+        """`input_ids` and `attention_mask` (num_texts, sequence_length) int64; nothing for an encoder of videos."""
+        if self.texts is None:
+            return {}
+        options: dict[str, Any] = {"padding": True}
+        if self.network.config.model_type == "xclip":
+            options["truncation"] = True
+        elif self.network.config.model_type == "videoprism":
+            longest = self.network.config.text_config.max_position_embeddings
+            options = {"padding": "max_length", "max_length": longest, "truncation": True}
+        encoded = self.texts(text=list(texts), return_tensors="pt", **options)
+        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+
+
+def load_search_model(model: str, *, device: str = "auto", dtype: str = "float32") -> SearchModel:
+    """A model of videos and texts: one of this package, X-CLIP or VideoPrism; or the encoder of any video classifier.
+    Arguments and errors are those of [`load_trained_model`]."""
+    from transformers import AutoModel, AutoProcessor, AutoTokenizer
+
+    from .configurations import check_quantization, load_config, loading
+    from .processors import load_processor
+
+    name = locate_model(model)
+    config = load_config(name)
+    if config.model_type not in VIDEO_TEXT_TYPES:
+        return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **ONE_VIEW))
+    target = choose_device(device)
+    check_quantization(name, config, dtype)
+    with loading(name):
+        network, report = AutoModel.from_pretrained(name, dtype=dtype, output_loading_info=True)
+        reader = AutoProcessor if config.model_type == "video_text_dual_encoder" else AutoTokenizer
+        texts = reader.from_pretrained(name)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{name} lacks weights ({few(missing)}), which would be random numbers.")
+    processor = load_processor(name, config.vision_config, **ONE_VIEW)
+    return SearchModel(network.to(target).eval(), processor, texts)
 
 
 def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
