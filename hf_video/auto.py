@@ -36,6 +36,7 @@ PARTS = {
     "draw_memory": ".drawing.memory_picture",
     "load_released": ".loading.models",
     "replay_memory": f"{_QFORMER}.memory_bank",
+    "retrieval_recall": ".metrics",
     "selective_scan": ".ops.selective_scan",
 }
 
@@ -74,6 +75,7 @@ FAMILIES = {
     "VideoTextDualEncoderConfig": (
         (f"{_VIDEO_TEXT}.modeling_video_text", "VideoTextDualEncoderModel", "AutoModel"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
+        (f"{_VIDEO_TEXT}.processing_video_text", "VideoTextDualEncoderProcessor", "AutoProcessor"),
     ),
 }
 

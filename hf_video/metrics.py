@@ -9,7 +9,7 @@ class ids (num_videos,). Targets are zeros and ones (num_videos, num_classes), f
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -158,6 +158,45 @@ def r2_score(values: np.ndarray, labels: np.ndarray) -> float | None:
     if not (spread > 0).all():
         return None
     return float((1 - np.square(values - labels).sum(axis=0) / spread).mean())
+
+
+def retrieval_recall(
+    scores: np.ndarray, relevant: np.ndarray, text_scores: np.ndarray | None = None, ks: Sequence[int] = (1, 5, 10)
+) -> dict[str, float]:
+    """The recall at `ks` of search among videos by text, and among texts by video: the percentage of queries that have
+    a relevant candidate among the `k` best. So the best rank counts where several are relevant. A candidate that is
+    not relevant and has the same score comes before. Queries without a relevant candidate are left out.
+
+    Args:
+        scores: (num_videos, num_texts) float.
+        relevant: (num_videos, num_texts) bool, whether a text belongs to a video.
+        text_scores: (num_videos, num_texts) float, the scores that texts rank videos by, if these differ: those of
+            re-ranking are computed apart.
+        ks: numbers of candidates.
+
+    Returns:
+        `text_to_video_r1`, `text_to_video_r5`, ... and `video_to_text_r1`, ..., from 0 to 100.
+
+    Raises:
+        ValueError: shapes differ, a score is NaN, or no text belongs to a video.
+    """
+    text_scores = scores if text_scores is None else text_scores
+    shapes = [each.shape for each in (scores, relevant, text_scores)]
+    if len({*shapes}) > 1 or len(shapes[0]) != 2:
+        raise ValueError(f"Expected scores and relevant texts of one shape (num_videos, num_texts), got {shapes}.")
+    if np.isnan(scores).any() or np.isnan(text_scores).any():
+        raise ValueError("A score is NaN, so there is no order: look for videos or texts whose features are NaN.")
+    if not relevant.any():
+        raise ValueError("No text belongs to a video, so there is no recall.")
+    recalls = {}
+    for name, ranked, is_right in (
+        ("text_to_video", text_scores.T, relevant.T.astype(bool)),
+        ("video_to_text", scores, relevant.astype(bool)),
+    ):
+        best = np.where(is_right, ranked, -np.inf).max(axis=1)
+        ranks = ((ranked >= best[:, None]) & ~is_right).sum(axis=1)[is_right.any(axis=1)]
+        recalls |= {f"{name}_r{k}": 100 * float((ranks < k).mean()) for k in ks}
+    return recalls
 
 
 _SINGLE, _MULTI, _VALUES = "single_label_classification", "multi_label_classification", "regression"

@@ -31,12 +31,21 @@ class ConversionError(ValueError):
     """The checkpoint or its configuration is not what the source expects; the message says what is wrong."""
 
 
+class _Settings(dict):
+    """Holds the values of a dictionary class of an original's code, which is not run."""
+
+
+# Classes that files of training scripts hold beside the weights, and what is read in their place.
+PLAIN_CLASSES = [argparse.Namespace, (_Settings, "utils.easydict.EasyDict")]
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     Read a `.pth` / `.pt` / `.bin` file with `weights_only=True`, or a `.safetensors` file.
 
-    Training scripts save their `argparse.Namespace` beside the weights: a class that holds plain values and runs
-    nothing, and the only one allowed besides tensors and Python's own containers.
+    Training scripts save their settings beside the weights: an `argparse.Namespace`, which holds plain values and runs
+    nothing, or a dictionary class of their own, of which the values are read. Besides tensors and Python's own
+    containers nothing else is allowed.
 
     Raises:
         ConversionError: if the file is missing, cut off, no checkpoint, or holds anything else.
@@ -46,7 +55,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals(PLAIN_CLASSES):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ConversionError(

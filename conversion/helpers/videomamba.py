@@ -113,6 +113,21 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
     config = read_original_config(arguments.original_config, ARGUMENTS)
     if arguments.variant is not None:
         config = agree(config, read_variant(arguments.variant))
+    return complete_config(config, weights, is_given=arguments.original_config is not None)
+
+
+def complete_config(config: dict[str, Any], weights: dict[str, torch.Tensor], is_given: bool = True) -> dict[str, Any]:
+    """
+    The original constructor's arguments, with those that the tensors show and the defaults.
+
+    Args:
+        config: arguments that are known.
+        weights: tensors of the encoder.
+        is_given: whether the arguments come from a file.
+
+    Raises:
+        ConversionError: if arguments and tensors contradict each other.
+    """
     # `null` is an argument that is not given.
     config = {name: value for name, value in config.items() if value is not None}
     ssm = config.pop("ssm_cfg", {})
@@ -138,7 +153,7 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
     found["ssm_cfg"] = agree(given_ssm, found["ssm_cfg"])
     grid, is_image = found.pop("grid"), found.pop("is_image")
     # The constructor for images has a stride of 16 by default, for every size of a patch. That for videos has none.
-    default = 16 if is_image and arguments.original_config is not None else found["patch_size"]
+    default = 16 if is_image and is_given else found["patch_size"]
     config = agree(config, found)
     config["stride"] = config.get("stride") or default
     settle_input_size(config, grid)

@@ -1,4 +1,4 @@
-"""`hf-video evaluate`: measures a trained model on labelled videos."""
+"""`hf-video evaluate`: measures a trained model on labelled or captioned videos."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTS = {
 class EvaluateCommandSettings(EvaluateSettings):
     """Output"""
 
-    json: bool = setting(False, "Print one JSON object, with the confusion matrix.")
+    json: bool = setting(False, "Print one JSON object, of classes with the confusion matrix.")
     output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
 
 
@@ -33,17 +33,23 @@ def run(settings: EvaluateCommandSettings) -> int:
     if output is not None and table is not None and output.resolve() == table.resolve():
         raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
 
-    from hf_video.training import evaluate
-
     def tell(result: dict[str, Any]) -> None:
         try:
             if output is not None:
                 check_output_file("output", settings.output)
                 replace_text(output, json.dumps(result, indent=2) + "\n")
         finally:  # after a full disk the figures are still printed
-            print(json.dumps(result)) if settings.json else _print_table(result)
+            show = _print_table if settings.task == "classification" else _print_recalls
+            print(json.dumps(result)) if settings.json else show(result)
 
-    evaluate(settings, tell)
+    if settings.task == "retrieval":
+        from hf_video.inference import evaluate_retrieval
+
+        tell(evaluate_retrieval(settings))
+    else:
+        from hf_video.training import evaluate
+
+        evaluate(settings, tell)
     return 0
 
 
@@ -75,6 +81,23 @@ def _print_table(result: dict[str, Any]) -> None:
     for name, count, value in zip(result["class_names"], result["class_videos"], result[measure], strict=True):
         if count:
             print(f"{name:{width}}  {count:7d}  {value:{len(title)}.1%}")
+    _print_broken(result)
+
+
+def _print_recalls(result: dict[str, Any]) -> None:
+    print(f"{result['num_videos']} videos and {result['num_texts']} texts of the {result['split']} split")
+    print("\nrecall            R@1    R@5   R@10")
+    kinds = {"dual_encoder": "dual encoder", "reranked": f"the {result.get('k_test')} best ranked again"}
+    for kind, title in kinds.items():
+        if kind in result:
+            print(title)
+            for direction in ("text_to_video", "video_to_text"):
+                cells = (f"{result[kind][f'{direction}_r{k}']:6.2f}" for k in (1, 5, 10))
+                print(f"  {direction.replace('_', ' '):13}", *cells)
+    _print_broken(result)
+
+
+def _print_broken(result: dict[str, Any]) -> None:
     if broken := result.get("broken_videos"):
         print(f"\n{len(broken)} videos could not be read:", *broken, sep="\n  ")
 
@@ -83,7 +106,9 @@ COMMAND = Command(
     name="evaluate",
     settings=EvaluateCommandSettings,
     run=run,
-    help="measure a trained model on labelled videos",
+    help="measure a trained model on labelled or captioned videos",
     description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
-    "classes. Probabilities are averaged over the views of a video.",
+    "classes. Probabilities are averaged over the views of a video. With --task retrieval, DATA are videos with "
+    "`caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo, or as for `hf-video train --task "
+    "retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by video.",
 )

@@ -54,14 +54,20 @@ class ClipMaker:
         self.on_error = on_error
 
     def make_clip(
-        self, row: Mapping[str, Any], key: tuple[int, ...], class_names: Sequence[str] | None = None
+        self,
+        row: Mapping[str, Any],
+        key: tuple[int, ...],
+        class_names: Sequence[str] | None = None,
+        name: str | None = None,
     ) -> BatchFeature:
-        """The item of a row, drawn by a key. An error of reading is raised."""
+        """The item of a row, drawn by a key. What it shows is named by its classes, or else by `name`. An error of
+        reading is raised."""
         labels = row.get("labels", row.get("label"))
         if self.training:
             generator = np.random.default_rng(np.random.SeedSequence(key))
             clips = self._read_clips(row, partial(self.processor.sample_frames, num_clips=1, generator=generator))
-            name = None if class_names is None else ", ".join(class_names[each] for each in np.atleast_1d(labels))
+            if class_names is not None:
+                name = ", ".join(class_names[each] for each in np.atleast_1d(labels))
             views = [self._draw_view(clips[0], generator, name) for _ in range(self.augmentation.num_augmentations)]
             # `Trainer` would remove the key from a dict, because no argument of the model has its name.
             item = BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})

@@ -33,8 +33,8 @@ def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike |
 
     Args:
         data: A file of rows, or a folder of files named after splits. CSV has a first line of names, JSON a list of
-            objects, JSON Lines an object a line; UTF-8. Several answers to one question, or captions of one video,
-            are as many rows.
+            objects, JSON Lines an object a line; UTF-8. Several answers to one question are as many rows; several
+            captions of one video are as many rows, or a list.
         video_root: The folder that relative paths count from; by default that of the file.
 
     Returns:
@@ -172,7 +172,16 @@ def _read_rows(file: Path, video_root: str | os.PathLike | None) -> list[dict[st
         raise ValueError(f"{file} has another ending. {_EXPECTED}")
     if not found or not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise ValueError(f"{file} has no rows. {_EXPECTED}")
-    return [_read_row(row, f"{file}, row {number}", root) for number, row in enumerate(found, start=1)]
+    return [
+        _read_row(row, f"{file}, row {number}", root)
+        for number, given in enumerate(found, start=1)
+        for row in _one_caption_each(given)
+    ]
+
+
+def _one_caption_each(row: dict[str, Any]) -> list[dict[str, Any]]:
+    captions = row.get("caption")
+    return [row | {"caption": each} for each in captions] if captions and isinstance(captions, list) else [row]
 
 
 def _read_row(row: dict[str, Any], place: str, root: Path) -> dict[str, Any]:

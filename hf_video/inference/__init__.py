@@ -4,16 +4,22 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "CaptionedVideos": ".retrieval",
     "Clip": ".explanation",
-    "EvaluateSettings": ".inference_settings",
+    "evaluate_retrieval": ".retrieval",
     "evaluate_segments": ".segment_evaluation",
+    "EvaluateSettings": ".inference_settings",
     "explain": ".explanation",
     "extract_window_features": ".features",
     "ExtractSettings": ".inference_settings",
     "find_segments": ".segments",
     "frame_shares": ".explanation",
+<<<<<<< HEAD
     "Hit": ".video_search",
     "IndexSettings": ".inference_settings",
+=======
+    "group_captions": ".retrieval",
+>>>>>>> w-vtproc
     "LabelledSegment": ".segment_evaluation",
     "open_index": ".video_index",
     "overlay_heat_maps": ".explanation",
@@ -22,6 +28,8 @@ _PUBLIC_NAMES = {
     "read_clip": ".explanation",
     "read_ground_truth": ".segment_evaluation",
     "read_predictions": ".segment_evaluation",
+    "retrieval_scores": ".retrieval",
+    "RetrievalScores": ".retrieval",
     "score_windows": ".prediction",
     "ScoredWindow": ".prediction",
     "search": ".video_search",

@@ -12,7 +12,20 @@ from hf_video.data.video_settings import (
     ReadingThreads,
     VideoRootSettings,
 )
+<<<<<<< HEAD
 from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, Share, setting, with_defaults
+=======
+from hf_video.settings import (
+    AtLeast1,
+    NotNegative,
+    Positive,
+    Settings,
+    Share,
+    check_values,
+    setting,
+    with_defaults,
+)
+>>>>>>> w-vtproc
 
 CPU = (
     "How mixers of VideoMamba compute on the CPU, such as products=float32,mixer=modules; by default what a short "
@@ -133,7 +146,7 @@ class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Sett
     top_k: AtLeast1[int] = setting(5, "Classes shown for each video.", "K")
     labels: str | None = setting(
         None,
-        "Classes that a model of videos and texts never learned, in words: 'a dog barks;a cat sleeps'.",
+        "Classes in words, for a model of videos and texts: 'a dog barks;a cat sleeps'.",
         "A;B;...",
     )
     template: str = setting("{}", "With --labels: the text around a class, such as 'a video of {}'.", needs="labels")
@@ -219,9 +232,38 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
 
 
 @dataclass(kw_only=True)
-class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings, Settings):
+class RetrievalSettings:
+    """Retrieval, with --task retrieval"""
+
+    paragraph: bool = setting(
+        False, "Join the captions of a video to one text, as for DiDeMo and ActivityNet.", needs="task=retrieval"
+    )
+    first_seconds: Positive[float] | None = setting(
+        None, "Read this much of each video, 30 for DiDeMo; by default all.", needs="task=retrieval"
+    )
+    max_length: AtLeast1[int] | None = setting(
+        None, "Texts are cut after so many tokens; by default as the model was saved.", needs="task=retrieval"
+    )
+    k_test: NotNegative[int] = setting(
+        128,
+        "Most similar texts of a video, and videos of a text, that the fusion encoder ranks again; 0: none.",
+        needs="task=retrieval",
+    )
+
+
+# They say nothing about captions.
+_OF_CLASSES = ("config", "revision", "train_split", "validation_split", "num_clips", "num_crops")
+
+
+@dataclass(kw_only=True)
+@with_defaults(**dict.fromkeys(_OF_CLASSES, {"needs": "task=classification"}))
+class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings, RetrievalSettings, Settings):
     """Output"""
 
+    task: Literal["classification", "retrieval"] = setting(
+        "classification",
+        "What is measured: the classes of videos; or search among videos by text, and among texts by video.",
+    )
     split: str | None = setting(
         None,
         "Split to measure on; by default test if DATA has it, else validation, else train. Data that MODEL was "
@@ -229,5 +271,12 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
         "NAME",
     )
     predictions: str | None = setting(
-        None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
+        None,
+        "Also write a table of all videos, .csv or .parquet, which must not exist.",
+        "FILE",
+        needs="task=classification",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_values(self, type(self))

@@ -187,6 +187,6 @@ def _check_model(index: VideoIndex, model: SearchModel) -> None:
     known, own = index.settings, feature_key(model.network, model.processor)
     if any(known[name] != own[name] for name in ("model", "weights")):
         raise ValueError(
-            f"{index.place} is the index of another model, {known['notes']['model']} ({known['model']}): its vectors do "
-            f"not compare with those of this {own['model']}. Name that model, or make an index of this one."
+            f"{index.place} is the index of another model, {known['notes']['model']} ({known['model']}): its vectors "
+            f"do not compare with those of this {own['model']}. Name that model, or make an index of this one."
         )

@@ -60,7 +60,7 @@ class VideoTextAdapter:
         return EmbeddedVideos(normalize(features, dim=-1))
 
     def embed_texts(self, inputs: dict[str, torch.Tensor]) -> EmbeddedTexts:
-        """Texts as unit vectors, from what `SearchModel.tokenize` gives.
+        """Texts as unit vectors, see `SearchModel.tokenize`.
 
         Raises:
             ValueError: the model knows no texts.
@@ -127,9 +127,7 @@ class _DualEncoder(_WithTexts):
 class _XClip(_WithTexts):
     """Its vector of a text depends on the video: a prompt from the frames is added to it."""
 
-    note = (
-        "The first pass compares with texts without prompts, which X-CLIP makes from each video; --rerank adds them."
-    )
+    note = "The first pass takes texts without prompts, which X-CLIP makes from each video; --rerank adds them."
     match_input: Literal["tokens", "frames"] | None = "frames"
 
     def match(self, clips: torch.Tensor, texts: EmbeddedTexts) -> torch.Tensor:

@@ -52,7 +52,7 @@ class IndexTask(Task):
         adapter = adapter_of(model.network)
         if tokens and adapter.match_input != "tokens":
             raise ValueError(
-                f"--tokens keeps what a fusion encoder needs, and {type(model.network).__name__} has none: leave it out."
+                f"--tokens keeps what a fusion encoder needs; {type(model.network).__name__} has none: leave it out."
             )
         num_frames = (windows or {}).get("num_frames", model.processor.num_frames)
         black = np.zeros((num_frames, 256, 256, 3), np.uint8)
@@ -82,9 +82,7 @@ class IndexTask(Task):
             is_empty = False
             yield Piece(clip.pixel_values.numpy(), clip.start, clip.end)
         if is_empty:
-            raise ValueError(
-                "The video is shorter than a window: choose another --last-window, or a smaller --window."
-            )
+            raise ValueError("The video is shorter than a window: change --last-window, or take a smaller --window.")
 
     @torch.inference_mode()
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:

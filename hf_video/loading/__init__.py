@@ -10,6 +10,7 @@ _PUBLIC_NAMES = {
     "load_processor": ".processors",
     "load_released": ".models",
     "load_trained_model": ".models",
+    "load_video_text_model": ".models",
     "locate_model": ".models",
 }
 

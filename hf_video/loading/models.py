@@ -125,13 +125,49 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
     return network.to(target).eval(), processor
 
 
+def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
+    """A model with `get_video_features` and `get_text_features` in evaluation mode, and its processor of videos and
+    texts: a VideoTextDualEncoder, or a model of Transformers such as X-CLIP, which is given a
+    [`VideoTextDualEncoderProcessor`] with its own options and tokenizer. Arguments and errors are those of
+    [`load_trained_model`]."""
+    model = locate_model(model)
+    target = choose_device(device)
+
+    from transformers import AutoModel, AutoProcessor, AutoTokenizer
+
+    from hf_video import VideoTextDualEncoderProcessor
+
+    from .configurations import check_quantization, load_config, loading
+    from .processors import load_processor
+
+    config = load_config(model)
+    check_quantization(model, config, dtype)
+    with loading(model):
+        network, report = AutoModel.from_pretrained(model, dtype=dtype, output_loading_info=True)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{model} lacks weights ({few(missing)}), which would be random numbers.")
+    if not hasattr(network, "get_video_features") or not hasattr(network, "get_text_features"):
+        raise ValueError(f"{model} is a {type(network).__name__}, which does not compare videos with texts.")
+    with loading(model):
+        if config.model_type == "video_text_dual_encoder":
+            processor = AutoProcessor.from_pretrained(model)
+        else:
+            processor = VideoTextDualEncoderProcessor(
+                load_processor(model, config.vision_config),
+                AutoTokenizer.from_pretrained(model),
+                max_length=config.text_config.max_position_embeddings,
+                clean_text=False,
+            )
+    return network.to(target).eval(), processor
+
+
 class SearchModel(NamedTuple):
     """A model that compares videos, with texts or with each other.
 
     Attributes:
         network: in evaluation mode.
         processor: makes clips of videos.
-        texts: the processor or tokenizer of texts; None for an encoder of videos alone.
+        texts: the processor of texts; None for an encoder of videos alone.
     """
 
     network: PreTrainedModel
@@ -142,38 +178,21 @@ class SearchModel(NamedTuple):
         """`input_ids` and `attention_mask` (num_texts, sequence_length) int64; nothing for an encoder of videos."""
         if self.texts is None:
             return {}
-        options: dict[str, Any] = {"padding": True}
-        if self.network.config.model_type == "xclip":
-            options["truncation"] = True
-        elif self.network.config.model_type == "videoprism":
-            longest = self.network.config.text_config.max_position_embeddings
-            options = {"padding": "max_length", "max_length": longest, "truncation": True}
-        encoded = self.texts(text=list(texts), return_tensors="pt", **options)
+        # VideoPrism was trained with texts of one length.
+        padding = "max_length" if self.network.config.model_type == "videoprism" else True
+        encoded = self.texts(text=list(texts), padding=padding, return_tensors="pt")
         return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
 def load_search_model(model: str, *, device: str = "auto", dtype: str = "float32") -> SearchModel:
     """A model of videos and texts: one of this package, X-CLIP or VideoPrism; or the encoder of any video classifier.
     Arguments and errors are those of [`load_trained_model`]."""
-    from transformers import AutoModel, AutoProcessor, AutoTokenizer
+    from .configurations import load_config
 
-    from .configurations import check_quantization, load_config, loading
-    from .processors import load_processor
-
-    name = locate_model(model)
-    config = load_config(name)
-    if config.model_type not in VIDEO_TEXT_TYPES:
+    if load_config(locate_model(model)).model_type not in VIDEO_TEXT_TYPES:
         return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **ONE_VIEW))
-    target = choose_device(device)
-    check_quantization(name, config, dtype)
-    with loading(name):
-        network, report = AutoModel.from_pretrained(name, dtype=dtype, output_loading_info=True)
-        reader = AutoProcessor if config.model_type == "video_text_dual_encoder" else AutoTokenizer
-        texts = reader.from_pretrained(name)
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{name} lacks weights ({few(missing)}), which would be random numbers.")
-    processor = load_processor(name, config.vision_config, **ONE_VIEW)
-    return SearchModel(network.to(target).eval(), processor, texts)
+    network, texts = load_video_text_model(model, device=device, dtype=dtype)
+    return SearchModel(network, texts.video_processor, texts)
 
 
 def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:

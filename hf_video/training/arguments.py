@@ -15,7 +15,12 @@ from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
 
 from .parallelism import check_device, prepare_sharding
-from .training_settings import AnswerTrainingSettings, PreTrainingSettings, VideoTrainingSettings
+from .training_settings import (
+    AnswerTrainingSettings,
+    PreTrainingSettings,
+    RetrievalTrainingSettings,
+    VideoTrainingSettings,
+)
 
 DEFAULT_METRIC = "top1_accuracy"
 # The metrics of `exact_match`.
@@ -163,6 +168,22 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
         """The options for the `generation_config` of the trained model."""
         names = ("max_new_tokens", "min_new_tokens", "num_beams", "length_penalty", "repetition_penalty")
         return {name: getattr(self, name) for name in names} | {"do_sample": False}
+
+
+@dataclass
+class RetrievalTrainingArguments(RetrievalTrainingSettings, TrainingArguments):
+    """`transformers.TrainingArguments` with the settings that [`RetrievalTrainer`] adds. The defaults evaluate once an
+    epoch, and keep the checkpoint whose first video is most often the right one.
+
+    The sample keys of `CaptionDataset` make clips depend on `seed` alone, see `VideoTrainingArguments`.
+    """
+
+    def __post_init__(self) -> None:
+        _check_before(self, RetrievalTrainingSettings)
+        super().__post_init__()
+        _check_after(self)
+        if self.data_seed is None:
+            self.data_seed = self.seed
 
 
 def check_optimization(arguments: TrainingArguments, model: Any) -> None:

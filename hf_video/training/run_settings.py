@@ -19,8 +19,10 @@ from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Setting
 
 from .training_settings import (
     AnswerTrainingSettings,
+    CaptionSettings,
     PreTrainingSettings,
     ProbeTrainingSettings,
+    RetrievalTrainingSettings,
     VideoTrainingSettings,
 )
 
@@ -198,10 +200,15 @@ class TrainSettings(
     TrainingVideosSettings,
     ClipAugmentationSettings,
     ClipMixingSettings,
+    CaptionSettings,
     ScratchSettings,
 ):
     """Settings of `hf_video.training.train`, and of the command `hf-video train`. Fields that are None or left at
     their defaults take those of the recipe, of the model, or of a run that is resumed."""
+
+    task: Literal["classification", "retrieval"] = setting(
+        "classification", "What is learned: classes, or which captions belong to which videos.", common=True
+    )
 
 
 @dataclass(kw_only=True)
@@ -313,6 +320,26 @@ class TrainAnswersSettings(RunSettings, AnsweringModelSettings, AnswerTrainingSe
 
     # A data set of texts has one view of each video.
     without = ("num_augmentations",)
+
+
+@dataclass(kw_only=True)
+class VideoTextModelSettings:
+    """Model"""
+
+    model: str = setting(None, "Folder or Hub name of the video-text model to fine-tune.", "MODEL", common=True)
+    num_frames: AtLeast1[int] | None = setting(None, "Frames of a clip; by default the model's.", common=True)
+    sampling_strategy: SamplingStrategy | None = setting(
+        None, "How frames are chosen; by default the model's.", common=True
+    )
+
+
+@dataclass(kw_only=True)
+@with_defaults(num_train_epochs=20.0, per_device_eval_batch_size=None)
+class TrainRetrievalSettings(RunSettings, VideoTextModelSettings, RetrievalTrainingSettings, ClipAugmentationSettings):
+    """Settings of `hf_video.training.train_retrieval`, and of `hf-video train --task retrieval`."""
+
+    # A caption has one clip, and the whole model is trained.
+    without = ("num_augmentations", "lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha")
 
 
 @dataclass(kw_only=True)

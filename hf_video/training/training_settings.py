@@ -318,6 +318,28 @@ class AnswerTrainingSettings(FineTuningSettings):
 
 
 @dataclass
+class CaptionSettings:
+    """Training on captions, with --task retrieval"""
+
+    max_length: AtLeast1[int] | None = setting(None, "Captions are cut after so many tokens; by default the model's.")
+    loss_weights: dict[str, float] | str = setting(
+        {"vtc": 1.0, "vtm": 1.0}, "Weights of the losses: vtc, contrast; vtm, matching; mlm, masked words.", "JSON"
+    )
+    original_gradient_scale: bool = setting(
+        False, "Divide the gradient of the contrast by the number of processes, as VideoMamba's training does."
+    )
+
+
+@dataclass
+@with_defaults(metric_for_best_model="text_to_video_r1", no_weight_decay=list(NO_WEIGHT_DECAY))
+class RetrievalTrainingSettings(CaptionSettings, FineTuningSettings):
+    """Training
+
+    Fields of `RetrievalTrainingArguments`.
+    """
+
+
+@dataclass
 @with_defaults(**PROBE_DEFAULTS)
 class ProbeTrainingSettings(TrainingSettings):
     """Training"""

@@ -23,7 +23,9 @@ def test_matches_the_original_samplers(row):
 @pytest.mark.parametrize("row", WITH_TEXT, ids=lambda row: f"{row['sample']}-{row['length']}")
 def test_middle_clips_are_those_of_videomamba_with_text(row):
     def draw(num_clips, generator=None):
-        return sample_clip_indices("middle", row["length"], row["num_frames"], num_clips=num_clips, generator=generator)
+        return sample_clip_indices(
+            "middle", row["length"], row["num_frames"], num_clips=num_clips, generator=generator
+        )
 
     if row["sample"] == "middle" and "fix_start_ignored" not in row:
         assert draw(1).tolist() == [row["indices"]]

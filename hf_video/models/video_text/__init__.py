@@ -6,10 +6,13 @@ from .modeling_video_text import (
     VideoTextDualEncoderOutput,
     VideoTextDualEncoderPreTrainedModel,
 )
+from .processing_video_text import VideoTextDualEncoderProcessor, clean_caption
 
 __all__ = [
     "VideoTextDualEncoderConfig",
     "VideoTextDualEncoderModel",
     "VideoTextDualEncoderOutput",
     "VideoTextDualEncoderPreTrainedModel",
+    "VideoTextDualEncoderProcessor",
+    "clean_caption",
 ]

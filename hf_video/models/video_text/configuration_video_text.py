@@ -13,10 +13,11 @@ LIMITS = {
     "at least 1": ["projection_dim", "fusion_layer"],
     "at least 0": ["cls_token_id", "mask_token_id", "initializer_range"],
     "above 0": ["pool_norm_eps", "temperature"],
-    "between 0 and 1": ["mlm_probability", "video_mask_ratio", "image_mask_ratio"],
+    "between 0 and 1": ["mlm_probability"],
+    "in [0, 1)": ["video_mask_ratio", "image_mask_ratio"],
 }
 
-MaskType = Literal["attention", "random", "tube"]
+MaskType = Literal["attention", "random", "tube", "none"]
 
 
 @strict
@@ -71,7 +72,7 @@ class VideoTextDualEncoderConfig(PreTrainedConfig):
         original_gradient_scale (`bool`, defaults to `False`):
             Whether the gathered features of other processes get no gradient, as in the original. The encoders then
             get the true gradient divided by the number of processes.
-        video_mask_type, image_mask_type (`"attention"`, `"random"` or `"tube"`, defaults to `"attention"`):
+        video_mask_type, image_mask_type (`"attention"`, `"random"`, `"tube"` or `"none"`, defaults to `"attention"`):
             How masks of videos, and of single images, are drawn if there is a teacher.
         video_mask_ratio (`float`, defaults to 0.8), image_mask_ratio (`float`, defaults to 0.5):
             Shares of patches that are hidden.

@@ -450,10 +450,10 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         if not config.weight_of("uta") or (tower.teacher is None and teacher_features is None):
             return bool_masked_pos, None
         is_image = pixel_values.shape[1] == 1
-        if teacher_features is None and bool_masked_pos is None:
-            mask_type, ratio = config.video_mask_type, config.video_mask_ratio
-            if is_image:
-                mask_type, ratio = config.image_mask_type, config.image_mask_ratio
+        mask_type, ratio = config.video_mask_type, config.video_mask_ratio
+        if is_image:
+            mask_type, ratio = config.image_mask_type, config.image_mask_ratio
+        if teacher_features is None and bool_masked_pos is None and mask_type != "none":
             generators = [torch.default_generator] * len(pixel_values)
             drawn = tower.draw_masks(pixel_values, generators, mask_type, mask_ratio=ratio)
             bool_masked_pos, targets = drawn["bool_masked_pos"], drawn["labels"]

@@ -1,0 +1,203 @@
+"""Scores videos and texts for each other, and measures how well one finds the other."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
+from hf_video.data.caption_dataset import load_captions
+from hf_video.data.columns import rows_without
+from hf_video.data.stored_videos import BYTES
+from hf_video.loading import load_video_text_model
+from hf_video.metrics import retrieval_recall
+
+from .inference_settings import EvaluateSettings
+
+# The score of a pair that is not among those which are ranked again.
+NOT_RANKED = -100.0
+
+
+class RetrievalScores(NamedTuple):
+    """
+    Scores of videos and texts for each other, each (num_videos, num_texts) float32.
+
+    Attributes:
+        similarity: the mean of the cosines of the vectors of a video with that of the text.
+        of_texts: the match logits of each video with the texts that are most similar to it, -100 for other texts; None
+            without re-ranking.
+        of_videos: the same of each text with the videos that are most similar to it.
+    """
+
+    similarity: np.ndarray
+    of_texts: np.ndarray | None = None
+    of_videos: np.ndarray | None = None
+
+
+class CaptionedVideos(NamedTuple):
+    """
+    Videos and the texts that are looked for.
+
+    Attributes:
+        videos: rows of a [`ClipDataset`], one a video or segment.
+        texts: num_texts texts.
+        relevant: (num_videos, num_texts) bool, whether a text belongs to a video.
+    """
+
+    videos: datasets.Dataset
+    texts: list[str]
+    relevant: np.ndarray
+
+
+@torch.inference_mode()
+def retrieval_scores(
+    model: PreTrainedModel,
+    clips: Iterable[torch.Tensor],
+    texts: Mapping[str, torch.Tensor],
+    *,
+    k_test: int = 128,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> RetrievalScores:
+    """Compares all videos with all texts, and looks at the most similar pairs again with the fusion encoder.
+
+    The tokens of all videos are kept in memory for that.
+
+    Args:
+        model: a video-text model in evaluation mode, with `get_video_features` and `get_text_features`; if it has
+            `match`, as a [`VideoTextDualEncoderModel`], pairs are ranked again.
+        clips: batches (batch_size, num_frames, num_channels, height, width).
+        texts: `input_ids` and, where the model takes one, `attention_mask`, each (num_texts, sequence_length).
+        k_test: most similar texts of each video, and videos of each text, that are ranked again; 0 for none.
+        batch_size: texts, and pairs, in one forward pass.
+        progress: shows progress bars.
+    """
+    hidden = None if progress else True
+    is_reranked = k_test > 0 and hasattr(model, "match")
+    states, text_vectors = [], []
+    for start in range(0, len(texts["input_ids"]), batch_size):
+        batch = {name: each[start : start + batch_size].to(model.device) for name, each in texts.items()}
+        features = model.get_text_features(**batch)
+        text_vectors.append(F.normalize(features.pooler_output.float(), dim=-1))
+        if is_reranked:
+            states.append(features.last_hidden_state)
+    tokens, video_vectors = [], []
+    for pixel_values in tqdm(clips, desc="Videos", disable=hidden):
+        features = model.get_video_features(pixel_values.to(model.device, model.dtype))
+        vectors = F.normalize(features.pooler_output.float(), dim=-1)
+        # The mean of cosines is the cosine with the mean of unit vectors, before its own length is lost.
+        video_vectors.append(vectors if vectors.ndim == 2 else vectors.mean(dim=1))
+        if is_reranked:
+            tokens.append(features.last_hidden_state.cpu())
+    similarity = (torch.cat(video_vectors) @ torch.cat(text_vectors).T).cpu()
+    if not is_reranked:
+        return RetrievalScores(similarity.numpy())
+
+    def is_best(dim: int) -> torch.Tensor:
+        best = similarity.topk(min(k_test, similarity.shape[dim]), dim).indices
+        return torch.zeros_like(similarity, dtype=torch.bool).scatter_(dim, best, True)
+
+    for_videos, for_texts = is_best(1), is_best(0)
+    pairs = (for_videos | for_texts).nonzero()
+    all_tokens, all_states, masks = torch.cat(tokens), torch.cat(states), texts["attention_mask"]
+    scores = torch.full_like(similarity, NOT_RANKED)
+    for video, text in tqdm([each.T for each in pairs.split(batch_size)], desc="Pairs", disable=hidden):
+        logits = model.match(
+            all_tokens[video].to(model.device), all_states[text.to(model.device)], masks[text].to(model.device)
+        )
+        scores[video, text] = logits[:, 1].float().cpu()
+    of_texts, of_videos = (scores.where(each, NOT_RANKED).numpy() for each in (for_videos, for_texts))
+    return RetrievalScores(similarity.numpy(), of_texts, of_videos)
+
+
+def group_captions(
+    rows: datasets.Dataset, *, paragraph: bool = False, first_seconds: float | None = None
+) -> CaptionedVideos:
+    """The videos of rows of `load_captions`, each once, and their captions.
+
+    Args:
+        rows: `video`, `caption`, `start` and `end`.
+        paragraph: whether the captions of a video are joined to one text.
+        first_seconds: how much is read of each video.
+    """
+    first, captions = list[int](), list[list[str]]()
+    number_of: dict[tuple[Any, ...], int] = {}
+    columns = (rows[name][:] for name in ("video", "start", "end", "caption"))
+    for index, (*place, caption) in enumerate(zip(*columns, strict=True)):
+        number = number_of.setdefault(tuple(place), len(first))
+        if number == len(first):
+            first.append(index)
+            captions.append([])
+        captions[number].append(caption)
+    if paragraph:
+        captions = [[" ".join(each)] for each in captions]
+    videos = rows.select_columns([name for name in ("video", "start", "end", BYTES) if name in rows.column_names])
+    videos = videos.select(first)
+    if first_seconds is not None:
+        bounds = zip(videos["start"], videos["end"], strict=True)
+        ends = [min((start or 0.0) + first_seconds, math.inf if end is None else end) for start, end in bounds]
+        videos = videos.remove_columns("end").add_column("end", ends)
+    owners = np.repeat(np.arange(len(captions)), [len(each) for each in captions])
+    relevant = np.arange(len(captions))[:, None] == owners
+    return CaptionedVideos(videos, [text for each in captions for text in each], relevant)
+
+
+def evaluate_retrieval(settings: EvaluateSettings) -> dict[str, Any]:
+    """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`.
+
+    Args:
+        settings: the data, the model, and what differs from the defaults.
+
+    Returns:
+        Numbers of videos and texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.metrics.retrieval_recall]
+        says of the similarities; with re-ranking also `reranked`, and `k_test`.
+
+    Raises:
+        ValueError, OSError: a setting or a video cannot be used, or there is no such model.
+    """
+    splits = load_captions(settings.data, video_root=settings.video_root)
+    split = settings.split or next(name for name in ("test", "validation", "train") if name in splits)
+    if split not in splits:
+        raise ValueError(f"--split {split}: {settings.data} only has {', '.join(splits)}.")
+    model, processor = load_video_text_model(settings.model, device=settings.device, dtype=settings.dtype)
+    videos, texts, relevant = group_captions(
+        splits[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
+    )
+    inputs = processor(text=texts, max_length=settings.max_length, return_tensors="pt")
+    clips = ClipDataset(videos, processor.video_processor, training=False, on_error=settings.on_error)
+    broken = clips.drop_broken(num_workers=settings.num_workers).broken_videos()
+    if broken:
+        relevant = relevant[rows_without(videos, broken)]
+    loader = ReadAheadLoader(
+        clips,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        reading_threads=settings.reading_threads,
+        collate_fn=collate_clips,
+    )
+    scores = retrieval_scores(
+        model,
+        (batch["pixel_values"] for batch in loader),
+        inputs,
+        k_test=settings.k_test,
+        batch_size=settings.batch_size,
+        progress=True,
+    )
+    result = {
+        "model": settings.model,
+        "data": settings.data,
+        "split": split,
+        "num_videos": len(relevant),
+        "num_texts": len(texts),
+        "dual_encoder": retrieval_recall(scores.similarity, relevant),
+    }
+    if scores.of_texts is not None:
+        result["k_test"] = settings.k_test
+        result["reranked"] = retrieval_recall(scores.of_texts, relevant, scores.of_videos)
+    return result | ({"broken_videos": broken} if broken else {})
