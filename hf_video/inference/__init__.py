@@ -14,12 +14,9 @@ _PUBLIC_NAMES = {
     "ExtractSettings": ".inference_settings",
     "find_segments": ".segments",
     "frame_shares": ".explanation",
-<<<<<<< HEAD
+    "group_captions": ".retrieval",
     "Hit": ".video_search",
     "IndexSettings": ".inference_settings",
-=======
-    "group_captions": ".retrieval",
->>>>>>> w-vtproc
     "LabelledSegment": ".segment_evaluation",
     "open_index": ".video_index",
     "overlay_heat_maps": ".explanation",

@@ -12,9 +12,6 @@ from hf_video.data.video_settings import (
     ReadingThreads,
     VideoRootSettings,
 )
-<<<<<<< HEAD
-from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, Share, setting, with_defaults
-=======
 from hf_video.settings import (
     AtLeast1,
     NotNegative,
@@ -25,7 +22,6 @@ from hf_video.settings import (
     setting,
     with_defaults,
 )
->>>>>>> w-vtproc
 
 CPU = (
     "How mixers of VideoMamba compute on the CPU, such as products=float32,mixer=modules; by default what a short "
