@@ -7,6 +7,8 @@ in no part or in one, and a part that is made again replaces itself.
 import hashlib
 import json
 import logging
+import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -151,21 +153,28 @@ class ParquetParts(Sink):
 
     def forget_errors(self) -> None:
         """Removes the rows with an error, so that their videos are done again."""
-        self._keep(lambda facts: facts[ERROR].is_null())
+        self._keep(lambda facts, name: facts[ERROR].is_null())
 
     def forget_others(self, videos: Sequence[Video]) -> None:
-        """Removes the rows of videos that are not among these."""
-        known = pa.array([f"{_as_utf8(video.id)}\n{_as_utf8(video.source)}" for video in videos], pa.string())
-        self._keep(lambda facts: pc.is_in(pc.binary_join_element_wise(facts[KEY], facts[PATH], "\n"), known))
+        """Removes the rows of videos that are not among these, and of local files that changed after their part."""
+        changed = {(_as_utf8(video.id), _as_utf8(video.source)): _changed(video.source) for video in videos}
 
-    def _keep(self, is_kept: Callable[[pa.Table], pa.ChunkedArray]) -> None:
-        """Keeps the rows for which a function of the facts of a part is true."""
+        def is_current(facts: pa.Table, name: str) -> pa.Array:
+            system, path = self._folder.find(name)
+            written = system.modified(path).timestamp()
+            videos_of_rows = zip(facts[KEY].to_pylist(), facts[PATH].to_pylist(), strict=True)
+            return pa.array([changed.get(video, math.inf) <= written for video in videos_of_rows])
+
+        self._keep(is_current)
+
+    def _keep(self, is_kept: Callable[[pa.Table, str], pa.Array | pa.ChunkedArray]) -> None:
+        """Keeps the rows for which a function of the facts of a part, and of its name, is true."""
         for name in self.part_names():
             facts = self._read_or_remove(name, _FACTS.names)
-            if facts is None or pc.all(is_kept(facts)).as_py() or (table := self._read_or_remove(name)) is None:
+            if facts is None or pc.all(kept := is_kept(facts, name)).as_py():
                 continue
-            if len(kept := table.filter(is_kept(table))):
-                self.write_rows(name, [kept])
+            if pc.any(kept).as_py() and (table := self._read_or_remove(name)) is not None:
+                self.write_rows(name, [table.filter(kept)])
             else:
                 self._folder.remove(name)
 
@@ -202,6 +211,11 @@ def _rows_of(task: Task, outputs: VideoOutputs) -> pa.Table:
         columns[name] = pa.array([None if text is None else _as_utf8(text)] * num_rows, pa.string())
     schema = pa.schema([*_FACTS, *task.columns])
     return pa.table([columns.get(field.name, pa.nulls(num_rows, field.type)) for field in schema], schema=schema)
+
+
+def _changed(source: str) -> float:
+    """When a local file changed, in seconds since 1970; 0 for anything else."""
+    return os.path.getmtime(source) if os.path.isfile(source) else 0.0
 
 
 def _as_utf8(text: str) -> str:

@@ -1,5 +1,6 @@
 """An index of videos: what its rows are, and that it follows the folder of the videos."""
 
+import os
 import shutil
 
 import numpy as np
@@ -83,6 +84,19 @@ def test_files_are_added_and_removed(videos, model, tmp_path):
     assert sorted(after.rows["key"].to_pylist()) == ["0", "2", "3", "4", "5", "new"]
     row = before.rows["key"].to_pylist().index("5")
     np.testing.assert_array_equal(after.vectors[after.rows["key"].to_pylist().index("5")], before.vectors[row])
+
+
+def test_a_changed_file_is_indexed_again(videos, model, tmp_path):
+    index(videos, model, tmp_path / "index", part_size=3)
+    before = open_index(tmp_path / "index")
+    shutil.copyfile(videos / "2.mp4", videos / "4.mp4")
+    later = max(path.stat().st_mtime for path in (tmp_path / "index").iterdir()) + 1
+    os.utime(videos / "4.mp4", (later, later))
+    assert index(videos, model, tmp_path / "index", part_size=3).num_new == 1
+    after = open_index(tmp_path / "index")
+    rows = {key: row for row, key in enumerate(after.rows["key"].to_pylist())}
+    assert len(rows) == 6
+    np.testing.assert_allclose(after.vectors[rows["4"]], before.vectors[2], rtol=0, atol=1e-6)
 
 
 def test_a_broken_video_is_a_row_with_its_error(videos, model, tmp_path):
