@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,17 +95,19 @@ class VideoIndex:
         best = scores.topk(min(top_k, len(scores)))
         return best.indices.tolist(), best.values.tolist()
 
-    def read_tokens(self, rows: list[int]) -> list[torch.Tensor]:
-        """The tokens (num_tokens, hidden_size) float32 of rows, of an index with tokens."""
-        wanted = self.rows.take(rows).select(["key", "start"])
+    def read_tokens(self, rows: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
+        """The place among `rows`, and the tokens (num_tokens, hidden_size) float32, of each of these rows of an index
+        with tokens, in the order of the files. Each group of rows is read once."""
+        wanted = self.rows.take(rows)
+        places = {clip: place for place, clip in enumerate(_clips(wanted))}
         dataset, chosen = _dataset(StoredFolder(self.place)), ds.field("key").isin(wanted["key"].combine_chunks())
         shape = self.settings["num_tokens"], self.settings["token_size"]
-        found = {}
-        for batch in dataset.to_batches(columns=["key", "start", "tokens"], filter=chosen):
-            for row in range(len(batch)):
-                values = batch["tokens"].slice(row, 1).flatten().to_numpy().reshape(shape)
-                found[batch["key"][row].as_py(), batch["start"][row].as_py()] = torch.from_numpy(values.copy())
-        return [found[row["key"], row["start"]] for row in wanted.to_pylist()]
+        columns = ["key", "start", "tokens"]
+        for batch in dataset.to_batches(columns=columns, filter=chosen, batch_size=8, batch_readahead=2):
+            for row, clip in enumerate(_clips(batch)):
+                if clip in places:
+                    values = batch["tokens"].slice(row, 1).flatten().to_numpy().reshape(shape)
+                    yield places[clip], torch.from_numpy(values.copy())
 
 
 def open_index(place: str | os.PathLike) -> VideoIndex:
@@ -134,6 +136,11 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
     if not filled:
         raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
     return VideoIndex(str(folder), settings, pa.Table.from_batches(rows), vectors[:filled])
+
+
+def _clips(rows: Any) -> list[tuple[str, float]]:
+    """What no two rows share: the key of the video, and the start of the clip."""
+    return list(zip(rows["key"].to_pylist(), rows["start"].to_pylist(), strict=True))
 
 
 def _dataset(folder: StoredFolder) -> Any:

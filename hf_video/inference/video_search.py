@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -125,38 +126,31 @@ class VideoSearch:
 
     def _match(self, rows: list[int], hits: Sequence[Hit], texts: EmbeddedTexts) -> list[float]:
         """The logit of a match with the text of each of these clips."""
-        found: list[float] = []
-        if self.index.has_tokens:
-            for start in range(0, len(rows), self.batch_size):
-                tokens = torch.stack(self.index.read_tokens(rows[start : start + self.batch_size]))
-                found += self.adapter.match(tokens, texts).tolist()
-            return found
-        by_place: dict[int, float] = {}
-        for places, frames in self._batches(hits):
-            clips = self.adapter.embed_videos(frames).tokens if self.adapter.match_input == "tokens" else frames
-            matches = self.adapter.match(clips if clips is not None else frames, texts)
-            by_place |= dict(zip(places, matches.tolist(), strict=True))
-        return [by_place[place] for place in range(len(hits))]
+        matches = [0.0] * len(rows)
+        has_tokens = self.index.has_tokens
+        pieces = self.index.read_tokens(rows) if has_tokens else self._read_again(hits)
+        while batch := list(islice(pieces, self.batch_size)):
+            places, values = zip(*batch, strict=True)
+            clips = torch.stack(values)
+            if not has_tokens and self.adapter.match_input == "tokens":
+                clips = cast(torch.Tensor, self.adapter.embed_videos(clips).tokens)
+            for place, match in zip(places, self.adapter.match(clips, texts).tolist(), strict=True):
+                matches[place] = match
+        return matches
 
-    def _batches(self, hits: Sequence[Hit]) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """The frames of clips in batches, and their places among the hits. A video is read once."""
-        waiting: list[tuple[int, torch.Tensor]] = []
+    def _read_again(self, hits: Sequence[Hit]) -> Iterator[tuple[int, torch.Tensor]]:
+        """The place of each hit, and the frames of its clip. A video is read once."""
         settings = self.index.settings
         for path in dict.fromkeys(hit.path for hit in hits):
             wanted = {hit.start: place for place, hit in enumerate(hits) if hit.path == path}
             clips = read_clips(self.model.processor, path, settings["windows"], source_fps=settings["source_fps"])
             for clip in clips:
                 if clip.start in wanted:
-                    waiting.append((wanted.pop(clip.start), clip.pixel_values))
-                if len(waiting) == self.batch_size:
-                    yield _joined(waiting)
-                    waiting = []
+                    yield wanted.pop(clip.start), clip.pixel_values
                 if not wanted:
                     break
             if wanted:
                 raise ValueError(f"{path} has changed since it was indexed: run `hf-video index` again.")
-        if waiting:
-            yield _joined(waiting)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -175,11 +169,6 @@ def search(settings: SearchSettings) -> SearchResult:
         settings.index, settings.model, device=settings.device, dtype=settings.dtype, batch_size=settings.batch_size
     )
     return searched.search(settings.text, video=settings.video, top_k=settings.top_k, rerank=settings.rerank)
-
-
-def _joined(waiting: Sequence[tuple[int, torch.Tensor]]) -> tuple[list[int], torch.Tensor]:
-    places, clips = zip(*waiting, strict=True)
-    return list(places), torch.stack(clips)
 
 
 def _check_model(index: VideoIndex, model: SearchModel) -> None:
