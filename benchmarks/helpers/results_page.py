@@ -18,7 +18,7 @@ GROUPS = {
         ("gradient_checkpointing", "imbalance", "small_data", "streams", "training", "video_text", "waiting"),
     ),
     "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),
-    "many_videos": ("Many videos", ("bulk", "scale_plan", "startup")),
+    "many_videos": ("Many videos", ("bulk", "scale_plan", "search", "startup")),
     "package": (
         "The package",
         ("alternatives", "before_and_after", "importing", "predict_start", "self_test", "structure"),

@@ -36,8 +36,12 @@ In Python the same names are fields: `train(TrainSettings(data="my_videos", outp
 def reference() -> dict[str, str]:
     """The pages in Markdown, by name."""
     commands = [command for command in COMMANDS if settings_of(command.settings)]
-    listed = (f"- [`hf-video {command.name}`]({command.name}.md): {command.help}\n" for command in commands)
-    return {"index": INTRODUCTION + "".join(listed), **{command.name: _page(command) for command in commands}}
+    # The page of `hf-video index` makes room for the overview.
+    names = {
+        command.name: f"{command.name}-command" if command.name == "index" else command.name for command in commands
+    }
+    listed = (f"- [`hf-video {each.name}`]({names[each.name]}.md): {each.help}\n" for each in commands)
+    return {"index": INTRODUCTION + "".join(listed), **{names[each.name]: _page(each) for each in commands}}
 
 
 def _page(command: Command) -> str:

@@ -140,6 +140,12 @@ class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Sett
     """Output"""
 
     top_k: AtLeast1[int] = setting(5, "Classes shown for each video.", "K")
+    labels: str | None = setting(
+        None,
+        "Classes in words, for a model of videos and texts: 'a dog barks;a cat sleeps'.",
+        "A;B;...",
+    )
+    template: str = setting("{}", "With --labels: the text around a class, such as 'a video of {}'.", needs="labels")
     output: str | None = setting(
         None, "With --engine: folder for the table; new, empty, or one that this command began. A path or URL.", "DIR"
     )
@@ -165,6 +171,37 @@ class ExtractSettings(VideosSettings, TrainedModelSettings, WindowSettings, Bulk
         "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last.",
     )
     batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass.")
+
+
+@dataclass(kw_only=True)
+@with_defaults(engine="local")
+class IndexSettings(VideosSettings, TrainedModelSettings, WindowSettings, BulkSettings, Settings):
+    """Index"""
+
+    output: str = setting(
+        help="Folder for the index: new, empty, or one that this command began. A path or URL.", metavar="DIR"
+    )
+    tokens: bool = setting(
+        False, "Also keep what re-ranking needs of each clip, megabytes of it: it then reads no video."
+    )
+    batch_size: AtLeast1[int] = setting(8, "Clips in one forward pass.")
+
+
+@dataclass(kw_only=True)
+class SearchSettings(ComputingSettings, Settings):
+    """Search"""
+
+    text: str | None = setting(None, "What to look for, in words.", "TEXT", form="word")
+    index: str = setting(help="Folder that `hf-video index` wrote.", metavar="DIR")
+    video: str | None = setting(None, "Look for clips like the one of this video, instead of words.", "FILE")
+    model: str | None = setting(
+        None, "The model of the index; by default from where it was when the index was made.", "MODEL"
+    )
+    top_k: AtLeast1[int] = setting(10, "Clips to find.", "K")
+    rerank: AtLeast1[int] | None = setting(
+        None, "Match this many of the best clips with the words, and order them by that.", "N"
+    )
+    batch_size: AtLeast1[int] = setting(8, "Clips in one forward pass of --rerank.")
 
 
 @dataclass(kw_only=True)

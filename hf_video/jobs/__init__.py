@@ -9,12 +9,14 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "BulkResult": ".bulk",
+    "build_index": ".indexing",
     "extract": ".extraction",
     "extract_features": ".feature_cache",
     "extract_to_folder": ".feature_folder",
     "ExtractTask": ".tasks",
     "FeatureFolder": ".feature_folder",
     "Features": ".feature_cache",
+    "IndexTask": ".indexing",
     "LocalEngine": ".runner",
     "ParquetParts": ".parquet_parts",
     "predict": ".classification",
@@ -24,6 +26,7 @@ _PUBLIC_NAMES = {
     "run": ".runner",
     "Sink": ".runner",
     "Task": ".tasks",
+    "ZeroShotTask": ".zero_shot",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
-from hf_video.inference.inference_settings import ExtractSettings, PredictSettings
+from hf_video.inference.inference_settings import ExtractSettings, IndexSettings, PredictSettings
 from hf_video.output_folders import RunLock
 
 from .runner import Engine, LocalEngine, run
@@ -34,7 +34,7 @@ class BulkResult(NamedTuple):
     errors: list[tuple[str, str]]
 
 
-def check_engine(settings: ExtractSettings | PredictSettings) -> None:
+def check_engine(settings: ExtractSettings | PredictSettings | IndexSettings) -> None:
     """Refuses settings that have no effect.
 
     Raises:
@@ -52,7 +52,13 @@ def check_engine(settings: ExtractSettings | PredictSettings) -> None:
 
 
 def run_in_bulk(
-    settings: ExtractSettings | PredictSettings, videos: Sequence[ListedVideo], task: Task, model: PreTrainedModel
+    settings: ExtractSettings | PredictSettings | IndexSettings,
+    videos: Sequence[ListedVideo],
+    task: Task,
+    model: PreTrainedModel,
+    *,
+    notes: dict[str, Any] | None = None,
+    forgets_others: bool = False,
 ) -> BulkResult:
     """Does the videos that are left.
 
@@ -61,6 +67,8 @@ def run_in_bulk(
         videos: all videos of the folder.
         task: what is computed of each.
         model: with Ray on the CPU, since other processes compute with it.
+        notes: see `ParquetParts`.
+        forgets_others: whether rows of videos that are not among these are removed.
 
     Raises:
         ValueError, OSError: see [`run`].
@@ -79,7 +87,7 @@ def run_in_bulk(
     else:
         reading_threads = getattr(settings, "reading_threads", None)
         engine = LocalEngine(model, settings.batch_size, reading_threads=reading_threads)
-    sink = ParquetParts(str(settings.output), task.key(model), settings.part_size)
+    sink = ParquetParts(str(settings.output), task.key(model), settings.part_size, notes)
     sink.check()
     with RunLock() as lock:
         if sink.path is not None:
@@ -87,6 +95,8 @@ def run_in_bulk(
             lock.take(sink.path)
         if settings.retry_errors:
             sink.forget_errors()
+        if forgets_others:
+            sink.forget_others(videos)
         report = run(task, videos, sink, engine)
     return BulkResult(
         str(sink.place), len(sink.finished) + report.num_new, report.num_new, sink.known_errors() + report.errors

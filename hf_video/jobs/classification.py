@@ -3,15 +3,18 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
+from transformers import PreTrainedModel
+
 from hf_video.data.video_listing import ListedVideo, list_videos, names_several
 from hf_video.inference.inference_settings import PredictSettings
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.models import load_trained_model
+from hf_video.loading.models import load_search_model, load_trained_model
 
 from .batches import VideoOutputs
 from .bulk import BulkResult, check_engine, run_in_bulk
 from .runner import LocalEngine, Part, Sink, run
 from .tasks import PredictTask, Task
+from .zero_shot import ZeroShotTask, split_labels
 
 
 class Prediction(NamedTuple):
@@ -54,20 +57,41 @@ def predict(
         raise ValueError("--reading-threads has no effect with --engine ray.")
     is_bulk = settings.engine is not None
     videos = list_videos(settings.videos, settings.video_root) if is_bulk else _name_videos(settings)
-    model, processor = load_trained_model(
-        settings.model,
-        device="cpu" if settings.engine == "ray" else settings.device,
-        dtype=settings.dtype,
-        num_clips=settings.num_clips,
-        num_crops=settings.num_crops,
-    )
-    task = PredictTask(processor, class_names_of(model.config), settings.top_k)
+    model, task = _zero_shot(settings) if settings.labels is not None else _trained(settings)
     if is_bulk:
         return run_in_bulk(settings, videos, task, model)
     teller = _Teller(tell)
     engine = LocalEngine(model, settings.batch_size, reading_threads=settings.reading_threads)
     run(task, videos, teller, engine, progress=False)
     return teller.predictions
+
+
+def _trained(settings: PredictSettings) -> tuple[PreTrainedModel, PredictTask]:
+    """A classifier, and the task that gives its classes."""
+    if "template" in settings.given:
+        raise ValueError(f"--template {settings.template!r} has no effect without --labels.")
+    model, processor = load_trained_model(
+        settings.model,
+        device=_device(settings),
+        dtype=settings.dtype,
+        num_clips=settings.num_clips,
+        num_crops=settings.num_crops,
+    )
+    return model, PredictTask(processor, class_names_of(model.config), settings.top_k)
+
+
+def _zero_shot(settings: PredictSettings) -> tuple[PreTrainedModel, PredictTask]:
+    """A model of videos and texts, and the task that compares with the classes of the settings."""
+    labels = split_labels(settings.labels or "", settings.template)
+    for name in ("num_clips", "num_crops"):
+        if name in settings.given:
+            raise ValueError(f"--{name.replace('_', '-')} has no effect with --labels: leave it out.")
+    model = load_search_model(settings.model, device=_device(settings), dtype=settings.dtype)
+    return model.network, ZeroShotTask(model, labels, settings.top_k, settings.template)
+
+
+def _device(settings: PredictSettings) -> str:
+    return "cpu" if settings.engine == "ray" else settings.device
 
 
 def _name_videos(settings: PredictSettings) -> list[ListedVideo]:

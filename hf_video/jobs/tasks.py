@@ -110,7 +110,7 @@ class ExtractTask(Task):
         # A wrong option shows before a video is read.
         window_batches(processor, (), source_fps=source_fps or 1, **self.windows)
         self.shape = feature_shape(model, processor, self.settings, self.windows["num_frames"])
-        self.processor, self.frame_processor = processor, _without_normalizing(processor)
+        self.processor, self.frame_processor = processor, without_normalizing(processor)
         self.source_fps = source_fps
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class ExtractTask(Task):
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
         from hf_video.inference.features import encode_clips
 
-        return encode_clips(model, _normalize(self.processor, pixel_values, model.device), self.settings).numpy()
+        return encode_clips(model, normalize(self.processor, pixel_values, model.device), self.settings).numpy()
 
     def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
         values = pa.array(np.stack(outputs).reshape(-1) if outputs else np.empty(0, np.float32))
@@ -161,7 +161,7 @@ class PredictTask(Task):
 
     def __init__(self, processor: VideoClipProcessor, class_names: Sequence[str], top_k: int):
         self.processor, self.class_names, self.top_k = processor, tuple(class_names), min(top_k, len(class_names))
-        self.frame_processor = _without_normalizing(processor)
+        self.frame_processor = without_normalizing(processor)
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         from hf_video.inference.features import feature_key, weights_digest
@@ -181,7 +181,7 @@ class PredictTask(Task):
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
         from hf_video.inference.prediction import predict_scores
 
-        return predict_scores(model, _normalize(self.processor, pixel_values, model.device)).numpy()
+        return predict_scores(model, normalize(self.processor, pixel_values, model.device)).numpy()
 
     def find_best(self, scores: np.ndarray) -> tuple[list[str], list[float]]:
         """The best classes and their scores, of the scores (num_classes,) of a video."""
@@ -194,14 +194,14 @@ class PredictTask(Task):
         return {name: pa.array(values[name], self.columns.field(name).type) for name in values}
 
 
-def _without_normalizing(processor: VideoClipProcessor) -> VideoClipProcessor:
+def without_normalizing(processor: VideoClipProcessor) -> VideoClipProcessor:
     """The processor, which then gives uint8 frames."""
     changed = copy.deepcopy(processor)
     changed.do_rescale = changed.do_normalize = False
     return changed
 
 
-def _normalize(processor: VideoClipProcessor, frames: torch.Tensor, device: torch.device) -> torch.Tensor:
+def normalize(processor: VideoClipProcessor, frames: torch.Tensor, device: torch.device) -> torch.Tensor:
     """What the processor makes of frames that are resized and cropped: (..., num_frames, num_channels, height, width)
     float32, on the device."""
     options = {"do_sample_frames": False, "do_resize": False, "do_center_crop": False, "num_crops": 1}

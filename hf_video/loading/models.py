@@ -6,19 +6,25 @@ Libraries are imported in the functions, so that commands can name them before t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hf_video.settings import closest
+from hf_video.settings import closest, few
 
 from .released import find_released, locate_released, released_models
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from transformers import PreTrainedModel
 
     from hf_video.processing import VideoClipProcessor
 
     from .classifiers import TrainedPart
+
+# The types of models that compare videos with texts.
+VIDEO_TEXT_TYPES = ("video_text_dual_encoder", "xclip", "videoprism")
+ONE_VIEW = {"num_clips": 1, "num_crops": 1}
 
 
 def locate_model(name: str, option: str = "") -> str:
@@ -137,7 +143,9 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
     config = load_config(model)
     check_quantization(model, config, dtype)
     with loading(model):
-        network = AutoModel.from_pretrained(model, dtype=dtype)
+        network, report = AutoModel.from_pretrained(model, dtype=dtype, output_loading_info=True)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{model} lacks weights ({few(missing)}), which would be random numbers.")
     if not hasattr(network, "get_video_features") or not hasattr(network, "get_text_features"):
         raise ValueError(f"{model} is a {type(network).__name__}, which does not compare videos with texts.")
     with loading(model):
@@ -151,6 +159,40 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
                 clean_text=False,
             )
     return network.to(target).eval(), processor
+
+
+class SearchModel(NamedTuple):
+    """A model that compares videos, with texts or with each other.
+
+    Attributes:
+        network: in evaluation mode.
+        processor: makes clips of videos.
+        texts: the processor of texts; None for an encoder of videos alone.
+    """
+
+    network: PreTrainedModel
+    processor: VideoClipProcessor
+    texts: Any = None
+
+    def tokenize(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+        """`input_ids` and `attention_mask` (num_texts, sequence_length) int64; nothing for an encoder of videos."""
+        if self.texts is None:
+            return {}
+        # VideoPrism was trained with texts of one length.
+        padding = "max_length" if self.network.config.model_type == "videoprism" else True
+        encoded = self.texts(text=list(texts), padding=padding, return_tensors="pt")
+        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+
+
+def load_search_model(model: str, *, device: str = "auto", dtype: str = "float32") -> SearchModel:
+    """A model of videos and texts: one of this package, X-CLIP or VideoPrism; or the encoder of any video classifier.
+    Arguments and errors are those of [`load_trained_model`]."""
+    from .configurations import load_config
+
+    if load_config(locate_model(model)).model_type not in VIDEO_TEXT_TYPES:
+        return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **ONE_VIEW))
+    network, texts = load_video_text_model(model, device=device, dtype=dtype)
+    return SearchModel(network, texts.video_processor, texts)
 
 
 def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:

@@ -116,6 +116,11 @@ FIGURES = {
         r"\*\*100,000,000 clips, features once\*\*, one machine, 8 GPUs of 1500 clips/s",
         r"\| fill the driver of Ray \| [\d,]+ \|",
     ],
+    "search.py": [
+        r"300 clips, a fresh command:",
+        *(rf"  {step} +\d+\.\d ms, least \d+\.\d" for step in ("loading", "encoding", "search", "whole process")),
+        *(rf"re-ranking of 4 clips, {how}: \d+\.\d\d s" for how in ("stored tokens", "clips read again")),
+    ],
     "self_test.py": [
         r"  float32 +\d\.\de-\d\d  \d+e-\d\d",
         r"30 honest runs, 0 of them reported\n",

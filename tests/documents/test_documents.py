@@ -20,6 +20,7 @@ from .world import AT_HAND, TOKEN, environment, fill_hub, hub_tokens, make_files
 
 # Commands that take less than two seconds where everything has been imported.
 QUICK = ("inspect", "pack", "evaluate", "predict", "explain", "extract", "timeline", "evaluate-segments", "export")
+QUICK += ("index", "search")
 
 
 class ThisProcess:

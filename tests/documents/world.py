@@ -23,6 +23,7 @@ from ..conversion.test_instructblip import PLACE, make_original
 from ..goldens import FIXTURES
 from ..hub_server.fixtures import client_environment
 from ..hub_server.server import HubServer, User
+from ..inference.search_models import save_dual_encoder
 from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from ..models.memory_bank_qformer.tokenizers_testing import word_tokenizer
 from ..models.memory_bank_qformer.watching_testing import IMAGE_SIZE, tiny_pair
@@ -55,6 +56,7 @@ def make_files(folder: Path) -> Path:
     rows = [f"{video},{video.parent.name},{person}" for video, person in people]
     (folder / "people.csv").write_text("\n".join(["path,label,person", *rows]))
     _make_models(folder)
+    save_dual_encoder(folder / "my_dual_encoder")
     original = FIXTURES / "videovit" / "videomae_finetune"
     shutil.copy(original / "checkpoint.pth", folder)
     settings = json.loads((original / "config.json").read_text())["kwargs"]

@@ -1,0 +1,73 @@
+"""`hf-video search`: finds clips by words or by a video."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hf_video.inference.inference_settings import JsonLinesSettings, SearchSettings
+from hf_video.output_folders import check_output_file
+from hf_video.settings import setting
+
+from .command import Command
+
+if TYPE_CHECKING:
+    from hf_video.inference.video_search import Hit
+
+DESCRIPTION = """\
+Find the clips that words describe, or those like a video, in an index that `hf-video index` wrote. Each hit has its
+score, the mean cosine of its vectors; with --rerank it has the logit of a match before that.
+
+--rerank reads its clips again, unless the index has --tokens.
+"""
+EPILOG = """\
+example: hf-video search "a glass breaks" --index my_index --rerank 128 --top-k 5
+"""
+
+
+@dataclass(kw_only=True)
+class SearchCommandSettings(SearchSettings, JsonLinesSettings):
+    """Search"""
+
+    picture: str | None = setting(
+        None, "Also draw the middle frame of each hit into this picture, which must not exist.", "FILE"
+    )
+
+
+def run(settings: SearchCommandSettings) -> int:
+    """Prints the hits, the best first, and how long each step took."""
+    picture = check_output_file("picture", settings.picture)
+    if picture is not None:
+        from hf_video.drawing.memory_picture import check_picture_format
+
+        check_picture_format(picture)
+    from hf_video.inference.video_search import search
+
+    found = search(settings)
+    for hit in found.hits:
+        print(json.dumps(hit._asdict()) if settings.json else _line(hit), flush=True)
+    if picture is not None:
+        from hf_video.drawing.search_picture import draw_hits
+
+        draw_hits(found.hits, settings.text or settings.video or "").savefig(picture, dpi=110)
+    if found.note:
+        print(found.note, file=sys.stderr)
+    print(", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.seconds.items()), file=sys.stderr)
+    return 0
+
+
+def _line(hit: Hit) -> str:
+    match = "" if hit.match is None else f"{hit.match:7.3f}  "
+    return f"{match}{hit.score:6.3f}  {hit.path}  {hit.start:.2f} to {hit.end:.2f} s"
+
+
+COMMAND = Command(
+    name="search",
+    settings=SearchCommandSettings,
+    run=run,
+    help="find clips in an index by words or by a video",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+)

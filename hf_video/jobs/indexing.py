@@ -1,0 +1,129 @@
+"""Makes an index of videos that `hf-video search` searches: `hf-video index` for programs."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from transformers import PreTrainedModel
+
+from hf_video.data.video_listing import list_videos
+from hf_video.inference.features import feature_key
+from hf_video.inference.inference_settings import IndexSettings
+from hf_video.inference.video_index import read_clips
+from hf_video.inference.video_text import adapter_of
+from hf_video.inference.window_batching import windows_of
+from hf_video.loading.models import SearchModel, load_search_model
+
+from .bulk import BulkResult, check_engine, run_in_bulk
+from .tasks import Piece, Task, normalize, without_normalizing
+
+# Settings that cut a video into windows, where one clip would stand for it.
+_OF_WINDOWS = ("window", "stride", "fps", "frame_sampling_rate", "last_window")
+
+
+class IndexTask(Task):
+    """The vector of each clip of a video, which is the mean of the clip's unit vectors: a row a clip with `start`,
+    `end`, `vector` and, if asked for, the `tokens` that re-ranking needs.
+
+    Args:
+        model: compares videos; its network is not kept.
+        windows: options of `window_batches`. None takes one clip of each video, as the processor samples it.
+        source_fps: the rate of folders of frames.
+        tokens: whether tokens are kept.
+
+    Raises:
+        ValueError: the model does not take such clips, or has no tokens for re-ranking.
+    """
+
+    name, quantity = "index", "vectors"
+
+    def __init__(
+        self,
+        model: SearchModel,
+        windows: dict[str, Any] | None = None,
+        source_fps: float | None = None,
+        tokens: bool = False,
+    ):
+        self.processor, self.frame_processor = model.processor, without_normalizing(model.processor)
+        self.windows, self.source_fps, self.is_single = windows, source_fps, windows is None
+        adapter = adapter_of(model.network)
+        if tokens and adapter.match_input != "tokens":
+            raise ValueError(
+                f"--tokens keeps what a fusion encoder needs; {type(model.network).__name__} has none: leave it out."
+            )
+        num_frames = (windows or {}).get("num_frames", model.processor.num_frames)
+        black = np.zeros((num_frames, 256, 256, 3), np.uint8)
+        clip = model.processor(black, do_sample_frames=False, num_crops=1, return_tensors="pt")
+        with torch.inference_mode():
+            found = adapter.embed_videos(clip[model.processor.model_input_names[0]])
+        self.width = found.vectors.shape[-1]
+        self.num_tokens, self.token_size = found.tokens.shape[1:] if tokens and found.tokens is not None else (0, 0)
+
+    def key(self, model: PreTrainedModel) -> dict[str, Any]:
+        names = ("windows", "source_fps", "width", "num_tokens", "token_size")
+        return {"task": self.name} | feature_key(
+            model, self.processor, **{name: getattr(self, name) for name in names}
+        )
+
+    @property
+    def columns(self) -> pa.Schema:
+        columns = {"start": pa.float64(), "end": pa.float64(), "vector": pa.list_(pa.float32(), self.width)}
+        if self.num_tokens:
+            columns["tokens"] = pa.list_(pa.float32(), self.num_tokens * self.token_size)
+        return pa.schema(columns)
+
+    def read(self, source: Any) -> Iterator[Piece]:
+        options: dict[str, Any] = {"source_fps": self.source_fps, "dtype": torch.uint8}
+        is_empty = True
+        for clip in read_clips(self.frame_processor, source, self.windows, **options):
+            is_empty = False
+            yield Piece(clip.pixel_values.numpy(), clip.start, clip.end)
+        if is_empty:
+            raise ValueError("The video is shorter than a window: change --last-window, or take a smaller --window.")
+
+    @torch.inference_mode()
+    def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        found = adapter_of(model).embed_videos(normalize(self.processor, pixel_values, model.device))
+        if not self.num_tokens or found.tokens is None:
+            return found.vectors.numpy()
+        return torch.cat([found.vectors, found.tokens.flatten(1)], dim=1).numpy()
+
+    def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
+        rows, columns = np.stack(outputs), self.columns
+        values = {"start": [start for start, _ in times], "end": [end for _, end in times]}
+        values |= {"vector": list(rows[:, : self.width])}
+        if self.num_tokens:
+            values["tokens"] = list(rows[:, self.width :])
+        return {name: pa.array(values[name], columns.field(name).type) for name in columns.names}
+
+
+def build_index(settings: IndexSettings) -> BulkResult:
+    """Writes the index of videos, as `hf-video index`. The same call continues after an interruption. It adds videos,
+    and removes those that are not named any longer.
+
+    Args:
+        settings: the videos, the model, the folder, and what differs from the defaults.
+
+    Returns:
+        What the folder holds.
+
+    Raises:
+        ValueError, OSError: a setting cannot be used, there is no such model, or the folder holds something else, such
+            as the index of another model.
+        KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
+    """
+    check_engine(settings)
+    videos = list_videos(settings.videos, settings.video_root)
+    device = "cpu" if settings.engine == "ray" else settings.device
+    model = load_search_model(settings.model, device=device, dtype=settings.dtype)
+    windows = None
+    if any(name in settings.given for name in _OF_WINDOWS):
+        windows = windows_of(settings, model.processor)
+        windows.pop("source_fps")
+    task = IndexTask(model, windows, settings.source_fps, settings.tokens)
+    place = Path(settings.model).expanduser()
+    notes = {"model": str(place.absolute()) if place.is_dir() else settings.model}
+    return run_in_bulk(settings, videos, task, model.network, notes=notes, forgets_others=True)

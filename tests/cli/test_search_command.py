@@ -1,0 +1,59 @@
+"""`hf-video index`, `search` and `predict --labels` as a user runs them."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from hf_video.cli.main import main
+
+from ..inference.search_models import save_dual_encoder, write_videos
+
+
+@pytest.fixture
+def indexed(tmp_path, capsys):
+    """The folders of a model, of videos, and of their index."""
+    model, videos = save_dual_encoder(tmp_path / "model"), write_videos(tmp_path / "videos")
+    words = ["--model", str(model), "--device", "cpu"]
+    assert main(["index", str(videos), *words, "--output", str(tmp_path / "index")]) == 0
+    assert "6 rows, 6 of them new" in capsys.readouterr().out
+    return tmp_path
+
+
+def test_a_search_prints_hits_and_draws_them(indexed, capsys):
+    search = ["search", "a glass breaks", "--index", str(indexed / "index"), "--device", "cpu", "--top-k", "3"]
+    assert main([*search, "--json", "--rerank", "5", "--picture", str(indexed / "hits.png")]) == 0
+    said = capsys.readouterr()
+    hits = [json.loads(line) for line in said.out.splitlines()]
+    assert len(hits) == 3 and list(hits[0]) == ["path", "start", "end", "score", "match"]
+    assert hits[0]["match"] >= hits[1]["match"] >= hits[2]["match"]
+    for step in ("loading", "encoding", "search", "reranking"):
+        assert f"{step} 0." in said.err or f"{step} " in said.err
+    assert min(Image.open(indexed / "hits.png").size) > 100
+    assert main(search) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert str(indexed / "videos") in first and first.endswith("0.00 to 2.00 s")
+
+
+def test_a_video_is_searched_for(indexed, capsys):
+    video = str(indexed / "videos" / "3.mp4")
+    assert main(["search", "--video", video, "--index", str(indexed / "index"), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["path"] == video
+
+
+def test_what_cannot_be_searched_is_said(indexed, fails):
+    folder = str(indexed / "index")
+    assert "for a text, or for a video" in fails("search", "--index", folder, "--device", "cpu")
+    assert "is no index of videos" in fails("search", "a glass", "--index", str(indexed / "model"))
+    (indexed / "hits.png").touch()
+    assert "never overwritten" in fails("search", "a", "--index", folder, "--picture", str(indexed / "hits.png"))
+
+
+def test_classes_in_words(indexed, capsys, fails):
+    predict = ["predict", str(indexed / "videos" / "0.mp4"), "--model", str(indexed / "model"), "--device", "cpu"]
+    assert main([*predict, "--labels", "a dog;a glass", "--template", "a video of {}", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert {each["label"] for each in row["predictions"]} == {"a dog", "a glass"}
+    assert sum(each["score"] for each in row["predictions"]) == pytest.approx(1)
+    assert "two or more different classes" in fails(*predict, "--labels", "a dog")
+    assert "once is expected" in fails(*predict, "--labels", "a;b", "--template", "a video")

@@ -1,0 +1,135 @@
+"""Searches an index by words and by a video, with every kind of model."""
+
+import pytest
+import torch
+from transformers import AutoModel, AutoProcessor, AutoTokenizer
+
+from hf_video.inference import IndexSettings, VideoSearch, open_index
+from hf_video.inference.inference_settings import PredictSettings
+from hf_video.jobs import build_index, predict
+from hf_video.processing import VideoClipProcessor
+
+from ..training.tiny import make_model
+from .search_models import make_processor, save_dual_encoder, save_videoprism, save_xclip, write_videos
+
+SAVE = {"dual": save_dual_encoder, "xclip": save_xclip, "videoprism": save_videoprism}
+TEXT = "a glass breaks"
+WINDOWS = {"window": 2, "stride": 2, "frame_sampling_rate": 1}
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    return write_videos(tmp_path_factory.mktemp("data") / "videos")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {name: save(folder / name) for name, save in SAVE.items()}
+
+
+def index(videos, model, folder, **options):
+    build_index(IndexSettings(videos=[str(videos)], model=str(model), output=str(folder), device="cpu", **options))
+    return VideoSearch(folder, device="cpu", batch_size=2)
+
+
+@pytest.mark.parametrize("options", [{}, {"tokens": True}])
+@torch.inference_mode()
+def test_reranking_gives_the_match_logits_of_the_model(options, videos, models, tmp_path):
+    found = index(videos, models["dual"], tmp_path / "index", **options).search(TEXT, top_k=6, rerank=6)
+    network = AutoModel.from_pretrained(models["dual"]).eval()
+    inputs = AutoProcessor.from_pretrained(models["dual"])(
+        videos=[hit.path for hit in found.hits], text=[TEXT] * 6, return_tensors="pt"
+    )
+    expected = network(**inputs, output_match=True)
+    matches = [hit.match for hit in found.hits]
+    torch.testing.assert_close(torch.tensor(matches), expected.match_logits[:, 1], rtol=0, atol=1e-5)
+    assert matches == sorted(matches, reverse=True)
+    scores = torch.tensor([hit.score for hit in found.hits])
+    torch.testing.assert_close(scores, expected.similarity[:, 0], rtol=0, atol=1e-5)
+    assert list(found.seconds) == ["loading", "encoding", "search", "reranking"] and min(found.seconds.values()) > 0
+
+
+def test_stored_tokens_of_windows_match_as_clips_that_are_read_again(videos, models, tmp_path):
+    read = index(videos, models["dual"], tmp_path / "read", **WINDOWS).search(TEXT, rerank=9, top_k=9)
+    stored = index(videos, models["dual"], tmp_path / "stored", tokens=True, **WINDOWS).search(TEXT, rerank=9, top_k=9)
+    assert [hit[:3] for hit in read.hits] == [hit[:3] for hit in stored.hits]
+    assert len({hit[:3] for hit in read.hits}) == 9 and any(hit.start > 0 for hit in read.hits)
+    matches = ([hit.match for hit in found.hits] for found in (read, stored))
+    torch.testing.assert_close(*map(torch.tensor, matches), rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_xclip_makes_prompts_when_it_ranks_again(videos, models, tmp_path):
+    searched = index(videos, models["xclip"], tmp_path / "index")
+    found = searched.search(TEXT, top_k=4, rerank=6)
+    assert "without prompts" in found.note and len(found.hits) == 4
+    network = AutoModel.from_pretrained(models["xclip"]).eval()
+    frames = make_processor()(videos=[hit.path for hit in found.hits], return_tensors="pt")
+    texts = AutoTokenizer.from_pretrained(models["xclip"])(TEXT, return_tensors="pt", return_token_type_ids=False)
+    expected = network(**frames, **texts).logits_per_video[:, 0]
+    torch.testing.assert_close(torch.tensor([hit.match for hit in found.hits]), expected, rtol=0, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_videoprism_is_searched_and_ranks_nothing_again(videos, models, tmp_path):
+    searched = index(videos, models["videoprism"], tmp_path / "index")
+    found = searched.search(TEXT, top_k=6)
+    network = AutoModel.from_pretrained(models["videoprism"]).eval()
+    frames = make_processor()(videos=[hit.path for hit in found.hits], return_tensors="pt")["pixel_values"]
+    tokenizer = AutoTokenizer.from_pretrained(models["videoprism"])
+    texts = tokenizer(TEXT, padding="max_length", max_length=8, return_tensors="pt", return_token_type_ids=False)
+    expected = network(pixel_values_videos=frames, **texts)
+    cosines = torch.nn.functional.cosine_similarity(expected.video_embeds, expected.text_embeds)
+    torch.testing.assert_close(torch.tensor([hit.score for hit in found.hits]), cosines, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="does not see videos and texts together"):
+        searched.search(TEXT, rerank=5)
+
+
+@pytest.mark.parametrize("kind", ["dual", "encoder"])
+def test_a_video_finds_itself(kind, videos, models, tmp_path):
+    if kind == "encoder":
+        make_model().save_pretrained(tmp_path / "encoder")
+        size = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}
+        VideoClipProcessor(num_frames=2, frame_sampling_rate=1, **size).save_pretrained(tmp_path / "encoder")
+        models = {"encoder": tmp_path / "encoder"}
+    searched = index(videos, models[kind], tmp_path / "index")
+    found = searched.search(video=str(videos / "4.mp4"), top_k=2)
+    assert found.hits[0].path == str(videos / "4.mp4") and found.hits[0].score > found.hits[1].score
+    if kind == "encoder":
+        assert found.hits[0].score == pytest.approx(1, abs=1e-5)
+        with pytest.raises(ValueError, match="knows no texts"):
+            searched.search(TEXT)
+
+
+def test_the_index_of_another_model_is_refused(videos, models, tmp_path):
+    index(videos, models["dual"], tmp_path / "index")
+    other = save_dual_encoder(tmp_path / "other", seed=1)
+    with pytest.raises(ValueError, match="is the index of another model"):
+        VideoSearch(tmp_path / "index", str(other), device="cpu")
+    with pytest.raises(FileNotFoundError, match="is no index of videos"):
+        open_index(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("kind", ["dual", "xclip", "videoprism"])
+@torch.inference_mode()
+def test_classes_in_words_have_the_probabilities_of_the_model(kind, videos, models):
+    labels = ["a dog runs left", "a glass breaks", "left"]
+    video = str(videos / "1.mp4")
+    settings = PredictSettings(
+        videos=[video], model=str(models[kind]), labels=" ; ".join(labels), template="a video of {}", device="cpu"
+    )
+    (found,) = predict(settings)
+    network = AutoModel.from_pretrained(models[kind]).eval()
+    prompts = [f"a video of {label}" for label in labels]
+    inputs = make_processor()(videos=[video], text=prompts, return_tensors="pt")
+    if kind == "videoprism":
+        texts = make_processor()(text=prompts, padding="max_length", return_tensors="pt")
+        outputs = network(pixel_values_videos=inputs["pixel_values"], **texts)
+        cosines = torch.nn.functional.cosine_similarity(outputs.video_embeds, outputs.text_embeds)
+        logits = cosines[None] / 0.01
+    else:
+        logits = network(**inputs).logits_per_video
+    expected = dict(zip(labels, logits.softmax(-1)[0].tolist(), strict=True))
+    assert found.scores == pytest.approx([expected[label] for label in found.labels], abs=1e-5)
+    assert found.scores == sorted(found.scores, reverse=True) and sum(found.scores) == pytest.approx(1)

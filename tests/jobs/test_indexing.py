@@ -1,0 +1,125 @@
+"""An index of videos: what its rows are, and that it follows the folder of the videos."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoProcessor
+
+from hf_video.inference import IndexSettings, open_index
+from hf_video.jobs import IndexTask, build_index
+
+from ..inference.search_models import save_dual_encoder, save_videoprism, save_xclip, write_videos
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_dual_encoder(tmp_path_factory.mktemp("models") / "dual")
+
+
+@pytest.fixture
+def videos(tmp_path):
+    return write_videos(tmp_path / "videos")
+
+
+def index(videos, model, folder, **options):
+    return build_index(
+        IndexSettings(videos=[str(videos)], model=str(model), output=str(folder), device="cpu", **options)
+    )
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@torch.inference_mode()
+def test_a_vector_gives_the_similarity_of_the_model(videos, model, tmp_path):
+    index(videos, model, tmp_path / "index")
+    network, processor = AutoModel.from_pretrained(model).eval(), AutoProcessor.from_pretrained(model)
+    paths = sorted(map(str, videos.iterdir()))
+    inputs = processor(videos=paths, text=["a glass breaks", "a dog runs left"], return_tensors="pt")
+    expected = network(**inputs)
+    found = open_index(tmp_path / "index")
+    assert found.rows["path"].to_pylist() == paths
+    assert set(found.rows["start"].to_pylist()) == {0.0} and set(found.rows["end"].to_pylist()) == {2.0}
+    texts = torch.nn.functional.normalize(expected.text_embeds, dim=-1).numpy()
+    np.testing.assert_allclose(found.vectors @ texts.T, expected.similarity.numpy(), rtol=0, atol=1e-5)
+
+
+def test_windows_have_their_times(videos, model, tmp_path):
+    index(videos, model, tmp_path / "index", window=2, stride=2, frame_sampling_rate=1)
+    rows = open_index(tmp_path / "index").rows
+    assert len(rows) == 6 * 4
+    assert rows["start"].to_pylist()[:4] == [0, 0.5, 1, 1.5] and rows["end"].to_pylist()[:4] == [0.5, 1, 1.5, 2]
+
+
+@pytest.mark.parametrize("options", [{}, {"tokens": True, "window": 2, "frame_sampling_rate": 1}])
+def test_an_interrupted_index_gives_the_same_files(videos, model, tmp_path, monkeypatch, options):
+    index(videos, model, tmp_path / "whole", part_size=2, batch_size=2, **options)
+    encode, calls = IndexTask.encode, []
+
+    def interrupted(self, network, values):
+        calls.append(len(values))
+        if len(calls) == 3 + 10 * bool(options):
+            raise KeyboardInterrupt
+        return encode(self, network, values)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match="of 6 videos are kept"):
+        patched.setattr(IndexTask, "encode", interrupted)
+        index(videos, model, tmp_path / "resumed", part_size=2, batch_size=2, **options)
+    assert 0 < len(list((tmp_path / "resumed").glob("part-*"))) < 3
+    index(videos, model, tmp_path / "resumed", part_size=2, batch_size=2, **options)
+    assert files_of(tmp_path / "resumed") == files_of(tmp_path / "whole")
+
+
+def test_files_are_added_and_removed(videos, model, tmp_path):
+    index(videos, model, tmp_path / "index", part_size=4)
+    before = open_index(tmp_path / "index")
+    (videos / "1.mp4").unlink()
+    shutil.copy(videos / "2.mp4", videos / "new.mp4")
+    assert index(videos, model, tmp_path / "index", part_size=4).num_new == 1
+    after = open_index(tmp_path / "index")
+    assert sorted(after.rows["key"].to_pylist()) == ["0", "2", "3", "4", "5", "new"]
+    row = before.rows["key"].to_pylist().index("5")
+    np.testing.assert_array_equal(after.vectors[after.rows["key"].to_pylist().index("5")], before.vectors[row])
+
+
+def test_a_changed_file_is_indexed_again(videos, model, tmp_path):
+    index(videos, model, tmp_path / "index", part_size=3)
+    before = open_index(tmp_path / "index")
+    shutil.copyfile(videos / "2.mp4", videos / "4.mp4")
+    later = max(path.stat().st_mtime for path in (tmp_path / "index").iterdir()) + 1
+    os.utime(videos / "4.mp4", (later, later))
+    assert index(videos, model, tmp_path / "index", part_size=3).num_new == 1
+    after = open_index(tmp_path / "index")
+    rows = {key: row for row, key in enumerate(after.rows["key"].to_pylist())}
+    assert len(rows) == 6
+    np.testing.assert_allclose(after.vectors[rows["4"]], before.vectors[2], rtol=0, atol=1e-6)
+
+
+def test_a_broken_video_is_a_row_with_its_error(videos, model, tmp_path):
+    (videos / "3.mp4").write_bytes(b"not a video")
+    result = index(videos, model, tmp_path / "index")
+    assert result.num_rows == 6
+    ((path, reason),) = result.errors
+    assert path == str(videos / "3.mp4") and "cannot be opened as a video" in reason
+    found = open_index(tmp_path / "index")
+    assert len(found.vectors) == len(found.rows) == 5 and path not in found.rows["path"].to_pylist()
+
+
+def test_the_index_of_another_model_is_refused(videos, model, tmp_path):
+    index(videos, model, tmp_path / "index")
+    other = save_dual_encoder(tmp_path / "other", seed=1)
+    with pytest.raises(ValueError, match="rows of other settings .*weights"):
+        index(videos, other, tmp_path / "index")
+    # The same model elsewhere is the same.
+    shutil.copytree(model, tmp_path / "copy")
+    assert index(videos, tmp_path / "copy", tmp_path / "index").num_new == 0
+
+
+@pytest.mark.parametrize("save", [save_xclip, save_videoprism])
+def test_only_a_fusion_encoder_has_tokens(save, videos, tmp_path):
+    with pytest.raises(ValueError, match="leave it out"):
+        index(videos, save(tmp_path / "model"), tmp_path / "index", tokens=True)
