@@ -235,7 +235,7 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
 
     def set_output_embeddings(self, value: nn.Module) -> None:
         if self.mlm_head is not None:
-            self.mlm_head.decoder = value
+            self.mlm_head.decoder = cast(nn.Linear, value)
 
     @can_return_tuple
     def get_video_features(
@@ -442,7 +442,8 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
             if targets is not None:
                 losses["loss_uta"] = self.alignment(videos, pixel_values, bool_masked_pos, targets)
             output.loss_dict = losses
-            output.loss = sum(self.config.weight_of(name) * losses[f"loss_{name}"] for name in LOSSES)
+            weighted = [self.config.weight_of(name) * losses[f"loss_{name}"] for name in LOSSES]
+            output.loss = torch.stack(weighted).sum()
         return output
 
     def alignment_targets(
