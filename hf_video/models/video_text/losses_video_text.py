@@ -7,6 +7,11 @@ import torch.nn.functional as F
 IGNORED = -100
 
 
+def unit_vectors(embeds: torch.Tensor) -> torch.Tensor:
+    """Vectors of unit length along the last dimension, float32 at least."""
+    return F.normalize(embeds.to(torch.promote_types(embeds.dtype, torch.float32)), dim=-1)
+
+
 def mean_direction(video_embeds: torch.Tensor) -> torch.Tensor:
     """
     One vector for each video, whose product with a text of unit length is the mean of the cosines between the video's
@@ -18,12 +23,7 @@ def mean_direction(video_embeds: torch.Tensor) -> torch.Tensor:
     Returns:
         `(num_videos, projection_dim)`, float32 at least.
     """
-    return text_direction(video_embeds).mean(dim=1)
-
-
-def text_direction(text_embeds: torch.Tensor) -> torch.Tensor:
-    """Vectors of unit length, float32 at least."""
-    return F.normalize(text_embeds.to(torch.promote_types(text_embeds.dtype, torch.float32)), dim=-1)
+    return unit_vectors(video_embeds).mean(dim=1)
 
 
 def gather_from_processes(tensor: torch.Tensor, original_gradient_scale: bool = False) -> torch.Tensor:

@@ -30,7 +30,7 @@ from .losses_video_text import (
     masked_word_loss,
     matching_loss,
     mean_direction,
-    text_direction,
+    unit_vectors,
 )
 
 
@@ -235,7 +235,7 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
 
     def set_output_embeddings(self, value: nn.Module) -> None:
         if self.mlm_head is not None:
-            self.mlm_head.decoder = value
+            self.mlm_head.decoder = cast(nn.Linear, value)
 
     @can_return_tuple
     def get_video_features(
@@ -257,9 +257,8 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
             patches without the class token, to which the fusion encoder attends; and `pooler_output` `(batch_size,
             num_vectors, projection_dim)`, of any length: a vector for each frame if `config.keep_temporal`.
         """
-        masks = {} if bool_masked_pos is None else {"bool_masked_pos": bool_masked_pos}
         encoder = self.vision_model.base_model
-        outputs: BaseModelOutput = encoder(pixel_values=pixel_values, **masks, return_dict=True, **kwargs)
+        outputs: BaseModelOutput = encoder(pixel_values, bool_masked_pos, return_dict=True, **kwargs)
         tokens, class_token = outputs.last_hidden_state, None
         if self.config.has_class_token:
             class_token, tokens = tokens[:, :1], tokens[:, 1:]
@@ -416,7 +415,7 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
             kwargs["output_hidden_states"] = True
         videos = self.get_video_features(pixel_values, bool_masked_pos, return_dict=True, **kwargs)
         texts = self.get_text_features(input_ids, attention_mask, return_dict=True)
-        similarity = mean_direction(videos.pooler_output) @ text_direction(texts.pooler_output).T
+        similarity = mean_direction(videos.pooler_output) @ unit_vectors(texts.pooler_output).T
         logits = similarity / self.temperature
         output = VideoTextDualEncoderOutput(
             similarity=similarity,
@@ -443,7 +442,8 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
             if targets is not None:
                 losses["loss_uta"] = self.alignment(videos, pixel_values, bool_masked_pos, targets)
             output.loss_dict = losses
-            output.loss = sum(self.config.weight_of(name) * losses[f"loss_{name}"] for name in LOSSES)
+            weighted = [self.config.weight_of(name) * losses[f"loss_{name}"] for name in LOSSES]
+            output.loss = torch.stack(weighted).sum()
         return output
 
     def alignment_targets(
@@ -497,7 +497,7 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
 
     def contrast(self, video_embeds: torch.Tensor, text_embeds: torch.Tensor, video_ids: torch.Tensor) -> torch.Tensor:
         """Loss of the contrast of all videos and texts, of all processes if `config.gather_negatives`."""
-        videos, texts = mean_direction(video_embeds), text_direction(text_embeds)
+        videos, texts = mean_direction(video_embeds), unit_vectors(text_embeds)
         if self.config.gather_negatives:
             scale = self.config.original_gradient_scale
             videos, texts, video_ids = (gather_from_processes(each, scale) for each in (videos, texts, video_ids))
