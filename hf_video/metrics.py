@@ -188,7 +188,7 @@ def retrieval_recall(
         raise ValueError("A score is NaN, so there is no order: look for videos or texts whose features are NaN.")
     if not relevant.any():
         raise ValueError("No text belongs to a video, so there is no recall.")
-    recalls = {}
+    recalls: dict[str, float] = {}
     for name, ranked, is_right in (
         ("text_to_video", text_scores.T, relevant.T.astype(bool)),
         ("video_to_text", scores, relevant.astype(bool)),

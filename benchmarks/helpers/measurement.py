@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from hf_video.ops import numba_threads
-
 Result = TypeVar("Result")
 
 # Test harnesses take this exit code for a program that was skipped.
@@ -107,6 +105,8 @@ def in_own_process(threads: int, function: Callable[..., Result], *arguments: An
 
 
 def _begin(threads: int) -> None:
+    from hf_video.ops import numba_threads
+
     torch.set_num_threads(threads)
     numba_threads.OWNER_OF_TEAM = os.getpid()
 

@@ -17,13 +17,9 @@ DATA is one of these:
   CSV files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump)
   a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
   a manifest of `hf-video inspect --output`: no video is opened before the first step (with --quick, a hundred at most)
+  with --task retrieval: rows of video,caption (.csv, .json, .jsonl, a folder of such files, a data set), and --model
 
-With --task retrieval, a video-text model (--model) learns which captions belong to which videos. DATA is then a file
-.csv, .json or .jsonl of rows with `video` and `caption`, a folder of such files named train, validation and test, or a
-data set with these columns.
-
-Checkpoints are chosen on the validation split. If there is none, videos are held out from the training split. A test
-split is used once, at the end, for the report.
+Checkpoints are chosen on the validation split, or else on held-out videos. A test split is used once, for the report.
 """
 RECIPES = """\
 --help-all lists every setting; each field of transformers.TrainingArguments is one. A recipe is a YAML file with lines

@@ -1,5 +1,6 @@
 """Video processor that makes the input of a model: samples clips, resizes, crops and normalises."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -284,7 +285,7 @@ class VideoClipProcessor(BaseVideoProcessor):
     ) -> torch.Tensor:
         """As in the base class. But 8-bit resizing without antialiasing gives the values of the originals' tools."""
         bicubic = partial(resize_bicubic, rounds=round_resized)
-        exact = {
+        exact: Callable[..., torch.Tensor] | None = {
             PILImageResampling.BILINEAR: resize_bilinear,
             InterpolationMode.BILINEAR: resize_bilinear,
             PILImageResampling.BICUBIC: bicubic,

@@ -102,7 +102,8 @@ def choose_blocks(trainer: Any) -> None:
 def agree_on_cpu_choices(trainer: Any, checkpoint: Path | None) -> None:
     """Has the mixers of VideoMamba compute on the CPUs of all processes as a resumed run did, or else as the first
     process finds quickest."""
-    if trainer.args.device.type != "cpu" or why_numba_cannot() is not None:
+    # A search makes the model of each trial later.
+    if trainer.model is None or trainer.args.device.type != "cpu" or why_numba_cannot() is not None:
         return
 
     def decide() -> dict[MixerShape, CpuChoice]:

@@ -188,9 +188,19 @@ _FROM_START: dict[str, Any] = {
 
 
 @dataclass(kw_only=True)
+class TaskSettings:
+    """Data and output"""
+
+    task: Literal["classification", "retrieval"] = setting(
+        "classification", "What is learned: classes, or which captions belong to which videos."
+    )
+
+
+@dataclass(kw_only=True)
 @with_defaults(**_OF_RUNS | _FROM_START)
 class TrainSettings(
     RunSettings,
+    TaskSettings,
     DatasetSettings,
     StreamSettings,
     ClassifierSettings,
@@ -205,10 +215,6 @@ class TrainSettings(
 ):
     """Settings of `hf_video.training.train`, and of the command `hf-video train`. Fields that are None or left at
     their defaults take those of the recipe, of the model, or of a run that is resumed."""
-
-    task: Literal["classification", "retrieval"] = setting(
-        "classification", "What is learned: classes, or which captions belong to which videos.", common=True
-    )
 
 
 @dataclass(kw_only=True)

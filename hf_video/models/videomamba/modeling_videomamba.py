@@ -88,8 +88,8 @@ class VideoMambaPatchProjection(nn.Conv3d):
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
         wide = torch.promote_types(input.dtype, torch.float32)
         with torch.autocast("cpu", enabled=False):
-            tensors = (None if tensor is None else tensor.to(wide) for tensor in (input, weight, bias))
-            return super()._conv_forward(*tensors).to(dtype)
+            bias = None if bias is None else bias.to(wide)
+            return super()._conv_forward(input.to(wide), weight.to(wide), bias).to(dtype)
 
 
 class VideoMambaPatchEmbeddings(nn.Module):
