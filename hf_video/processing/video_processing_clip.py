@@ -285,12 +285,13 @@ class VideoClipProcessor(BaseVideoProcessor):
     ) -> torch.Tensor:
         """As in the base class. But 8-bit resizing without antialiasing gives the values of the originals' tools."""
         bicubic = partial(resize_bicubic, rounds=round_resized)
-        exact: Callable[..., torch.Tensor] | None = {
+        exact_resizes: dict[Any, Callable[..., torch.Tensor]] = {
             PILImageResampling.BILINEAR: resize_bilinear,
             InterpolationMode.BILINEAR: resize_bilinear,
             PILImageResampling.BICUBIC: bicubic,
             InterpolationMode.BICUBIC: bicubic,
-        }.get(resample)
+        }
+        exact = exact_resizes.get(resample)
         if antialias or exact is None or image.dtype != torch.uint8 or size.longest_edge or size.max_height:
             return super().resize(image, size, resample, antialias=antialias, **kwargs)
         if size.shortest_edge:
