@@ -114,7 +114,7 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
         (["--validation-fraction", "1"], "--validation-fraction is 1; a number between 0 and 1 is expected"),
         (
             ["--sampling-strategy", "random"],
-            "--sampling-strategy is 'random'; dense, strided, uniform, tsn, sparse or linspace is expected",
+            "--sampling-strategy is 'random'; dense, strided, uniform, tsn, sparse, linspace or middle is expected",
         ),
         (["weight_decy=1"], "'weight_decy' is not a setting. Did you mean weight_decay?"),
         (["--warmup-steps=-1"], "--warmup-steps is -1; a number of at least 0 is expected"),

@@ -195,8 +195,15 @@ def test_a_text_of_a_video(folder, column, value):
     row = {"video": "a.mp4", "answer": "one"} if column == "question" else {"video": "a.mp4"}
     load_video_texts(write_json(folder, [{**row, column: "two"}]))
     name = "answer" if column == "caption" else column
+    # A list is that of several captions, each of which is a text.
+    value = [value] if column == "caption" and value == ["a"] else value
     with pytest.raises(ValueError, match=f"train.json, row 1: (the )?{name} is "):
         load_video_texts(write_json(folder, [{**row, column: value}]))
+
+
+def test_several_captions_of_a_video_are_a_list(folder):
+    rows = load_video_texts(write_json(folder, [{"video": "a.mp4", "caption": ["one", "two"]}]))["train"]
+    assert rows["answer"] == ["one", "two"]
 
 
 def test_an_answer_is_not_cut_at_a_comma(folder):

@@ -107,7 +107,8 @@ def folder(tmp_path):
 def test_a_command_names_the_damaged_file(folder, capfd, file, damage, message):
     damage(folder / file)
     capfd.readouterr()
-    assert main(["predict", "video.mp4", "--model", str(folder), "--device", "cpu"]) == 2
+    (video := folder.parent / "video.mp4").touch()
+    assert main(["predict", str(video), "--model", str(folder), "--device", "cpu"]) == 2
     said = capfd.readouterr().err
     assert message in said and "Traceback" not in said and "internal error" not in said, said
     assert str(folder) in said
@@ -115,7 +116,8 @@ def test_a_command_names_the_damaged_file(folder, capfd, file, damage, message):
 
 def test_weights_that_are_missing_are_no_trained_model(folder, capfd):
     tensors(lambda weights: weights.pop("classifier.weight"))(folder / WEIGHTS)
-    assert main(["predict", "video.mp4", "--model", str(folder), "--device", "cpu"]) == 2
+    (video := folder.parent / "video.mp4").touch()
+    assert main(["predict", str(video), "--model", str(folder), "--device", "cpu"]) == 2
     assert "lacks weights of VideoViTForVideoClassification (classifier.weight)" in capfd.readouterr().err
     assert load_classifier(folder, ["one", "two"]).num_labels == 2
 
