@@ -9,9 +9,9 @@ of other digits. A VideoViT of 3 layers and a BERT of 4, of which 2 fuse, learn 
 Printed are the recalls of retrieval among the 200, chance 0.5 %, by the dual encoder and after the fusion encoder has
 ranked all of them again, and the accuracy of the motions as classes without training: a class is the mean direction of
 the captions with its motion, as CLIP averages templates. The same is printed with the frames of each video in random
-order, where the eight motions look alike. It takes about ten minutes on an idle core.
+order, where the eight motions look alike. It takes about ten minutes on 2 CPU cores.
 
-    python benchmarks/video_text.py [--steps 1500] [--threads 1] [--output-dir DIR] [--smoke]
+    python benchmarks/video_text.py [--steps 1000] [--threads 1] [--output-dir DIR] [--smoke]
 """
 
 import contextlib
@@ -175,7 +175,7 @@ def measure(model: Any, batch: dict[str, torch.Tensor], scenes: list[Scene], tex
 
 def main() -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output-dir", help="keep the model and its processor in this folder")
     options = parser.parse_args()
