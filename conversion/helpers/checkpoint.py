@@ -34,6 +34,18 @@ class ConversionError(ValueError):
 # Classes that files of training scripts hold beside the weights, and what is read in their place.
 PLAIN_CLASSES: list[Any] = [argparse.Namespace, (OrderedDict, "utils.easydict.EasyDict")]
 
+# What no tensor shows: the attention heads of BERT-base by its width, and fields of an original `BertConfig` with their
+# defaults.
+BERT_HEADS = {768: 12}
+BERT_FIELDS = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "pad_token_id": 0,
+    "initializer_range": 0.02,
+}
+
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """
