@@ -34,8 +34,8 @@ class ConversionError(ValueError):
 # Classes that files of training scripts hold beside the weights, and what is read in their place.
 PLAIN_CLASSES: list[Any] = [argparse.Namespace, (OrderedDict, "utils.easydict.EasyDict")]
 
-# What no tensor shows: the attention heads of BERT-base by its width, and fields of an original `BertConfig` with their
-# defaults.
+# What no tensor shows: the attention heads of BERT-base by its width, and the fields of an original `BertConfig` with
+# their defaults.
 BERT_HEADS = {768: 12}
 BERT_FIELDS = {
     "hidden_act": "gelu",
