@@ -125,11 +125,11 @@ def test_classes_in_words_have_the_probabilities_of_the_model(kind, videos, mode
     inputs = make_processor()(videos=[video], text=prompts, return_tensors="pt")
     if kind == "videoprism":
         texts = make_processor()(text=prompts, padding="max_length", return_tensors="pt")
-        outputs = network(pixel_values_videos=inputs["pixel_values"], **texts)
-        cosines = torch.nn.functional.cosine_similarity(outputs.video_embeds, outputs.text_embeds)
-        logits = cosines[None] / 0.01
+        outputs = network(pixel_values_videos=inputs["pixel_values"], **texts, temperature=0.01)
+        # What it calls logits are the probabilities of the texts of each video.
+        probabilities = outputs.logits_per_text[:, 0]
     else:
-        logits = network(**inputs).logits_per_video
-    expected = dict(zip(labels, logits.softmax(-1)[0].tolist(), strict=True))
+        probabilities = network(**inputs).logits_per_video.softmax(-1)[0]
+    expected = dict(zip(labels, probabilities.tolist(), strict=True))
     assert found.scores == pytest.approx([expected[label] for label in found.labels], abs=1e-5)
     assert found.scores == sorted(found.scores, reverse=True) and sum(found.scores) == pytest.approx(1)
