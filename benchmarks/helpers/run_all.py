@@ -45,6 +45,7 @@ OPTIONS = {
     "predict_start": ["--rounds", "1"],
     "reading": ["--rounds", "5"],
     "small_data": ["--seeds", "1"],
+    "search": ["--rounds", "3", "--reread", "32"],
     "startup": ["--videos", "100000"],
     "structure": ["."],
     "timeline": ["--seeds", "1"],
