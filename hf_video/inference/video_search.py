@@ -155,7 +155,10 @@ class VideoSearch:
                     if not wanted:
                         break
             except VideoReadError as error:
-                raise VideoReadError(f"{error} It could be read before: run `hf-video index` again.") from error
+                raise VideoReadError(
+                    f"{error} --rerank reads what was indexed: run `hf-video index` again, with --tokens if the "
+                    "videos are inside a data set."
+                ) from error
             if wanted:
                 raise ValueError(f"{path} has changed since it was indexed: run `hf-video index` again.")
 
