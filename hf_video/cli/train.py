@@ -64,9 +64,8 @@ def _run_retrieval(settings: TrainSettings) -> int:
         trainer, metrics = train_retrieval(chosen, [callback])
     if not trainer.is_world_process_zero():
         return 0
-    if metrics:
-        recalls = "  ".join(f"R@{k} {metrics[f'text_to_video_r{k}']:.1f}" for k in (1, 5, 10))
-        print(f"text to video  {recalls}  among the {metrics['split']} videos")
+    recalls = "  ".join(f"R@{k} {metrics[f'text_to_video_r{k}']:.1f}" for k in (1, 5, 10))
+    print(f"text to video  {recalls}  among the {metrics['split']} videos")
     print(f"model    {trainer.args.output_dir}")
     return 0
 

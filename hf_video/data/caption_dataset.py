@@ -16,6 +16,7 @@ from .video_column import find_dataset, known_splits
 from .video_texts import load_video_texts
 
 _TIMES = ("start", "end")
+_CLIP = ("video", *_TIMES)
 _OF_TEXT = ("text", "video_ids")
 
 
@@ -58,7 +59,7 @@ class CaptionDataset(ClipDataset):
     """The clips of a data set of `load_captions` with their captions.
 
     An item is that of a [`ClipDataset`]. Besides it has `text`, the caption, and `video_ids`, a number that rows of
-    one video share.
+    one video share, or of one segment of it.
 
     Args:
         dataset: Rows with `video`, `caption` and, optionally, `start` and `end`.
@@ -68,13 +69,14 @@ class CaptionDataset(ClipDataset):
 
     def __init__(self, dataset: datasets.Dataset, processor: ProcessorMixin, **kwargs: Any):
         super().__init__(dataset, processor.video_processor, **kwargs)
-        self._number_of = {video: number for number, video in enumerate(dict.fromkeys(dataset["video"][:]))}
+        clips = zip(*(dataset[name][:] for name in _CLIP), strict=True)
+        self._number_of = {clip: number for number, clip in enumerate(dict.fromkeys(clips))}
 
     def make_item(self, index: int, key: tuple[int, ...]) -> Any:
         row = self.dataset[index]
         # A caption names what a clip shows, as a class does: with a direction in it the clip is not mirrored.
         item = self.make_clip(row, key, name=row["caption"])
-        item["text"], item["video_ids"] = row["caption"], self._number_of[row["video"]]
+        item["text"], item["video_ids"] = row["caption"], self._number_of[tuple(row[name] for name in _CLIP)]
         return item
 
 

@@ -25,12 +25,16 @@ def is_multi_label(dataset: Dataset) -> bool:
 
 
 def label_names(dataset: Dataset) -> list[str]:
-    """The class names of a data set of `load_video_dataset`, by id."""
+    """The class names of a data set of `load_video_dataset`, by id; none of captioned videos."""
+    if not {"label", "labels"} & set(dataset.column_names):
+        return []
     return dataset.features["labels"].feature.names if is_multi_label(dataset) else dataset.features["label"].names
 
 
 def label_ids(dataset: Dataset) -> list[list[int]]:
-    """The class ids of every row."""
+    """The class ids of every row; none of captioned videos."""
+    if not {"label", "labels"} & set(dataset.column_names):
+        return [[]] * len(dataset)
     return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"][:]]
 
 

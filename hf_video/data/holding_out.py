@@ -44,7 +44,8 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
     should have. Otherwise a segment is cut, if at least a second is to be held out. The seed does not matter.
 
     Args:
-        dataset: The rows to split, with the columns `video`, `label` or `labels`, `start` and `end`.
+        dataset: The rows to split, with the columns `video`, `label` or `labels`, `start` and `end`. Rows of
+            `load_captions`, without classes, are split by "video".
         fraction: The share of every class that is held out, between 0 and 1.
         seed: The same seed chooses the same videos.
         split_by: "video", "time", or the name of a column; by default "video", and "time" where no video can be held

@@ -186,7 +186,7 @@ def _one_caption_each(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _read_row(row: dict[str, Any], place: str, root: Path) -> dict[str, Any]:
     question, answer = row.get("question"), row.get("answer", row.get("caption"))
-    if not row.get("video") or answer in (None, ""):
+    if not row.get("video") or answer in (None, "", []):
         raise ValueError(f"{place} lacks a video or an answer: {row}. {_EXPECTED}")
     for name, value in {"question": question, "answer": answer}.items():
         if isinstance(value, (list, dict)):

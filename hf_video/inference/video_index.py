@@ -88,10 +88,13 @@ class VideoIndex:
     def has_tokens(self) -> bool:
         return bool(self.settings["num_tokens"])
 
-    def find(self, vector: np.ndarray, top_k: int) -> tuple[list[int], list[float]]:
+    def find(self, vector: np.ndarray, top_k: int, *, cosine: bool = False) -> tuple[list[int], list[float]]:
         """The numbers of the rows with the largest products with a vector (width,), the largest first, and the
-        products."""
-        scores = torch.from_numpy(self.vectors) @ torch.from_numpy(vector)
+        products; or the same of the cosines."""
+        vectors, query = torch.from_numpy(self.vectors), torch.from_numpy(vector)
+        scores = vectors @ query
+        if cosine:
+            scores /= vectors.norm(dim=1) * query.norm()
         best = scores.topk(min(top_k, len(scores)))
         return best.indices.tolist(), best.values.tolist()
 
@@ -123,19 +126,30 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
     if settings.get("task") != "index":
         kind = FileNotFoundError if text is None else ValueError
         raise kind(f"{folder} is no index of videos: `hf-video index VIDEOS --model M --output {folder}` writes one.")
+    try:
+        rows, vectors = _read_clips(folder, settings["width"])
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"A part of {folder} is damaged; the same `hf-video index` again makes it anew ({error})"
+        ) from error
+    if not rows:
+        raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
+    return VideoIndex(str(folder), settings, pa.Table.from_batches(rows), vectors)
+
+
+def _read_clips(folder: StoredFolder, width: int) -> tuple[list[pa.RecordBatch], np.ndarray]:
+    """The facts of the clips without an error, in batches, and their vectors (num_clips, width)."""
     dataset = _dataset(folder)
-    vectors = np.empty((dataset.count_rows() if dataset else 0, settings["width"]), np.float32)
+    vectors = np.empty((dataset.count_rows() if dataset else 0, width), np.float32)
     rows, filled = [], 0
     for batch in dataset.to_batches(columns=[*FACTS, "vector", "error"]) if dataset else ():
-        if len(batch) > batch["error"].null_count:
+        if batch["error"].null_count < len(batch):
             batch = batch.filter(pc.is_null(batch["error"]))
-        values = batch["vector"].flatten().to_numpy().reshape(len(batch), -1)
-        vectors[filled : filled + len(batch)] = values
-        filled += len(batch)
-        rows.append(batch.select(FACTS))
-    if not filled:
-        raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
-    return VideoIndex(str(folder), settings, pa.Table.from_batches(rows), vectors[:filled])
+        if len(batch):
+            vectors[filled : filled + len(batch)] = batch["vector"].flatten().to_numpy().reshape(-1, width)
+            filled += len(batch)
+            rows.append(batch.select(FACTS))
+    return rows, vectors[:filled]
 
 
 def _clips(rows: Any) -> list[tuple[str, float]]:

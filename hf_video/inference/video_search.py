@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from hf_video.loading.models import SearchModel, load_search_model
+from hf_video.reading import VideoReadError
 
 from .features import feature_key
 from .inference_settings import SearchSettings
@@ -25,7 +26,7 @@ class Hit(NamedTuple):
     Attributes:
         path: the video.
         start, end: seconds after its first frame.
-        score: the mean cosine of its vectors with what was searched.
+        score: the mean cosine of its vectors with that of a text; the cosine of its vector with that of a video.
         match: the logit of a match of re-ranking; None without.
     """
 
@@ -78,7 +79,7 @@ class VideoSearch:
         with self._timed("loading"):
             self.index = index if isinstance(index, VideoIndex) else open_index(index)
             if not isinstance(model, SearchModel):
-                model = load_search_model(model or self.index.settings["notes"]["model"], device=device, dtype=dtype)
+                model = load_search_model(model or _noted_model(self.index), device=device, dtype=dtype)
             self.model = model
             _check_model(self.index, model)
             self.adapter = adapter_of(model.network)
@@ -96,11 +97,13 @@ class VideoSearch:
             rerank: the number of best clips that are matched with the text and ordered anew, at least `top_k`.
 
         Raises:
-            ValueError: there is neither a text nor a video, or both; or the model does not re-rank.
+            ValueError: there is neither a text nor a video, or both; the text is empty; or the model does not re-rank.
             VideoReadError: a video cannot be read.
         """
         if (text is None) == (video is None):
             raise ValueError("Search for a text, or for a video.")
+        if text is not None and not text.strip():
+            raise ValueError("The text to search for is empty.")
         if rerank is not None and (text is None or self.adapter.match_input is None):
             kind = type(self.model.network).__name__
             why = "a video is searched for" if text is None else f"{kind} does not see videos and texts together"
@@ -114,7 +117,8 @@ class VideoSearch:
                 clip = next(read_clips(self.model.processor, video))
                 query = self.adapter.embed_videos(clip.pixel_values[None]).vectors[0]
         with self._timed("search"):
-            rows, scores = self.index.find(query.numpy(), max(top_k, rerank or 0))
+            # A video is most like itself by cosines alone: the mean of its frames' unit vectors is shorter than them.
+            rows, scores = self.index.find(query.numpy(), max(top_k, rerank or 0), cosine=text is None)
         facts = self.index.rows.take(rows).to_pylist()
         hits = [Hit(row["path"], row["start"], row["end"], score) for row, score in zip(facts, scores, strict=True)]
         if rerank is not None and texts is not None:
@@ -144,11 +148,17 @@ class VideoSearch:
         for path in dict.fromkeys(hit.path for hit in hits):
             wanted = {hit.start: place for place, hit in enumerate(hits) if hit.path == path}
             clips = read_clips(self.model.processor, path, settings["windows"], source_fps=settings["source_fps"])
-            for clip in clips:
-                if clip.start in wanted:
-                    yield wanted.pop(clip.start), clip.pixel_values
-                if not wanted:
-                    break
+            try:
+                for clip in clips:
+                    if clip.start in wanted:
+                        yield wanted.pop(clip.start), clip.pixel_values
+                    if not wanted:
+                        break
+            except VideoReadError as error:
+                raise VideoReadError(
+                    f"{error} --rerank reads what was indexed: run `hf-video index` again, with --tokens if the "
+                    "videos are inside a data set."
+                ) from error
             if wanted:
                 raise ValueError(f"{path} has changed since it was indexed: run `hf-video index` again.")
 
@@ -169,6 +179,16 @@ def search(settings: SearchSettings) -> SearchResult:
         settings.index, settings.model, device=settings.device, dtype=settings.dtype, batch_size=settings.batch_size
     )
     return searched.search(settings.text, video=settings.video, top_k=settings.top_k, rerank=settings.rerank)
+
+
+def _noted_model(index: VideoIndex) -> str:
+    """Where the model was when the index was begun, or its name on the Hub."""
+    model = index.settings["notes"]["model"]
+    if os.path.isabs(model) and not os.path.isdir(model):
+        raise FileNotFoundError(
+            f"The model of {index.place} was in {model}, which is not there: name its folder with --model."
+        )
+    return model
 
 
 def _check_model(index: VideoIndex, model: SearchModel) -> None:

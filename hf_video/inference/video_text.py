@@ -142,7 +142,7 @@ class _XClip(_WithTexts):
 class _VideoPrism(_WithTexts):
     @property
     def temperature(self) -> float:
-        # Its checkpoints have none. This is the divisor of its authors' example.
+        # Its checkpoints have none: Transformers takes one with each call. This is that of its authors' example.
         return 0.01
 
 

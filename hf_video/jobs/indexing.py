@@ -1,5 +1,6 @@
 """Makes an index of videos that `hf-video search` searches: `hf-video index` for programs."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from hf_video.inference.video_index import read_clips
 from hf_video.inference.video_text import adapter_of
 from hf_video.inference.window_batching import windows_of
 from hf_video.loading.models import SearchModel, load_search_model
+from hf_video.reading.sources import kind_of
+from hf_video.settings import few
 
 from .bulk import BulkResult, check_engine, run_in_bulk
 from .tasks import Piece, Task, normalize, without_normalizing
@@ -111,12 +114,15 @@ def build_index(settings: IndexSettings) -> BulkResult:
         What the folder holds.
 
     Raises:
-        ValueError, OSError: a setting cannot be used, there is no such model, or the folder holds something else, such
-            as the index of another model.
+        ValueError, OSError: a setting cannot be used, there is no such model or video, or the folder holds something
+            else, such as the index of another model.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
     check_engine(settings)
     videos = list_videos(settings.videos, settings.video_root)
+    # Their rows would be removed.
+    if missing := [each.source for each in videos if each.rows is None and _is_missing(each.source)]:
+        raise FileNotFoundError(f"{few(missing)} does not exist. The index is as it was.")
     device = "cpu" if settings.engine == "ray" else settings.device
     model = load_search_model(settings.model, device=device, dtype=settings.dtype)
     windows = None
@@ -127,3 +133,7 @@ def build_index(settings: IndexSettings) -> BulkResult:
     place = Path(settings.model).expanduser()
     notes = {"model": str(place.absolute()) if place.is_dir() else settings.model}
     return run_in_bulk(settings, videos, task, model.network, notes=notes, forgets_others=True)
+
+
+def _is_missing(source: str) -> bool:
+    return kind_of(source) == "path" and not os.path.exists(source)

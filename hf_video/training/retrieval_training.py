@@ -9,10 +9,11 @@ from transformers import AutoModel, AutoProcessor, TrainerCallback, set_seed
 
 from hf_video.data import ClipAugmentation
 from hf_video.data.caption_dataset import CaptionDataset, load_captions
+from hf_video.data.holding_out import VIDEO, hold_out
 from hf_video.io import replace_text
 from hf_video.loading.configurations import check_trainable, load_config, loading
 from hf_video.output_folders import RunLock
-from hf_video.processes import failing_together
+from hf_video.processes import failing_together, is_first_process
 from hf_video.settings import settings_of
 
 from .arguments import RetrievalTrainingArguments, check_optimization
@@ -35,8 +36,8 @@ def train_retrieval(
         callbacks: as of `transformers.Trainer`.
 
     Returns:
-        The trainer, with the best model, and the metrics of the test split, or else of the validation split; empty if
-        there is neither.
+        The trainer, with the best model, and the metrics of the test split, or else of the validation split, which is
+        held out from training, whole videos of it, if the data have none.
 
     Raises:
         ValueError, OSError: a setting or a file cannot be used, or the output folder is not empty.
@@ -69,10 +70,15 @@ def _train_retrieval(
         if chosen.model is None:
             raise ValueError("The model to fine-tune is missing: give --model.")
         data = load_captions(chosen.data, video_root=chosen.video_root)
-        of_data = start.check_texts(data)
+        start.check_texts(data)
         chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
-        here = start.of_this_machine()
-        arguments = make(RetrievalTrainingArguments, chosen, **here, **of_data)
+        if "validation" not in data:
+            data["train"], data["validation"] = hold_out(
+                data["train"], chosen.validation_fraction, chosen.seed, split_by=VIDEO
+            )
+            if is_first_process():
+                print(data["validation"].info.description, flush=True)
+        arguments = make(RetrievalTrainingArguments, chosen, **start.of_this_machine())
         augmentation = make(ClipAugmentation, chosen)
         set_seed(arguments.seed)
         model, processor = load_trainable(chosen)
@@ -87,7 +93,7 @@ def _train_retrieval(
         model=model,
         args=arguments,
         train_dataset=splits["train"],
-        eval_dataset=splits.get("validation"),
+        eval_dataset=splits["validation"],
         processing_class=processor,
         callbacks=[*callbacks],
     )
@@ -121,9 +127,7 @@ def load_trainable(chosen: Any) -> tuple[Any, Any]:
 
 
 def _evaluate(trainer: RetrievalTrainer, splits: dict[str, CaptionDataset]) -> dict[str, Any]:
-    split = next((name for name in ("test", "validation") if name in splits), None)
-    if split is None:
-        return {}
+    split = "test" if "test" in splits else "validation"
     # Every process takes part.
     measured = trainer.evaluate(splits[split], metric_key_prefix=split)
     metrics = {name.removeprefix(f"{split}_"): value for name, value in measured.items()}

@@ -75,7 +75,7 @@ class HeldOutSettings:
     """Held-out and broken videos"""
 
     validation_fraction: Annotated[Positive[float], Lt(1)] = setting(
-        0.2, "Share of each class that is held out if DATA has no validation split.", common=True
+        0.2, "Share of each class, or of captioned videos, held out if DATA has no validation split.", common=True
     )
     split_by: str | None = setting(
         None,
@@ -341,11 +341,16 @@ class VideoTextModelSettings:
 
 @dataclass(kw_only=True)
 @with_defaults(num_train_epochs=20.0, per_device_eval_batch_size=None)
-class TrainRetrievalSettings(RunSettings, VideoTextModelSettings, RetrievalTrainingSettings, ClipAugmentationSettings):
+class TrainRetrievalSettings(
+    RunSettings, VideoTextModelSettings, RetrievalTrainingSettings, HeldOutSettings, ClipAugmentationSettings
+):
     """Settings of `hf_video.training.train_retrieval`, and of `hf-video train --task retrieval`."""
 
-    # A caption has one clip, and the whole model is trained.
-    without = ("num_augmentations", "lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha")
+    # A caption has one clip, and the whole model is trained. Whole videos are held out.
+    without = (
+        *("num_augmentations", "lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha"),
+        "split_by",
+    )
 
 
 @dataclass(kw_only=True)

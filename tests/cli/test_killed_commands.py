@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.goldens import load_golden, write_original_config
+from tests.inference.search_models import save_dual_encoder
 
 ROOT = Path(__file__).parents[2]
 STATUS = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full disk": 2}
-COMMANDS = ("convert", "probe", "evaluate", "extract", "pack")
+COMMANDS = ("convert", "probe", "evaluate", "extract", "index", "pack")
 NUM_MOMENTS = 5
 # A cut through the matrix of commands, kinds and moments; the whole of it is slow.
 QUICK = [
@@ -23,6 +24,7 @@ QUICK = [
     ("probe", "SIGKILL", 2),
     ("extract", "full disk", 3),
     ("evaluate", "full disk", 4),
+    ("index", "SIGKILL", 3),
     ("pack", "SIGINT", 3),
 ]
 # What `extract` and `pack` note while they run, and the lock of a run that was killed.
@@ -55,6 +57,7 @@ def words_of(digits, trained, tmp_path_factory):
     """The words of a command that writes into a folder."""
     golden = load_golden("videovit", "videomae_finetune")
     config = write_original_config(golden, tmp_path_factory.mktemp("original"))
+    dual_encoder = save_dual_encoder(tmp_path_factory.mktemp("dual_encoder") / "model")
     of_model = (digits, "--model", trained, "--device", "cpu")
 
     def words(command, folder):
@@ -75,6 +78,10 @@ def words_of(digits, trained, tmp_path_factory):
             "extract": (
                 *("extract", digits / "test", "--model", trained, "--device", "cpu", "--output", folder / "features"),
                 *("--frame-sampling-rate", "1", "--stride", "1"),
+            ),
+            "index": (
+                *("index", digits / "test", "--model", dual_encoder, "--device", "cpu", "--output", folder / "index"),
+                *("--window", "2", "--part-size", "2", "--tokens"),
             ),
         }[command]
 

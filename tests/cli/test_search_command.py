@@ -44,6 +44,7 @@ def test_a_video_is_searched_for(indexed, capsys):
 def test_what_cannot_be_searched_is_said(indexed, fails):
     folder = str(indexed / "index")
     assert "for a text, or for a video" in fails("search", "--index", folder, "--device", "cpu")
+    assert "is empty" in fails("search", " ", "--index", folder, "--device", "cpu")
     assert "is no index of videos" in fails("search", "a glass", "--index", str(indexed / "model"))
     (indexed / "hits.png").touch()
     assert "never overwritten" in fails("search", "a", "--index", folder, "--picture", str(indexed / "hits.png"))
@@ -55,5 +56,8 @@ def test_classes_in_words(indexed, capsys, fails):
     row = json.loads(capsys.readouterr().out)
     assert {each["label"] for each in row["predictions"]} == {"a dog", "a glass"}
     assert sum(each["score"] for each in row["predictions"]) == pytest.approx(1)
-    assert "two or more different classes" in fails(*predict, "--labels", "a dog")
+    for labels in ("a dog", "", ";", "a dog; a dog ;left"):
+        assert "two or more different classes" in fails(*predict, "--labels", labels)
+    assert main([*predict, "--labels", "日本;ünï"]) == 0
+    assert "日本" in capsys.readouterr().out
     assert "once is expected" in fails(*predict, "--labels", "a;b", "--template", "a video")

@@ -69,6 +69,7 @@ def test_relative_paths_begin_at_the_video_root(folder, tmp_path):
     ("name", "content", "error", "message"),
     [
         ("rows.json", '[{"video": "a.mp4"}]', ValueError, "row 1 lacks a video or an answer"),
+        ("rows.json", '[{"video": "a.mp4", "caption": []}]', ValueError, "row 1 lacks a video or an answer"),
         ("rows.json", "[]", ValueError, "has no rows"),
         ("rows.json", "{", ValueError, "cannot be read"),
         ("rows.txt", "a.mp4 one", ValueError, "has another ending"),

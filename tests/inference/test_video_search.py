@@ -1,5 +1,7 @@
 """Searches an index by words and by a video, with every kind of model."""
 
+import shutil
+
 import pytest
 import torch
 from transformers import AutoModel, AutoProcessor, AutoTokenizer
@@ -8,6 +10,7 @@ from hf_video.inference import IndexSettings, VideoSearch, open_index
 from hf_video.inference.inference_settings import PredictSettings
 from hf_video.jobs import build_index, predict
 from hf_video.processing import VideoClipProcessor
+from hf_video.reading import VideoReadError
 
 from ..training.tiny import make_model
 from .search_models import make_processor, save_dual_encoder, save_videoprism, save_xclip, write_videos
@@ -111,6 +114,37 @@ def test_the_index_of_another_model_is_refused(videos, models, tmp_path):
         open_index(tmp_path / "elsewhere")
 
 
+def test_more_clips_are_ranked_again_than_there_are(videos, models, tmp_path):
+    found = index(videos, models["dual"], tmp_path / "index").search("日本 ünï", rerank=100, top_k=50).hits
+    assert len(found) == 6 and all(hit.match is not None for hit in found)
+
+
+def test_an_empty_text_is_refused(videos, models, tmp_path):
+    searched = index(videos, models["dual"], tmp_path / "index")
+    for text in ("", "  "):
+        with pytest.raises(ValueError, match="text to search for is empty"):
+            searched.search(text)
+
+
+def test_what_is_gone_or_damaged_is_named_with_the_way_out(models, tmp_path):
+    videos = write_videos(tmp_path / "videos")
+    model = shutil.copytree(models["dual"], tmp_path / "model")
+    searched = index(videos, model, tmp_path / "index")
+    (videos / "3.mp4").unlink()
+    with pytest.raises(VideoReadError, match=r"3.mp4 does not exist. .*run `hf-video index` again"):
+        searched.search(TEXT, rerank=6)
+    model.rename(tmp_path / "moved")
+    with pytest.raises(FileNotFoundError, match="was in .*model, which is not there: .*--model"):
+        VideoSearch(tmp_path / "index", device="cpu")
+    assert len(VideoSearch(tmp_path / "index", str(tmp_path / "moved"), device="cpu").search(TEXT).hits) == 6
+    (part,) = (tmp_path / "index").glob("part-*")
+    part.write_bytes(part.read_bytes()[:-8])
+    with pytest.raises(ValueError, match="index is damaged; the same `hf-video index` again"):
+        open_index(tmp_path / "index")
+    build_index(IndexSettings(videos=[str(videos)], model=str(tmp_path / "moved"), output=str(tmp_path / "index")))
+    assert len(open_index(tmp_path / "index").rows) == 5
+
+
 @pytest.mark.parametrize("kind", ["dual", "xclip", "videoprism"])
 @torch.inference_mode()
 def test_classes_in_words_have_the_probabilities_of_the_model(kind, videos, models):
@@ -125,11 +159,11 @@ def test_classes_in_words_have_the_probabilities_of_the_model(kind, videos, mode
     inputs = make_processor()(videos=[video], text=prompts, return_tensors="pt")
     if kind == "videoprism":
         texts = make_processor()(text=prompts, padding="max_length", return_tensors="pt")
-        outputs = network(pixel_values_videos=inputs["pixel_values"], **texts)
-        cosines = torch.nn.functional.cosine_similarity(outputs.video_embeds, outputs.text_embeds)
-        logits = cosines[None] / 0.01
+        outputs = network(pixel_values_videos=inputs["pixel_values"], **texts, temperature=0.01)
+        # What it calls logits are the probabilities of the texts of each video.
+        probabilities = outputs.logits_per_text[:, 0]
     else:
-        logits = network(**inputs).logits_per_video
-    expected = dict(zip(labels, logits.softmax(-1)[0].tolist(), strict=True))
+        probabilities = network(**inputs).logits_per_video.softmax(-1)[0]
+    expected = dict(zip(labels, probabilities.tolist(), strict=True))
     assert found.scores == pytest.approx([expected[label] for label in found.labels], abs=1e-5)
     assert found.scores == sorted(found.scores, reverse=True) and sum(found.scores) == pytest.approx(1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor
 
-from hf_video.inference import IndexSettings, open_index
+from hf_video.inference import IndexSettings, VideoSearch, open_index
 from hf_video.jobs import IndexTask, build_index
 
 from ..inference.search_models import save_dual_encoder, save_videoprism, save_xclip, write_videos
@@ -107,6 +107,39 @@ def test_a_broken_video_is_a_row_with_its_error(videos, model, tmp_path):
     assert path == str(videos / "3.mp4") and "cannot be opened as a video" in reason
     found = open_index(tmp_path / "index")
     assert len(found.vectors) == len(found.rows) == 5 and path not in found.rows["path"].to_pylist()
+
+
+def test_videos_that_are_all_broken_leave_the_others_to_be_found(videos, model, tmp_path):
+    for name in ("2.mp4", "3.mp4"):
+        (videos / name).write_bytes(b"not a video")
+    index(videos, model, tmp_path / "index", part_size=2)
+    assert open_index(tmp_path / "index").rows["key"].to_pylist() == ["0", "1", "4", "5"]
+    for path in videos.iterdir():
+        path.write_bytes(b"not a video")
+    index(videos, model, tmp_path / "none")
+    with pytest.raises(ValueError, match="has no clip of a video"):
+        open_index(tmp_path / "none")
+
+
+def test_a_folder_that_is_not_there_empties_no_index(videos, model, tmp_path):
+    index(videos, model, tmp_path / "index")
+    before = files_of(tmp_path / "index")
+    for named in ([tmp_path / "vidoes"], [videos, tmp_path / "unmounted"]):
+        settings = IndexSettings(videos=list(map(str, named)), model=str(model), output=str(tmp_path / "index"))
+        with pytest.raises(FileNotFoundError, match=f"{named[-1]} does not exist"):
+            build_index(settings)
+    assert files_of(tmp_path / "index") == before
+
+
+def test_odd_names_are_indexed_and_found(videos, model, tmp_path):
+    names = ["two words.mp4", "two\nlines.mp4", "ünï 日本.mp4", "-dash;'\".mp4"]
+    for old, new in zip(sorted(videos.iterdir()), names, strict=False):
+        old.rename(videos / new)
+    index(videos, model, tmp_path / "index")
+    searched = VideoSearch(tmp_path / "index", device="cpu")
+    for name in names:
+        assert str(videos / name) in [hit.path for hit in searched.search("a dog", rerank=6).hits]
+        assert searched.search(video=str(videos / name)).hits[0].path == str(videos / name)
 
 
 def test_the_index_of_another_model_is_refused(videos, model, tmp_path):

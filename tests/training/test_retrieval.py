@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModel, AutoProcessor, EvalPrediction
 
 from hf_video.cli.main import main
+from hf_video.data import hold_out
 from hf_video.data.caption_dataset import CaptionDataset, load_captions
 from hf_video.training import RetrievalTrainer, RetrievalTrainingArguments
 from hf_video.training.retrieval import compute_retrieval_metrics
@@ -100,6 +101,19 @@ def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys)
     assert processor(text="a picture", return_tensors="pt")["input_ids"].shape == (1, 3)
     # A run of the same command with more epochs goes on.
     assert main(words(folder, model_folder, out, *options, "--epochs", "3", "--resume")) == 0
+
+
+def test_whole_videos_are_held_out_with_all_their_captions(folder, model_folder, tmp_path, capsys):
+    # `b` has two captions.
+    rows = load_captions(folder / "train.json")["train"]
+    seed = next(each for each in range(9) if rows["video"][1] in hold_out(rows, 0.2, each)[1]["video"])
+    options = ["--epochs", "1", "--batch-size", "4", "--validation-fraction", "0.2", "--seed", str(seed)]
+    assert main(words(folder / "train.json", model_folder, tmp_path / "out", *options)) == 0
+    assert "Held out: 1 of 3 videos.\n" in capsys.readouterr().out
+    metrics = json.loads((tmp_path / "out/report/retrieval.json").read_text())
+    assert metrics["split"] == "validation" and metrics["num_captions"] == 2
+    train, held_out = hold_out(rows, 0.2, seed)
+    assert set(held_out["video"]) == {rows["video"][1]} and set(train["video"]) == {rows["video"][0], rows["video"][3]}
 
 
 @pytest.mark.parametrize(
