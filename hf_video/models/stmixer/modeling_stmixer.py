@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_stmixer import STMixerConfig
+from .loss_stmixer import check_labels, detection_losses
 
 LATERAL_NORM_EPS = 1e-6
 # A level of 0 is that of boxes of 8 pixels, to which the first feature map belongs.
@@ -401,6 +402,9 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
         self,
         pixel_values: torch.Tensor,
         original_sizes: torch.Tensor | None = None,
+        labels: list[dict[str, torch.Tensor]] | None = None,
+        num_targets: float | None = None,
+        num_clips: float | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> STMixerForActionDetectionOutput:
         r"""
@@ -409,15 +413,24 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
                 Normalised frames around the key frame, padded at the right and at the bottom.
             original_sizes (`torch.LongTensor` of shape `(batch_size, 2)`, *optional*):
                 Height and width before padding; by default those of the input.
+            labels (`list[dict[str, torch.Tensor]]`, *optional*):
+                The persons of each clip: `boxes` `(n, 4)`, left, top, right and bottom in pixels, and `class_labels`
+                `(n, num_labels)`, ones for their actions and zeros. There may be none.
+            num_targets, num_clips (`float`, *optional*):
+                Persons and clips of the whole step, over all processes and accumulated batches, divided by the number
+                of processes; by default those of this call. The losses are sums divided by what follows from them.
             kwargs: other arguments of the backbone.
 
         Returns:
             [`STMixerForActionDetectionOutput`].
 
         Raises:
-            ValueError: for clips whose feature map has not `config.num_temporal_points` frames.
+            ValueError: for clips whose feature map has not `config.num_temporal_points` frames, and for more persons
+                in a clip than queries.
         """
         batch_size = len(pixel_values)
+        if labels is not None:
+            check_labels(labels, batch_size, self.config)
         feature_map = self.backbone(pixel_values, return_dict=True, **kwargs).feature_maps[-1]
         if feature_map.shape[2] != self.config.num_temporal_points:
             raise ValueError(
@@ -442,7 +455,11 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
                 xyzr, spatial_queries, temporal_queries, *feature_maps
             )
             predictions.append({"logits": logits, "action_logits": action_logits, "pred_boxes": decode_boxes(xyzr)})
-        return STMixerForActionDetectionOutput(**predictions[-1], auxiliary_outputs=predictions[:-1])
+        output = STMixerForActionDetectionOutput(**predictions[-1], auxiliary_outputs=predictions[:-1])
+        if labels is not None:
+            losses = detection_losses(predictions, labels, sizes, self.config, num_targets, num_clips)
+            output.loss, output.loss_dict = losses
+        return output
 
 
 __all__ = ["STMixerForActionDetection", "STMixerForActionDetectionOutput", "STMixerPreTrainedModel"]
