@@ -109,7 +109,9 @@ class BoxTable:
         self.path = path
         with open(path, encoding="utf-8-sig", errors="replace") as file:
             first = [cell.strip() for cell in file.readline().split(",")]
-        self.has_names = "video" in first
+        if first == [""]:
+            raise ValueError(f"{path} is empty. {_EXPECTED}")
+        self.has_names = {"video", "second"} <= set(first)
         names = first if self.has_names else [*_COLUMNS, "last"][: len(first)]
         if missing := [name for name in _COLUMNS if name not in names]:
             raise ValueError(f"The first line of {path} is {','.join(first)!r}, without {missing[0]}. {_EXPECTED}")
