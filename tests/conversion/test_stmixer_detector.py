@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForObjectDetection
+from transformers import AutoModelForObjectDetection, AutoVideoProcessor
 
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from conversion.stmixer import detector_config, detector_rules, main
-from hf_video import STMixerForActionDetection, VideoViTBackbone
+from hf_video import STMixerForActionDetection, VideoDetectionProcessor, VideoViTBackbone
 from tests.goldens import FIXTURES, load_golden
 
 CASES = ["detector_inference", "detector_padded", "detector_training"]
@@ -119,6 +119,24 @@ def test_without_the_task_the_result_is_the_backbone(tmp_path):
     backbone = VideoViTBackbone.from_pretrained(tmp_path / "model")
     weights = load_file(CHECKPOINT / "expected.safetensors")
     assert torch.equal(backbone.videovit.layernorm.weight, weights["backbone.norm.weight"])
+
+
+def test_names_of_actions_come_from_a_label_map_or_a_list(tmp_path):
+    map_file, list_file = tmp_path / "map.pbtxt", tmp_path / "names.txt"
+    map_file.write_text('item { name: "walk" id: 1 }\nitem { name: "sit" id: 3 }\n')
+    list_file.write_text("a\nb\nc\nd\n")
+    for number, words in enumerate((["--label-map", str(map_file)], ["--labels", str(list_file)])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        convert(CHECKPOINT / "checkpoint.pth", folder, {"ViT": {"NUM_HEADS": 2}}, *words)
+    models = [AutoModelForObjectDetection.from_pretrained(tmp_path / str(number) / "model") for number in range(2)]
+    assert models[0].config.id2label == {0: "walk", 1: "LABEL_1", 2: "sit", 3: "LABEL_3"}
+    assert list(models[1].config.label2id) == ["a", "b", "c", "d"]
+    processor = AutoVideoProcessor.from_pretrained(tmp_path / "0" / "model")
+    assert type(processor) is VideoDetectionProcessor and processor.frame_sampling_rate == 4
+    map_file.write_text('item { name: "walk" id: 5 }\n')
+    with pytest.raises(ValueError, match="names the actions 5, but the detector has the actions 1 to 4"):
+        convert(CHECKPOINT / "checkpoint.pth", tmp_path, {"ViT": {"NUM_HEADS": 2}}, "--label-map", str(map_file))
 
 
 @pytest.mark.parametrize(
