@@ -350,22 +350,28 @@ class STMixerPreTrainedModel(PreTrainedModel):
         """The original's: PyTorch's defaults, and in the decoder layers Glorot's matrices, with exceptions."""
         if isinstance(module, (nn.Linear, nn.Conv3d, nn.ConvTranspose3d, nn.LayerNorm, nn.Embedding)):
             module.reset_parameters()
-        if isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-        elif isinstance(module, STMixerAttention):
-            init.zeros_(module.qkv.bias)
-            init.zeros_(module.o_proj.bias)
-        elif isinstance(module, STMixerAdaptiveMixing):
-            init.zeros_(module.parameter_generator.weight)
-        elif isinstance(module, STMixerLayer):
+        if isinstance(module, STMixerLayer):
             init.uniform_(module.iof_tau, 0.0, 4.0)
-            init.zeros_(module.offset_generator.weight)
-            bias = torch.rand(module.offset_generator.out_features // 3, 3) - 0.5
-            bias[:, 2] = 0
-            init.copy_(module.offset_generator.bias, bias.flatten())
-            init.zeros_(module.box_head.output.weight)
-            init.zeros_(module.box_head.output.bias)
-            init.constant_(module.action_head.output.bias, -math.log(1 / ACTION_PRIOR - 1))
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            for layer in self.layers:
+                self._init_exception(module, layer)
+
+    def _init_exception(self, module: nn.Linear, layer: "STMixerLayer") -> None:
+        branches = (layer.spatial, layer.temporal)
+        if module is layer.action_head.output:
+            init.constant_(module.bias, -math.log(1 / ACTION_PRIOR - 1))
+        elif module is layer.box_head.output:
+            init.zeros_(module.weight)
+            init.zeros_(module.bias)
+        elif module is layer.offset_generator:
+            init.zeros_(module.weight)
+            steps = torch.rand_like(module.bias).view(-1, 3) - 0.5
+            init.copy_(module.bias, F.pad(steps[:, :2], (0, 1)).flatten())
+        elif any(module is branch.mixing.parameter_generator for branch in branches):
+            init.zeros_(module.weight)
+        elif any(module in (branch.attention.qkv, branch.attention.o_proj) for branch in branches):
+            init.zeros_(module.bias)
 
     # Copied from hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer.MemoryBankQFormerPreTrainedModel._set_gradient_checkpointing with vision_model->backbone  # noqa: E501
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
