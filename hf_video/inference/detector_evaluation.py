@@ -5,6 +5,8 @@ from typing import Any
 
 import datasets
 
+from hf_video.data.detections import action_names
+
 from .detection_evaluation import annotated_boxes, detected_boxes, frame_mean_ap
 
 
@@ -18,6 +20,5 @@ def measure_persons(persons: Iterable[Mapping[str, Any]], rows: datasets.Dataset
     Returns:
         As [`frame_mean_ap`].
     """
-    names = rows.features["actions"].feature.feature.names
     frames = zip(rows["video"][:], rows["second"][:], strict=True)
-    return frame_mean_ap(detected_boxes(persons, frames), annotated_boxes(rows), names)
+    return frame_mean_ap(detected_boxes(persons, frames), annotated_boxes(rows), action_names(rows))

@@ -9,7 +9,7 @@ from datasets import DatasetDict
 from transformers import TrainerCallback, set_seed
 
 from hf_video.data.detection_dataset import DetectionDataset
-from hf_video.data.detections import load_detections
+from hf_video.data.detections import action_names, load_detections
 from hf_video.io import replace_text
 from hf_video.loading.detectors import load_detector
 from hf_video.output_folders import RunLock
@@ -72,7 +72,7 @@ def _train_detection(
         if "train" not in data:
             raise ValueError(f"{chosen.data} has no training split, only {', '.join(data)}. Add train.csv.")
         warn_of_repetitions(data)
-        class_names = data["train"].features["actions"].feature.feature.names
+        class_names = action_names(data["train"])
         start.check_data(data, class_names)
         chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
         here = start.of_this_machine()
@@ -82,14 +82,15 @@ def _train_detection(
             here |= {name: value for name, value in without.items() if name not in settings.given}
         arguments = make(DetectionTrainingArguments, chosen, **here)
         set_seed(arguments.seed)
-        model, processor = load_detector(chosen.model, class_names, **{name: getattr(chosen, name) for name in _OF_MODEL})
+        options = {name: getattr(chosen, name) for name in _OF_MODEL}
+        model, processor = load_detector(chosen.model, class_names, **options)
         _check_persons(data, model.config.num_queries)
         # This call is for its errors alone.
         settings_by_arguments(model, arguments)
         check_optimization(arguments, model)
+        drawing = {"seed": arguments.seed, "scales": chosen.scales, "flip_prob": chosen.flip_prob}
         splits = {
-            name: DetectionDataset(rows, processor, training=name == "train", seed=arguments.seed)
-            for name, rows in data.items()
+            name: DetectionDataset(rows, processor, training=name == "train", **drawing) for name, rows in data.items()
         }
         start.begin_writing()
     trainer = ActionDetectionTrainer(

@@ -349,6 +349,10 @@ class DetectionSettings:
     first_second: NotNegative[float] = setting(
         0.0, "The second of the annotations at which the files begin; 900 for AVA's."
     )
+    scales: list[float] = setting([1.0, 1.25], "Factors of the shorter side of training clips, drawn anew each time.")
+    flip_prob: Share[float] = setting(
+        0.5, "Share of training clips that are mirrored, unless an action names a direction."
+    )
     num_queries: AtLeast1[int] | None = setting(
         None, "Most persons of a clip that are found; by default the model's, 100 around a backbone."
     )
