@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from transformers import (
     MODEL_FOR_BACKBONE_MAPPING,
-    AutoBackbone,
     AutoModelForObjectDetection,
     AutoVideoProcessor,
     PreTrainedConfig,
@@ -102,6 +101,9 @@ def load_detector(
     for name, value in given.items():
         if value is not None:
             setattr(processor, name, value)
+    expected = network.config.num_temporal_points * backbone_config.tubelet_size
+    if processor.num_frames != expected:
+        raise ValueError(f"{model} takes clips of {expected} frames, and num_frames is {processor.num_frames}.")
     return network, processor
 
 
@@ -126,8 +128,6 @@ def _with_actions(
             # Heads of the same size were loaded; their weights belong to other actions.
             for layer in network.layers:
                 initialize(network, layer.action_head.output)
-                # The layer sets the first probability of an action, and leaves what was loaded.
-                network._init_weights(layer)
     return network
 
 
@@ -135,7 +135,9 @@ def _around_backbone(
     model: str | os.PathLike, config: PreTrainedConfig, num_frames: int, changes: dict[str, Any]
 ) -> Any:
     """A new detector around a trained backbone."""
-    backbone, missing = load_weights(AutoBackbone, model, config=config, dtype="float32")
+    # `AutoBackbone.from_pretrained` takes no folders.
+    backbone_class = MODEL_FOR_BACKBONE_MAPPING[type(config)]
+    backbone, missing = load_weights(backbone_class, model, config=config, dtype="float32")
     weights = backbone.state_dict()
     # A classifier with mean pooling has no norm of tokens, which begins as in the original, with 1 and 0.
     if random := [name for name in missing if weights[name].ndim > 1]:

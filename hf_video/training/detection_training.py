@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from transformers import TrainerCallback, set_seed
 
 from hf_video.data.detection_dataset import DetectionDataset
@@ -71,7 +71,7 @@ def _train_detection(
         )
         if "train" not in data:
             raise ValueError(f"{chosen.data} has no training split, only {', '.join(data)}. Add train.csv.")
-        warn_of_repetitions(data)
+        warn_of_repetitions({name: _key_frames(rows) for name, rows in data.items()})
         class_names = action_names(data["train"])
         start.check_data(data, class_names)
         chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
@@ -104,6 +104,12 @@ def _train_detection(
     with start.train(trainer):
         trainer.save_model()
         return trainer, _evaluate(trainer, splits)
+
+
+def _key_frames(rows: Dataset) -> Dataset:
+    """The key frames as segments of videos."""
+    segments = rows.remove_columns(["boxes", "actions"]).rename_column("second", "start")
+    return segments.add_column("end", rows["second"][:])
 
 
 def _check_persons(data: DatasetDict, num_queries: int) -> None:
