@@ -47,6 +47,8 @@ class STMixerForActionDetectionOutput(ModelOutput):
             Left, top, right and bottom in pixels of the input. They may be outside of it.
         auxiliary_outputs (`list[dict[str, torch.FloatTensor]]`):
             `logits`, `action_logits` and `pred_boxes` of the decoder layers before the last, the first layer first.
+        hidden_states, attentions (`tuple[torch.FloatTensor]`, *optional*):
+            Those of the backbone.
     """
 
     loss: torch.Tensor | None = None
@@ -55,6 +57,8 @@ class STMixerForActionDetectionOutput(ModelOutput):
     action_logits: torch.Tensor | None = None
     pred_boxes: torch.Tensor | None = None
     auxiliary_outputs: list[dict[str, torch.Tensor]] | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
 
 
 def initial_boxes(sizes: torch.Tensor) -> torch.Tensor:
@@ -287,7 +291,8 @@ class STMixerLayer(GradientCheckpointingLayer):
         super().__init__()
         self.strides, self.num_groups = config.strides, config.num_groups
         size = config.hidden_size
-        self.iof_tau = nn.Parameter(torch.empty(config.num_attention_heads))
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        self.iof_tau = nn.Parameter(torch.empty(config.num_attention_heads, dtype=dtype))
         self.spatial = STMixerBranch(config, config.num_spatial_points)
         self.temporal = STMixerBranch(config, config.num_temporal_points)
         self.offset_generator = nn.Linear(size, config.num_groups * config.num_spatial_points * 3)
@@ -394,6 +399,8 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
     def __init__(self, config: STMixerConfig):
         super().__init__(config)
         self.backbone = AutoBackbone.from_config(config.backbone_config)
+        # A backbone may complete its configuration.
+        config.backbone_config = self.backbone.config
         self.lateral_branches = make_lateral_branches(self.backbone.channels[-1], config.hidden_size)
         self.spatial_queries = nn.Embedding(config.num_queries, config.hidden_size)
         self.temporal_queries = nn.Embedding(config.num_queries, config.hidden_size)
@@ -437,7 +444,8 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
         batch_size = len(pixel_values)
         if labels is not None:
             check_labels(labels, batch_size, self.config)
-        feature_map = self.backbone(pixel_values, return_dict=True, **kwargs).feature_maps[-1]
+        features = self.backbone(pixel_values, return_dict=True, **kwargs)
+        feature_map = features.feature_maps[-1]
         if feature_map.shape[2] != self.config.num_temporal_points:
             raise ValueError(
                 f"{pixel_values.shape[1]} frames make a feature map of {feature_map.shape[2]} frames, expected "
@@ -461,7 +469,12 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
                 xyzr, spatial_queries, temporal_queries, *feature_maps
             )
             predictions.append({"logits": logits, "action_logits": action_logits, "pred_boxes": decode_boxes(xyzr)})
-        output = STMixerForActionDetectionOutput(**predictions[-1], auxiliary_outputs=predictions[:-1])
+        output = STMixerForActionDetectionOutput(
+            **predictions[-1],
+            auxiliary_outputs=predictions[:-1],
+            hidden_states=features.hidden_states,
+            attentions=features.attentions,
+        )
         if labels is not None:
             losses = detection_losses(predictions, labels, sizes, self.config, num_targets, num_clips)
             output.loss, output.loss_dict = losses
