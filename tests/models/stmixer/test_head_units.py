@@ -9,11 +9,13 @@ from hf_video.models.stmixer.modeling_stmixer import (
     STMixerLayer,
     decode_boxes,
     embed_boxes,
+    find_samples,
     initial_boxes,
     intersection_over_foreground,
     level_weights,
+    make_table,
+    read_table,
     refine_boxes,
-    sample_features,
     sample_points,
 )
 from tests.goldens import load_golden
@@ -63,6 +65,13 @@ def make_layer(dtype=torch.float32):
     return layer.to(dtype)
 
 
+def sample(feature_maps, points):
+    """Features `(batch_size, num_queries, num_groups, t, num_points, channels)` at points of each frame."""
+    table = make_table(feature_maps, 2, points.dtype)
+    samples = find_samples(points, [each.shape[-2:] for each in feature_maps], STRIDES)
+    return read_table(table, *samples).transpose(3, 4)
+
+
 def check(actual, name, atol=1e-4):
     expected = GOLDEN.expected[name]
     torch.testing.assert_close(actual, expected, atol=atol, rtol=atol, msg=lambda text: f"{name}: {text}")
@@ -103,7 +112,7 @@ def test_samples_and_their_gradients(dtype):
     maps = [inputs[f"features.{level}"].requires_grad_() for level in range(4)]
     offsets, xyzr = inputs["offsets"].requires_grad_(), inputs["xyzr"].requires_grad_()
     points = sample_points(offsets.unflatten(-1, (2, 6, 3)), xyzr)
-    sampled = sample_features(maps, points, STRIDES)
+    sampled = sample(maps, points)
     (sampled * torch.linspace(-1, 1, sampled.numel(), dtype=dtype).view_as(sampled)).sum().backward()
     if dtype == torch.float64:
         check(sampled, "float64.sampled", 1e-9)
@@ -130,9 +139,9 @@ def test_mixing(dtype):
             (temporal, layer.temporal, 4, "temporal"),
         ):
             if dtype == torch.float32:
-                sampled = sample_features(maps, given, STRIDES).mean(dim=axis)
+                sampled = sample(maps, given).mean(dim=axis)
                 check(queries + branch.mixing(sampled, queries), f"mixing_{name}_output")
-            sampled = sample_features(maps, own, STRIDES).mean(dim=axis)
+            sampled = sample(maps, own).mean(dim=axis)
             mixed = branch.mixing_norm(queries + branch.mixing(sampled, queries))
             prefix, atol = ("", 1e-4) if dtype == torch.float32 else ("float64.", 1e-9)
             check(mixed, f"{prefix}samplingmixing_{name}", atol)
