@@ -29,9 +29,11 @@ class EvaluateCommandSettings(EvaluateSettings):
 
 def run(settings: EvaluateCommandSettings) -> int:
     """Prints the metrics, and writes the files that the options name."""
-    output, table = (check_output_file(name, getattr(settings, name)) for name in ("output", "predictions"))
-    if output is not None and table is not None and output.resolve() == table.resolve():
-        raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
+    names = ("output", "predictions", "detections")
+    output, *tables = (check_output_file(name, getattr(settings, name)) for name in names)
+    for name, table in zip(names[1:], tables, strict=True):
+        if output is not None and table is not None and output.resolve() == table.resolve():
+            raise ValueError(f"--output and --{name} are both {output}. Give each its own file.")
 
     def tell(result: dict[str, Any]) -> None:
         try:
@@ -101,11 +103,14 @@ def _print_recalls(result: dict[str, Any]) -> None:
 
 
 def _print_precisions(result: dict[str, Any]) -> None:
+    if "num_key_frames" in result:
+        print(f"{result['num_key_frames']} key frames of the {result['split']} split")
     print(f"mAP at IoU 0.5  {result['mean_ap']:.2%}\n")
     width = max(map(len, ["action", *result["ap"]]))
     print(f"{'action':{width}}  average precision")
     for name, value in result["ap"].items():
         print(f"{name:{width}}  {'-' if value is None else f'{value:.2%}':>17}")
+    _print_broken(result)
 
 
 def _print_broken(result: dict[str, Any]) -> None:
@@ -127,5 +132,7 @@ COMMAND = Command(
     description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
     "classes. Probabilities are averaged over the views of a video. With --task retrieval, DATA are videos with "
     "`caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo, or as for `hf-video train --task "
-    "retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by video.",
+    "retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by video. With --task "
+    "action-detection, DATA are persons at key frames, as for `hf-video train --task action-detection`, or a file of "
+    "detections with --ground-truth: mean average precision at IoU 0.5.",
 )

@@ -26,8 +26,6 @@ import pyarrow as pa
 from hf_video.data.box_files import BoxTable, LabelledBoxes, read_boxes, read_exclusions, read_label_map
 from hf_video.settings import few
 
-from .inference_settings import EvaluateSettings
-
 # Decimals of a detection in a file.
 _DECIMALS = 5
 
@@ -123,25 +121,6 @@ def annotated_boxes(rows: datasets.Dataset) -> LabelledBoxes:
     videos, seconds, boxes, actions = zip(*labels, strict=True)
     return LabelledBoxes(
         videos, np.array(seconds, np.float64), np.array(boxes), np.array(actions), np.ones(len(labels))
-    )
-
-
-def evaluate_detections(settings: EvaluateSettings) -> dict[str, Any]:
-    """Measures detected actions, as `hf-video evaluate --task action-detection`.
-
-    Args:
-        settings: the file of detections and its ground truth, and what differs from the defaults.
-
-    Returns:
-        As [`frame_mean_ap`].
-
-    Raises:
-        ValueError, OSError: a setting or a file cannot be used.
-    """
-    if settings.ground_truth is None:
-        raise ValueError("--task action-detection measures a file of detections: give --ground-truth.")
-    return evaluate_detection_file(
-        settings.data, settings.ground_truth, label_map=settings.label_map, exclude=settings.exclude
     )
 
 

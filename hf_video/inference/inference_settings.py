@@ -263,6 +263,12 @@ class DetectionEvaluationSettings(DetectionDataSettings):
         "CSV",
         needs="task=action-detection",
     )
+    detections: str | None = setting(
+        None,
+        "Also write what the model detected in AVA's form to FILE, which must not exist.",
+        "FILE",
+        needs="task=action-detection",
+    )
 
 
 @dataclass(kw_only=True)
@@ -298,3 +304,5 @@ class EvaluateSettings(
             raise ValueError("the following arguments are required: --model")
         if self.model is not None and self.ground_truth is not None:
             raise ValueError("--ground-truth measures a file of detections, without a model: leave out one of them.")
+        if self.detections is not None and self.ground_truth is not None:
+            raise ValueError("--detections writes what a model detected: leave it out with --ground-truth.")

@@ -10,6 +10,7 @@ from hf_video.data.video_settings import (
     ClipAugmentationSettings,
     ClipMixingSettings,
     DatasetSettings,
+    DetectionDataSettings,
     LabelledVideosSettings,
     OnError,
     StreamSettings,
@@ -214,6 +215,7 @@ class TrainSettings(
     ClipAugmentationSettings,
     ClipMixingSettings,
     CaptionSettings,
+    DetectionDataSettings,
     DetectionSettings,
     ScratchSettings,
 ):
@@ -373,7 +375,7 @@ class DetectorSettings:
 
 @dataclass(kw_only=True)
 @with_defaults(num_train_epochs=20.0, per_device_eval_batch_size=None)
-class TrainDetectionSettings(RunSettings, DetectorSettings, DetectionTrainingSettings):
+class TrainDetectionSettings(RunSettings, DetectionDataSettings, DetectorSettings, DetectionTrainingSettings):
     """Settings of `hf_video.training.train_detection`, and of `hf-video train --task action-detection`."""
 
     # The whole model is trained, and losses are those of the detector.
@@ -381,9 +383,9 @@ class TrainDetectionSettings(RunSettings, DetectorSettings, DetectionTrainingSet
 
 
 # For each other task of `train` its settings, and those which `train` has for it alone.
-TASKS: dict[str, tuple[type[Settings], type]] = {
-    "retrieval": (TrainRetrievalSettings, CaptionSettings),
-    "action-detection": (TrainDetectionSettings, DetectionSettings),
+TASKS: dict[str, tuple[type[Settings], tuple[type, ...]]] = {
+    "retrieval": (TrainRetrievalSettings, (CaptionSettings,)),
+    "action-detection": (TrainDetectionSettings, (DetectionDataSettings, DetectionSettings)),
 }
 
 
@@ -397,8 +399,9 @@ def settings_of_task(settings: TrainSettings) -> Any:
     kind = TASKS[settings.task][0] if settings.task in TASKS else TrainSettings
     others = {
         each.name: f"without --task {task}"
-        for task, (_, group) in TASKS.items()
+        for task, (_, groups) in TASKS.items()
         if task != settings.task
+        for group in groups
         for each in fields(group)
     }
     for name in given:

@@ -342,13 +342,8 @@ class RetrievalTrainingSettings(CaptionSettings, FineTuningSettings):
 
 @dataclass
 class DetectionSettings:
-    """Training on persons and actions, with --task action-detection"""
+    """Persons and their actions, with --task action-detection"""
 
-    label_map: str | None = setting(None, "Names of the actions by their ids, in AVA's form.", "PBTXT")
-    exclude: str | None = setting(None, "Key frames to leave out: rows of video,second.", "CSV")
-    first_second: NotNegative[float] = setting(
-        0.0, "The second of the annotations at which the files begin; 900 for AVA's."
-    )
     scales: list[float] = setting([1.0, 1.25], "Factors of the shorter side of training clips, drawn anew each time.")
     flip_prob: Share[float] = setting(
         0.5, "Share of training clips that are mirrored, unless an action names a direction."
