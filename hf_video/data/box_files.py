@@ -8,8 +8,7 @@ annotations, the number of a person, in detections a score. A file with names of
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from csv import writer as csv_writer
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ class LabelledBoxes(NamedTuple):
     Boxes of key frames, each with one action; a person with several actions has as many rows.
 
     Attributes:
-        video: (n,) text, the name of the video.
+        video: (n,) text, the name of the video: a list or an array.
         second: (n,) float64, the time of the key frame in seconds.
         boxes: (n, 4) float64, left, top, right and bottom.
         action: (n,) int64, the number of the class; -1 for one that does not count, or none.
@@ -46,6 +45,12 @@ class LabelledBoxes(NamedTuple):
     boxes: np.ndarray
     action: np.ndarray
     score: np.ndarray
+
+    def names(self) -> pa.Array:
+        """The names of the videos as one array."""
+        if isinstance(self.video, pa.ChunkedArray):
+            return self.video.combine_chunks()
+        return self.video if isinstance(self.video, pa.Array) else pa.array(self.video, pa.string())
 
 
 def read_label_map(path: str | os.PathLike) -> dict[int, str]:
@@ -109,7 +114,9 @@ class BoxTable:
         self.path = path
         with open(path, encoding="utf-8-sig", errors="replace") as file:
             first = [cell.strip() for cell in file.readline().split(",")]
-        self.has_names = "video" in first
+        if first == [""]:
+            raise ValueError(f"{path} is empty. {_EXPECTED}")
+        self.has_names = {"video", "second"} <= set(first)
         names = first if self.has_names else [*_COLUMNS, "last"][: len(first)]
         if missing := [name for name in _COLUMNS if name not in names]:
             raise ValueError(f"The first line of {path} is {','.join(first)!r}, without {missing[0]}. {_EXPECTED}")
@@ -174,14 +181,28 @@ def write_boxes(path: str | os.PathLike, boxes: LabelledBoxes, actions: Sequence
         boxes: The rows.
         actions: What stands for each class in the file: its id or its name.
     """
+    times = [f"{second:04.0f}" if second.is_integer() else repr(second) for second in boxes.second.tolist()]
+    cells = [
+        _quoted(boxes.names()),
+        pa.array(times, pa.string()),
+        *(_decimals(column) for column in boxes.boxes.T),
+        _quoted(pa.array(map(str, actions), pa.string())).take(pa.array(boxes.action)),
+        _decimals(boxes.score),
+    ]
+    rows = pc.binary_join_element_wise(*cells, ",")
     with replacing_file(path) as unfinished, open(unfinished, "w", encoding="utf-8", newline="") as file:
-        csv_writer(file, lineterminator="\n").writerows(_written(boxes, actions))
+        file.writelines(f"{row}\n" for row in rows.to_pylist())
 
 
-def _written(boxes: LabelledBoxes, actions: Sequence[str | int]) -> Iterator[list[Any]]:
-    for video, second, box, action, score in zip(*boxes, strict=True):
-        time = f"{second:04.0f}" if second == int(second) else repr(float(second))
-        yield [video, time, *(f"{value:.5f}" for value in box), actions[action], f"{score:.5f}"]
+def _decimals(values: np.ndarray) -> pa.Array:
+    """Numbers as texts with five decimals."""
+    return pa.array(values.round(5)).cast(pa.decimal128(20, 5)).cast(pa.string())
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """Texts as CSV writes them."""
+    quoted = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
+    return pc.if_else(pc.match_substring_regex(texts, '[",\r\n]'), quoted, texts)
 
 
 def _number(text: str) -> float:

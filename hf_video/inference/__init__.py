@@ -9,6 +9,7 @@ _PUBLIC_NAMES = {
     "Clip": ".explanation",
     "detected_boxes": ".detection_evaluation",
     "evaluate_detection_file": ".detection_evaluation",
+    "evaluate_detections": ".detection_evaluation",
     "evaluate_retrieval": ".retrieval",
     "evaluate_segments": ".segment_evaluation",
     "EvaluateSettings": ".inference_settings",

@@ -26,6 +26,8 @@ import pyarrow as pa
 from hf_video.data.box_files import BoxTable, LabelledBoxes, read_boxes, read_exclusions, read_label_map
 from hf_video.settings import few
 
+from .inference_settings import EvaluateSettings
+
 # Decimals of a detection in a file.
 _DECIMALS = 5
 
@@ -124,6 +126,25 @@ def annotated_boxes(rows: datasets.Dataset) -> LabelledBoxes:
     )
 
 
+def evaluate_detections(settings: EvaluateSettings) -> dict[str, Any]:
+    """Measures detected actions, as `hf-video evaluate --task action-detection`.
+
+    Args:
+        settings: the file of detections and its ground truth, and what differs from the defaults.
+
+    Returns:
+        As [`frame_mean_ap`].
+
+    Raises:
+        ValueError, OSError: a setting or a file cannot be used.
+    """
+    if settings.ground_truth is None:
+        raise ValueError("--task action-detection measures a file of detections: give --ground-truth.")
+    return evaluate_detection_file(
+        settings.data, settings.ground_truth, label_map=settings.label_map, exclude=settings.exclude
+    )
+
+
 def evaluate_detection_file(
     detections: str | os.PathLike,
     ground_truth: str | os.PathLike,
@@ -166,18 +187,12 @@ def evaluate_detection_file(
 
 
 def _rows(boxes: LabelledBoxes, kept: np.ndarray) -> LabelledBoxes:
-    videos = _texts(boxes.video).filter(pa.array(kept))
-    return LabelledBoxes(videos, *(column[kept] for column in boxes[1:]))
-
-
-def _texts(values: Any) -> pa.Array:
-    values = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, pa.string())
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return LabelledBoxes(boxes.names().filter(pa.array(kept)), *(column[kept] for column in boxes[1:]))
 
 
 def _frame_numbers(*tables: LabelledBoxes) -> list[np.ndarray]:
     """For each table the numbers of the key frames of its rows, which count in the order of their first rows."""
-    videos = pa.concat_arrays([_texts(each.video) for each in tables]).dictionary_encode().indices.to_numpy()
+    videos = pa.concat_arrays([each.names() for each in tables]).dictionary_encode().indices.to_numpy()
     seconds = pa.array(np.concatenate([each.second for each in tables])).dictionary_encode()
     keys = videos.astype(np.int64) * len(seconds.dictionary) + seconds.indices.to_numpy()
     numbers = pa.array(keys).dictionary_encode().indices.to_numpy()
