@@ -4,8 +4,8 @@ Time and memory of STMixer's head beside those of its backbone, at the released 
 The clip has 16 frames of 256 x 352 pixels, the backbone is ViT-B, and the head has 100 queries and 6 decoder layers;
 weights are random. `backbone` and `detector` are measured forward, and forward and backward, each in a process of its
 own: the seconds of a first run, and the peak of memory on top of the weights: activations, and gradients of the
-weights. `parts` times what the head consists of, after a run that is not counted: the lateral branches, and the decoder
-layers, of which sampling and mixing are timed once more by themselves. All of it takes about five minutes.
+weights. `parts` times what the head consists of, after a run that is not counted: the lateral branches, and the
+decoder layers, of which sampling and mixing are timed once more by themselves. All of it takes about five minutes.
 
     python benchmarks/stmixer.py [--measure backbone detector parts] [--threads 2] [--smoke]
 """
