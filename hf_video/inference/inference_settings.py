@@ -274,7 +274,11 @@ class DetectionEvaluationSettings(DetectionDataSettings):
 @dataclass(kw_only=True)
 @with_defaults(model={"default": None}, **dict.fromkeys(_OF_CLASSES, {"needs": "task=classification"}))
 class EvaluateSettings(
-    *(ReadingSettings, DatasetSettings, ClassificationSettings, RetrievalSettings, DetectionEvaluationSettings),
+    ReadingSettings,
+    DatasetSettings,
+    ClassificationSettings,
+    RetrievalSettings,
+    DetectionEvaluationSettings,
     Settings,
 ):
     """Output"""

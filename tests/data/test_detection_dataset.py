@@ -131,3 +131,13 @@ def test_a_key_frame_beyond_the_end_is_an_unreadable_video(folder, processor, tm
     skipping = DetectionDataset(rows, processor, training=True, on_error="skip")
     assert skipping[3] is None and skipping.broken_videos() == [str(folder / "b.mp4")]
     assert DetectionDataset(rows, processor, training=True, on_error="replace")[3] is not None
+
+
+def test_broken_videos_are_left_out_of_an_evaluation(folder, processor, tmp_path):
+    (tmp_path / "c.mp4").write_bytes(b"no video")
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path / name).symlink_to(folder / name)
+    write_annotations(tmp_path, train=OWN + "c.mp4,0,0,0,1,1,walk,1\n")
+    rows = load_detections(tmp_path)["train"]
+    clips = DetectionDataset(rows, processor, training=False, on_error="skip").drop_broken()
+    assert len(rows) == 4 and len(clips) == 3 and clips.broken_videos() == [str(tmp_path / "c.mp4")]

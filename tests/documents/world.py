@@ -28,8 +28,8 @@ from ..inference.search_models import save_dual_encoder
 from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from ..models.memory_bank_qformer.tokenizers_testing import word_tokenizer
 from ..models.memory_bank_qformer.watching_testing import IMAGE_SIZE, tiny_pair
+from ..models.stmixer.detector import write_detector
 from ..models.video_text.retrieval_model import write_retrieval_model
-from ..training.detection_testing import make_detector, make_processor
 from ..video_files import encode_video, make_frames
 from .blocks import ROOT
 
@@ -105,8 +105,7 @@ def _make_models(folder: Path) -> None:
     tiny_model(vision_config=vision).save_pretrained(folder / "my_qformer")
     with tempfile.TemporaryDirectory() as converted, contextlib.redirect_stdout(sys.stderr):
         shutil.copytree(write_retrieval_model(Path(converted)), folder / "my_video_text")
-    for each in (make_detector(), make_processor()):
-        each.save_pretrained(folder / "my_detector")
+        shutil.copytree(write_detector(Path(converted)), folder / "my_detector")
     for each in tiny_pair(memory_bank_length=20, max_num_frames=200):
         each.save_pretrained(folder / "my_blip")
 
