@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from hf_video.data.box_files import BoxTable, LabelledBoxes, read_boxes, read_exclusions, read_label_map
+from hf_video.data.places import without_suffix
 from hf_video.settings import few
 
 # Decimals of a detection in a file.
@@ -131,7 +132,8 @@ def evaluate_detection_file(
     label_map: str | os.PathLike | None = None,
     exclude: str | os.PathLike | None = None,
 ) -> dict[str, Any]:
-    """Measures a file of detections, as `hf-video evaluate DETECTIONS.csv --task action-detection`.
+    """Measures a file of detections, as `hf-video evaluate DETECTIONS.csv --task action-detection`. Videos are named
+    with or without their suffix.
 
     Args:
         detections: A CSV file in AVA's form: video, second, left, top, right, bottom, action id, score.
@@ -154,15 +156,21 @@ def evaluate_detection_file(
         numbers = {str(each): number for number, each in enumerate(labels)} | {
             name: number for number, name in enumerate(names)
         }
-    found = read_boxes(detections, numbers, scored=True)
-    true = read_boxes(ground_truth, numbers)
+    found = _without_suffixes(read_boxes(detections, numbers, scored=True))
+    true = _without_suffixes(read_boxes(ground_truth, numbers))
     for path, boxes in {detections: found, ground_truth: true}.items():
         if (boxes.action < 0).all():
             raise ValueError(f"No row of {path} has one of the {len(names)} actions: {few(map(repr, names))}.")
     if exclude is not None:
-        excluded = read_exclusions(exclude)
+        excluded = {(without_suffix(video), second) for video, second in read_exclusions(exclude)}
         found, true = without_frames(found, excluded), without_frames(true, excluded)
     return frame_mean_ap(found, true, names)
+
+
+def _without_suffixes(boxes: LabelledBoxes) -> LabelledBoxes:
+    videos = boxes.video.combine_chunks().dictionary_encode()
+    names = pa.array([without_suffix(name) for name in videos.dictionary.to_pylist()], pa.string())
+    return boxes._replace(video=names.take(videos.indices))
 
 
 def _rows(boxes: LabelledBoxes, kept: np.ndarray) -> LabelledBoxes:

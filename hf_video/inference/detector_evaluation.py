@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from hf_video.data import DetectionCollator, DetectionDataset, ReadAheadLoader, load_detections
 from hf_video.data.box_files import read_label_map, write_boxes
 from hf_video.data.detections import action_names
+from hf_video.data.places import without_suffix
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
@@ -108,7 +109,17 @@ def evaluate_detections(settings: EvaluateSettings) -> dict[str, Any]:
     rows = splits[split].select(measured)
     if settings.detections is not None:
         seconds = [second + settings.first_second for second in rows["second"]]
-        frames = zip((Path(video).stem for video in rows["video"]), seconds, strict=True)
+        frames = zip(_names_of_videos(rows["video"][:], settings), seconds, strict=True)
         write_boxes(settings.detections, detected_boxes(persons, frames), list(labels or classes))
     result = {"model": settings.model, "data": settings.data, "split": split, "num_key_frames": len(rows)}
     return result | measure_persons(persons, rows, classes) | ({"broken_videos": broken} if broken else {})
+
+
+def _names_of_videos(videos: list[str], settings: EvaluateSettings) -> list[str]:
+    """The names of videos in AVA's form: as in the annotations, without suffix."""
+    data = Path(settings.data).expanduser().absolute()
+    root = data if data.is_dir() else data.parent
+    if settings.video_root is not None:
+        root = Path(settings.video_root).expanduser().absolute()
+    paths = (Path(video) for video in videos)
+    return [without_suffix(str(path.relative_to(root) if path.is_relative_to(root) else path)) for path in paths]

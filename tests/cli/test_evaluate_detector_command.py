@@ -44,9 +44,8 @@ def test_a_model_and_its_file_of_detections_have_the_same_figures(folder, detect
     result = json.loads(printed.out)
     assert (result["split"], result["num_key_frames"]) == ("test", 3) and list(result["ap"]) == NAMES
     assert 0 < result["mean_ap"] <= 1
-    videos = OWN.replace("a.mp4", "a").replace("b.mp4", "b")
-    truth = write_annotations(tmp_path, truth=videos) / "truth.csv"
-    code, printed = evaluate(capsys, file, "--ground-truth", truth, "--json")
+    assert {line.split(",")[0] for line in file.read_text().splitlines()} == {"a", "b"}
+    code, printed = evaluate(capsys, file, "--ground-truth", folder / "test.csv", "--json")
     assert code == 0 and json.loads(printed.out)["ap"] == pytest.approx(result["ap"], abs=1e-9)
     code, printed = evaluate(capsys, folder, *options)
     assert code == 0 and "3 key frames of the test split" in printed.out
