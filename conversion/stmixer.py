@@ -10,13 +10,15 @@ loaded where.
 import argparse
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from hf_video.data.box_files import read_label_map
 from hf_video.models.stmixer import STMixerConfig, STMixerForActionDetection
 from hf_video.models.videovit import VideoViTBackbone, VideoViTConfig
-from hf_video.processing import VideoClipProcessor
+from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
 
 from .helpers.checkpoint import (
     ConversionError,
@@ -140,9 +142,14 @@ def convert(arguments: argparse.Namespace) -> Converted:
     weights = strip_prefixes(weights, ("_orig_mod.", "module."))
     if arguments.task == DETECTION:
         sections = {} if arguments.original_config is None else read_json(arguments.original_config)
-        model = STMixerForActionDetection(detector_config(sections, weights))
-        load_converted(model, apply_rules(weights, detector_rules(model.config)))
-        return model, make_processor(model.config.backbone_config)
+        config = detector_config(sections, weights)
+        if arguments.label_map is not None:
+            name_actions(config, arguments.label_map)
+        model = STMixerForActionDetection(config)
+        load_converted(model, apply_rules(weights, detector_rules(config)))
+        return model, VideoDetectionProcessor(num_frames=config.backbone_config.num_frames)
+    if arguments.label_map is not None:
+        raise ConversionError(f"--label-map names actions, which a backbone has not: pass `--task {DETECTION}`.")
     weights = select_part(weights, "backbone.", "a backbone has no place for the parts of a detector after it")
     if "encoder.patch_embed.proj.weight" in weights:
         raise ConversionError(
@@ -208,6 +215,17 @@ def detector_config(sections: dict[str, Any], weights: dict[str, torch.Tensor]) 
         match_weights={"class": head["OBJECT_WEIGHT"], "bbox": head["L1_WEIGHT"], "giou": head["GIOU_WEIGHT"]},
         background_weight=head["BACKGROUND_WEIGHT"],
     )
+
+
+def name_actions(config: STMixerConfig, path: Path) -> None:
+    """Write the names of a label map into the configuration. The others keep their `LABEL_i`."""
+    names = read_label_map(path)
+    if beyond := [number for number in names if not 1 <= number <= config.num_labels]:
+        raise ConversionError(
+            f"{path} names the actions {preview(beyond)}, but the detector has the actions 1 to {config.num_labels}."
+        )
+    config.id2label |= {number - 1: name for number, name in names.items()}
+    config.label2id = {name: number for number, name in config.id2label.items()}
 
 
 def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -322,6 +340,12 @@ def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__)
     parser.add_argument(
         "--task", choices=(DETECTION,), help="make the whole detector of the checkpoint (default: its backbone)"
+    )
+    parser.add_argument(
+        "--label-map",
+        type=Path,
+        metavar="FILE.pbtxt",
+        help="names of the detector's actions by their ids from 1 on, as AVA has them (default: LABEL_0, ...)",
     )
     run(parser, argv, convert, raises_errors)
 

@@ -79,7 +79,10 @@ FAMILIES = {
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
         (f"{_VIDEO_TEXT}.processing_video_text", "VideoTextDualEncoderProcessor", "AutoProcessor"),
     ),
-    "STMixerConfig": ((f"{_STMIXER}.modeling_stmixer", "STMixerForActionDetection", "AutoModelForObjectDetection"),),
+    "STMixerConfig": (
+        (f"{_STMIXER}.modeling_stmixer", "STMixerForActionDetection", "AutoModelForObjectDetection"),
+        (".processing.video_processing_detection", "VideoDetectionProcessor", "AutoVideoProcessor"),
+    ),
 }
 
 CLASSES = tuple(Registration(*row, config) for config, rows in FAMILIES.items() for row in rows)

@@ -4,8 +4,12 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "annotated_boxes": ".detection_evaluation",
     "CaptionedVideos": ".retrieval",
     "Clip": ".explanation",
+    "detected_boxes": ".detection_evaluation",
+    "evaluate_detection_file": ".detection_evaluation",
+    "evaluate_detections": ".detector_evaluation",
     "evaluate_retrieval": ".retrieval",
     "evaluate_segments": ".segment_evaluation",
     "EvaluateSettings": ".inference_settings",
@@ -13,6 +17,7 @@ _PUBLIC_NAMES = {
     "extract_window_features": ".features",
     "ExtractSettings": ".inference_settings",
     "find_segments": ".segments",
+    "frame_mean_ap": ".detection_evaluation",
     "frame_shares": ".explanation",
     "group_captions": ".retrieval",
     "Hit": ".video_search",

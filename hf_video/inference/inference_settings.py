@@ -8,6 +8,7 @@ from annotated_types import Le
 from hf_video.data.video_settings import (
     READING_THREADS,
     DatasetSettings,
+    DetectionDataSettings,
     LabelledVideosSettings,
     ReadingThreads,
     VideoRootSettings,
@@ -252,13 +253,40 @@ _OF_CLASSES = ("config", "revision", "train_split", "validation_split", "num_cli
 
 
 @dataclass(kw_only=True)
-@with_defaults(**dict.fromkeys(_OF_CLASSES, {"needs": "task=classification"}))
-class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings, RetrievalSettings, Settings):
+@with_defaults(**dict.fromkeys(("label_map", "exclude", "first_second"), {"needs": "task=action-detection"}))
+class DetectionEvaluationSettings(DetectionDataSettings):
+    """Persons and their actions, with --task action-detection"""
+
+    ground_truth: str | None = setting(
+        None,
+        "Annotations, in AVA's form or with names of columns; DATA is then a file of detections, without a model.",
+        "CSV",
+        needs="task=action-detection",
+    )
+    detections: str | None = setting(
+        None,
+        "Also write what the model detected in AVA's form to FILE, which must not exist.",
+        "FILE",
+        needs="task=action-detection",
+    )
+
+
+@dataclass(kw_only=True)
+@with_defaults(model={"default": None}, **dict.fromkeys(_OF_CLASSES, {"needs": "task=classification"}))
+class EvaluateSettings(
+    ReadingSettings,
+    DatasetSettings,
+    ClassificationSettings,
+    RetrievalSettings,
+    DetectionEvaluationSettings,
+    Settings,
+):
     """Output"""
 
-    task: Literal["classification", "retrieval"] = setting(
+    task: Literal["classification", "retrieval", "action-detection"] = setting(
         "classification",
-        "What is measured: the classes of videos; or search among videos by text, and among texts by video.",
+        "What is measured: the classes of videos; search among videos by text, and among texts by video; or persons "
+        "and their actions at key frames.",
     )
     split: str | None = setting(
         None,
@@ -276,3 +304,9 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
     def __post_init__(self) -> None:
         super().__post_init__()
         check_values(self, type(self))
+        if self.model is None and self.ground_truth is None:
+            raise ValueError("the following arguments are required: --model")
+        if self.model is not None and self.ground_truth is not None:
+            raise ValueError("--ground-truth measures a file of detections, without a model: leave out one of them.")
+        if self.detections is not None and self.ground_truth is not None:
+            raise ValueError("--detections writes what a model detected: leave it out with --ground-truth.")

@@ -166,6 +166,16 @@ FIGURES = {
         r"waiting for data, two workers: \d+\.\d%",
     ],
     "triton_assembly.py": [r"scan_forward_kernel .* registers \d+, .* instructions +\d+\.\d"],
+    "stmixer.py": [
+        *(
+            rf"{part}: forward \d+\.\d\d s and -?\d+\.\d\d GiB, forward and backward \d+\.\d\d s and -?\d+\.\d\d GiB"
+            for part in ("backbone", "detector")
+        ),
+        *(
+            rf"{part}: forward \d+\.\d\d s, forward and backward \d+\.\d\d s; \d+ % and \d+ % of the decoder layers"
+            for part in ("sampling", "mixing")
+        ),
+    ],
     "video_text.py": [
         r"2 steps of 64 videos in \d+\.\d minutes",
         *(

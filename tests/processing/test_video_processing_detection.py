@@ -3,11 +3,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from transformers import AutoVideoProcessor
 
+from hf_video import STMixerConfig
 from hf_video.processing import VideoDetectionProcessor
 
-from ..goldens import FIXTURES, load_golden
+from ..goldens import load_golden
 
 
 def outputs_of(logits, action_logits, boxes):
@@ -52,19 +53,18 @@ def test_times_of_a_clip_are_those_of_the_original_frames():
 
 
 @pytest.mark.parametrize("precision", ["", "float64."])
-@pytest.mark.parametrize("case", ["inference", "padded"])
-def test_returns_persons_as_the_original(case, precision):
-    golden = load_file(FIXTURES / "stmixer" / "post_processing.safetensors")
-    outputs = outputs_of(*(golden[f"{case}.{precision}{name}"] for name in ("class_logits", "action_logits", "boxes")))
-    sizes = golden[f"{case}.whwh"][:, [1, 0]]
+@pytest.mark.parametrize(("case", "last_stage"), [("detector_inference", 2), ("detector_padded", 1)])
+def test_returns_persons_as_the_original(case, last_stage, precision):
+    golden = load_golden("stmixer", case)
+    names = ("class_logits", "action_logits", "boxes")
+    outputs = outputs_of(*(golden.expected[f"{precision}stage.{last_stage}.{name}"] for name in names))
     persons = VideoDetectionProcessor().post_process_action_detection(
-        outputs, threshold=0.6, original_sizes=sizes, original=True
+        outputs, threshold=0.6, original_sizes=golden.inputs["whwh"][:, [1, 0]], original=True
     )
-    names = {"boxes": "boxes", "scores": "person_scores", "action_scores": "action_scores"}
     tolerance = 1e-9 if precision else 2e-6
     for clip, person in enumerate(persons):
-        for ours, original in names.items():
-            expected = golden[f"{case}.{precision}post.{clip}.{original}"]
+        for ours, theirs in {"boxes": "boxes", "scores": "person_scores", "action_scores": "action_scores"}.items():
+            expected = golden.expected[f"{precision}post.{clip}.{theirs}"]
             torch.testing.assert_close(person[ours], expected, atol=tolerance, rtol=0)
 
 
@@ -159,7 +159,9 @@ def test_tells_which_size_is_missing(options, message):
 
 
 def test_is_saved_and_loaded(tmp_path):
+    STMixerConfig().save_pretrained(tmp_path)
     VideoDetectionProcessor(num_frames=8, frame_sampling_rate=2, pad_size_divisor=16).save_pretrained(tmp_path)
-    loaded = VideoDetectionProcessor.from_pretrained(tmp_path)
+    loaded = AutoVideoProcessor.from_pretrained(tmp_path)
+    assert isinstance(loaded, VideoDetectionProcessor)
     assert (loaded.num_frames, loaded.frame_sampling_rate, loaded.pad_size_divisor) == (8, 2, 16)
     assert loaded.size == {"shortest_edge": 256}

@@ -106,7 +106,7 @@ def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys)
     ("more", "sentence"),
     [
         (["--num-clips", "2"], "--num-clips has no effect with --task retrieval"),
-        (["--task", "classification", "--max-length", "9"], "max_length has no effect without --task retrieval"),
+        (["--task", "classification", "--max-length", "9"], "--max-length has no effect without --task retrieval"),
         (["--vtc-weight", "-1"], "--vtc-weight is -1"),
     ],
 )

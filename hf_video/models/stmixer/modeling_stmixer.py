@@ -1,5 +1,6 @@
 """PyTorch STMixer: a detector of people and their actions, which samples the feature maps of a video backbone."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class STMixerForActionDetectionOutput(ModelOutput):
             Left, top, right and bottom in pixels of the input. They may be outside of it.
         auxiliary_outputs (`list[dict[str, torch.FloatTensor]]`):
             `logits`, `action_logits` and `pred_boxes` of the decoder layers before the last, the first layer first.
+        hidden_states, attentions (`tuple[torch.FloatTensor]`, *optional*):
+            Those of the backbone.
     """
 
     loss: torch.Tensor | None = None
@@ -55,6 +58,8 @@ class STMixerForActionDetectionOutput(ModelOutput):
     action_logits: torch.Tensor | None = None
     pred_boxes: torch.Tensor | None = None
     auxiliary_outputs: list[dict[str, torch.Tensor]] | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
 
 
 def initial_boxes(sizes: torch.Tensor) -> torch.Tensor:
@@ -128,33 +133,65 @@ def level_weights(levels: torch.Tensor, num_levels: int) -> torch.Tensor:
     return (-(distances**2) / LEVEL_VARIANCE).softmax(dim=-1)
 
 
-def sample_features(
-    feature_maps: Sequence[torch.Tensor], points: torch.Tensor, strides: Sequence[float]
-) -> torch.Tensor:
+def make_table(feature_maps: Sequence[torch.Tensor], num_groups: int, dtype: torch.dtype) -> torch.Tensor:
     """
-    Features at points of each frame, interpolated in space and between the maps. Outside of a map there are zeros.
+    The features as rows of a table.
 
     Args:
-        feature_maps: each `(batch_size, hidden_size, t, h, w)`. A group reads its own part of the channels.
-        points: `(batch_size, num_queries, num_groups, num_points, 3)`: x and y in pixels, and levels.
-        strides: pixels from one position of a map to the next, for each map.
+        feature_maps: each `(batch_size, hidden_size, t, h, w)`. A group has its own part of the channels.
+        num_groups: number of groups.
+        dtype: of the table.
 
     Returns:
-        `(batch_size, num_queries, num_groups, t, num_points, hidden_size / num_groups)`, in the dtype of `points`.
+        `(batch_size * num_groups * positions, t, hidden_size / num_groups)`: a row has the features of a group at a
+        position, in all frames. Positions are those of the first map, row by row, then those of the next ones.
     """
-    num_groups, num_frames = points.shape[2], feature_maps[0].shape[2]
-    points = points.transpose(1, 2)
-    weights = level_weights(points[..., 2], len(feature_maps))
-    sampled = points.new_zeros(())
-    for feature_map, stride, weight in zip(feature_maps, strides, weights.unbind(-1), strict=True):
-        height, width = feature_map.shape[-2:]
-        positions = points[..., :2] / (points.new_tensor([width, height]) * stride) * 2 - 1
-        # Groups are a part of the batch, and frames are channels: the points are the same in all of them.
-        grouped = feature_map.to(points.dtype).unflatten(1, (num_groups, -1)).flatten(0, 1).flatten(1, 2)
-        found = F.grid_sample(grouped, positions.flatten(0, 1), align_corners=False)
-        sampled = sampled + found * weight.flatten(0, 1)[:, None]
-    sampled = sampled.unflatten(0, (-1, num_groups)).unflatten(2, (-1, num_frames))
-    return sampled.permute(0, 4, 1, 3, 5, 2)
+    groups = [feature_map.to(dtype).unflatten(1, (num_groups, -1)).flatten(4) for feature_map in feature_maps]
+    return torch.cat([group.permute(0, 1, 4, 3, 2) for group in groups], dim=2).flatten(0, 2)
+
+
+def find_samples(
+    points: torch.Tensor, sizes: Sequence[Sequence[int]], strides: Sequence[float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    What a point reads: the four nearest positions of each map, weighted by their distances in space (bilinearly, with
+    zeros outside of the map) and that of the map's level.
+
+    Args:
+        points: `(batch_size, num_queries, num_groups, num_points, 3)`: x and y in pixels, and levels.
+        sizes: height and width of each map.
+        strides: pixels from one position to the next, of each map.
+
+    Returns:
+        Rows in the table of [`make_table`], int64, and their weights, both `(batch_size, num_queries, num_groups,
+        num_points, 4 * num_maps)`.
+    """
+    batch_size, num_groups = points.shape[0], points.shape[2]
+    # x and y in positions of each map, whose first pixel's centre is at 0: (..., num_maps, 2).
+    places = points[..., None, :2] / points.new_tensor(strides)[:, None] - 0.5
+    low = places.detach().floor()
+    corners = torch.stack([low, low + 1], dim=-1)
+    weights = torch.stack([low + 1 - places, places - low], dim=-1)
+    ends = points.new_tensor([[width - 1, height - 1] for height, width in sizes])[..., None]
+    weights = weights * ((corners >= 0) & (corners <= ends))
+    x, y = corners.clamp(min=0).minimum(ends).long().unbind(-2)
+
+    counts = [height * width for height, width in sizes]
+    starts = torch.tensor([0, *itertools.accumulate(counts)], device=points.device)
+    widths = torch.tensor([width for _, width in sizes], device=points.device)
+    rows = starts[:-1, None, None] + y[..., :, None] * widths[:, None, None] + x[..., None, :]
+    groups = torch.arange(batch_size * num_groups, device=points.device).view(batch_size, 1, num_groups, 1, 1)
+    weights = weights[..., 1, :, None] * weights[..., 0, None, :]
+    weights = weights * level_weights(points[..., 2], len(counts))[..., None, None]
+    return groups * starts[-1] + rows.flatten(-3), weights.flatten(-3)
+
+
+def read_table(table: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Weighted sums `(..., t, channels)` of rows `(..., n)` of a table `(num_rows, t, channels)`."""
+    sums = F.embedding_bag(
+        rows.flatten(0, -2), table.flatten(1), per_sample_weights=weights.flatten(0, -2), mode="sum"
+    )
+    return sums.view(*rows.shape[:-1], *table.shape[1:])
 
 
 class STMixerChannelNorm(nn.LayerNorm):
@@ -287,7 +324,8 @@ class STMixerLayer(GradientCheckpointingLayer):
         super().__init__()
         self.strides, self.num_groups = config.strides, config.num_groups
         size = config.hidden_size
-        self.iof_tau = nn.Parameter(torch.empty(config.num_attention_heads))
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        self.iof_tau = nn.Parameter(torch.empty(config.num_attention_heads, dtype=dtype))
         self.spatial = STMixerBranch(config, config.num_spatial_points)
         self.temporal = STMixerBranch(config, config.num_temporal_points)
         self.offset_generator = nn.Linear(size, config.num_groups * config.num_spatial_points * 3)
@@ -300,13 +338,16 @@ class STMixerLayer(GradientCheckpointingLayer):
         xyzr: torch.Tensor,
         spatial_queries: torch.Tensor,
         temporal_queries: torch.Tensor,
-        *feature_maps: torch.Tensor,
+        table: torch.Tensor,
+        mean_table: torch.Tensor,
+        sizes: Sequence[Sequence[int]],
     ) -> tuple[torch.Tensor, ...]:
         """
         Args:
             xyzr: `(batch_size, num_queries, 4)`, boxes, float32 at least.
             spatial_queries, temporal_queries: `(batch_size, num_queries, hidden_size)`.
-            feature_maps: each `(batch_size, hidden_size, t, h, w)`.
+            table, mean_table: features of all frames, see [`make_table`], and their mean over the frames.
+            sizes: height and width of each feature map.
 
         Returns:
             Boxes and queries for the next layer, logits `(batch_size, num_queries, 2)` of persons, and
@@ -320,10 +361,13 @@ class STMixerLayer(GradientCheckpointingLayer):
         temporal_queries = self.temporal.attend(temporal_queries + embedding, bias)
 
         offsets = self.offset_generator(spatial_queries).to(xyzr.dtype).unflatten(-1, (self.num_groups, -1, 3))
-        sampled = sample_features(feature_maps, sample_points(offsets, xyzr), self.strides)
-        sampled = sampled.to(spatial_queries.dtype)
-        spatial_queries = self.spatial.mix(spatial_queries, sampled.mean(dim=3))
-        temporal_queries = self.temporal.mix(temporal_queries, sampled.mean(dim=4))
+        rows, weights = find_samples(sample_points(offsets, xyzr), sizes, self.strides)
+        # Sampling is linear, so the means over frames and over points are sampled, never each frame at each point.
+        of_points = read_table(mean_table, rows, weights).squeeze(-2).to(spatial_queries.dtype)
+        num_points = rows.shape[3]
+        of_frames = read_table(table, rows.flatten(3), weights.flatten(3) / num_points).to(spatial_queries.dtype)
+        spatial_queries = self.spatial.mix(spatial_queries, of_points)
+        temporal_queries = self.temporal.mix(temporal_queries, of_frames)
 
         xyzr = refine_boxes(xyzr, self.box_head(spatial_queries).to(xyzr.dtype))
         action_logits = self.action_head(torch.cat([spatial_queries, temporal_queries], dim=-1))
@@ -350,22 +394,28 @@ class STMixerPreTrainedModel(PreTrainedModel):
         """The original's: PyTorch's defaults, and in the decoder layers Glorot's matrices, with exceptions."""
         if isinstance(module, (nn.Linear, nn.Conv3d, nn.ConvTranspose3d, nn.LayerNorm, nn.Embedding)):
             module.reset_parameters()
-        if isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-        elif isinstance(module, STMixerAttention):
-            init.zeros_(module.qkv.bias)
-            init.zeros_(module.o_proj.bias)
-        elif isinstance(module, STMixerAdaptiveMixing):
-            init.zeros_(module.parameter_generator.weight)
-        elif isinstance(module, STMixerLayer):
+        if isinstance(module, STMixerLayer):
             init.uniform_(module.iof_tau, 0.0, 4.0)
-            init.zeros_(module.offset_generator.weight)
-            bias = torch.rand(module.offset_generator.out_features // 3, 3) - 0.5
-            bias[:, 2] = 0
-            init.copy_(module.offset_generator.bias, bias.flatten())
-            init.zeros_(module.box_head.output.weight)
-            init.zeros_(module.box_head.output.bias)
-            init.constant_(module.action_head.output.bias, -math.log(1 / ACTION_PRIOR - 1))
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            for layer in self.layers:
+                self._init_exception(module, layer)
+
+    def _init_exception(self, module: nn.Linear, layer: "STMixerLayer") -> None:
+        branches = (layer.spatial, layer.temporal)
+        if module is layer.action_head.output:
+            init.constant_(module.bias, -math.log(1 / ACTION_PRIOR - 1))
+        elif module is layer.box_head.output:
+            init.zeros_(module.weight)
+            init.zeros_(module.bias)
+        elif module is layer.offset_generator:
+            init.zeros_(module.weight)
+            steps = torch.rand_like(module.bias).view(-1, 3) - 0.5
+            init.copy_(module.bias, F.pad(steps[:, :2], (0, 1)).flatten())
+        elif any(module is branch.mixing.parameter_generator for branch in branches):
+            init.zeros_(module.weight)
+        elif any(module in (branch.attention.qkv, branch.attention.o_proj) for branch in branches):
+            init.zeros_(module.bias)
 
     # Copied from hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer.MemoryBankQFormerPreTrainedModel._set_gradient_checkpointing with vision_model->backbone  # noqa: E501
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
@@ -388,6 +438,8 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
     def __init__(self, config: STMixerConfig):
         super().__init__(config)
         self.backbone = AutoBackbone.from_config(config.backbone_config)
+        # A backbone may complete its configuration.
+        config.backbone_config = self.backbone.config
         self.lateral_branches = make_lateral_branches(self.backbone.channels[-1], config.hidden_size)
         self.spatial_queries = nn.Embedding(config.num_queries, config.hidden_size)
         self.temporal_queries = nn.Embedding(config.num_queries, config.hidden_size)
@@ -431,7 +483,8 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
         batch_size = len(pixel_values)
         if labels is not None:
             check_labels(labels, batch_size, self.config)
-        feature_map = self.backbone(pixel_values, return_dict=True, **kwargs).feature_maps[-1]
+        features = self.backbone(pixel_values, return_dict=True, **kwargs)
+        feature_map = features.feature_maps[-1]
         if feature_map.shape[2] != self.config.num_temporal_points:
             raise ValueError(
                 f"{pixel_values.shape[1]} frames make a feature map of {feature_map.shape[2]} frames, expected "
@@ -449,13 +502,21 @@ class STMixerForActionDetection(STMixerPreTrainedModel):
             F.layer_norm(table.weight, table.weight.shape[-1:]).expand(batch_size, -1, -1)
             for table in (self.spatial_queries, self.temporal_queries)
         )
+        table = make_table(feature_maps, self.config.num_groups, dtype)
+        mean_table = table.mean(dim=1, keepdim=True)
+        map_sizes = [tuple(each.shape[-2:]) for each in feature_maps]
         predictions = []
         for layer in self.layers:
             xyzr, spatial_queries, temporal_queries, logits, action_logits = layer(
-                xyzr, spatial_queries, temporal_queries, *feature_maps
+                xyzr, spatial_queries, temporal_queries, table, mean_table, map_sizes
             )
             predictions.append({"logits": logits, "action_logits": action_logits, "pred_boxes": decode_boxes(xyzr)})
-        output = STMixerForActionDetectionOutput(**predictions[-1], auxiliary_outputs=predictions[:-1])
+        output = STMixerForActionDetectionOutput(
+            **predictions[-1],
+            auxiliary_outputs=predictions[:-1],
+            hidden_states=features.hidden_states,
+            attentions=features.attentions,
+        )
         if labels is not None:
             losses = detection_losses(predictions, labels, sizes, self.config, num_targets, num_clips)
             output.loss, output.loss_dict = losses
