@@ -151,9 +151,7 @@ def read_persons(
     height, width = size
     chosen = [of_frame[of_frame[:, 0] >= person_threshold] for of_frame in rows]
     key_frames = []
-    for second, persons, tracks in zip(
-        seconds, chosen, assign_tracks([each[:, 1:5] for each in chosen]), strict=True
-    ):
+    for second, persons, tracks in zip(seconds, chosen, assign_tracks([each[:, 1:5] for each in chosen]), strict=True):
         found = []
         for track, row in sorted(zip(tracks, persons.tolist(), strict=True)):
             best = sorted(zip(row[5:], class_names, strict=True), key=lambda pair: -pair[0])

@@ -25,6 +25,14 @@ SKIPPED = 77
 RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d|^ratio \|", re.MULTILINE)
 # What has to stand on lines of the output.
 FIGURES = {
+    "action_detection.py": [
+        r"2 steps of 32 videos in \d+\.\d minutes",
+        *(
+            rf"{order}{way}: mean average precision \d\.\d{{3}}"
+            for order in ("frames in order", "shuffled frames")
+            for way in ("", ", with annotated boxes", ", class-blind")
+        ),
+    ],
     "alternatives.py": [
         r"VideoMamba: Transformers alone no, hf_video yes",
         r"16 frames of a clip of 5, webm: Transformers alone .*, hf_video 16 frames",
