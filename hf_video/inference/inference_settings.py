@@ -206,6 +206,23 @@ class SearchSettings(ComputingSettings, Settings):
 
 
 @dataclass(kw_only=True)
+class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Settings):
+    """Detection"""
+
+    output: str = setting(
+        help="A file for one video, .json or .csv, which must not exist; or a folder with such a file for each video: "
+        "new, empty, or one that this command began.",
+        metavar="FILE_OR_DIR",
+    )
+    format: Literal["json", "csv"] = setting("json", "Format of the files in a folder.")
+    seconds: list[float] = setting([], "Times of the key frames, instead of --every.", "SECONDS", form="several")
+    every: Positive[float] = setting(1.0, "Seconds from one key frame to the next; the first is that at 0.", "SECONDS")
+    person_threshold: Share[float] = setting(0.6, "Smallest score of a person.")
+    action_threshold: Share[float] = setting(0.5, "Smallest score of an action.")
+    batch_size: AtLeast1[int] = setting(4, "Key frames in one forward pass.")
+
+
+@dataclass(kw_only=True)
 class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     """Timeline"""
 

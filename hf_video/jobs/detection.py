@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +14,8 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedModel
 
-from hf_video.data.video_listing import ListedVideo, list_videos
-from hf_video.inference.detection import KeyFrame, detect_clips, key_frame_times, read_persons, resized_clip
+from hf_video.data.video_listing import list_videos
+from hf_video.inference.detection import KeyFrame, Person, detect_clips, key_frame_times, read_persons, resized_clip
 from hf_video.inference.features import feature_key
 from hf_video.inference.inference_settings import DetectSettings
 from hf_video.io import read_own_json, replace_file, replace_text
@@ -23,18 +24,20 @@ from hf_video.loading.models import load_action_detector
 from hf_video.output_folders import RunLock, check_output_file
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReadError, probe_video
+from hf_video.reading.sources import kind_of
 
 from .batches import Video, VideoOutputs, reason_of
 from .bulk import BulkResult, check_engine, run_in_bulk
-from .runner import LocalEngine, Part, PartResult, Sink, require_no_files, require_same_settings, run
+from .runner import LocalEngine, Part, Sink, require_no_files, require_same_settings, run
 from .tasks import Piece, Task
 
 SETTINGS_FILE = ".detections.json"
 FILE_SUFFIXES = (".json", ".csv")
+ANNOTATED = ".annotated.mp4"
 CSV_COLUMNS = ("video", "second", "track", "score", "x1", "y1", "x2", "y2", "action", "action_score")
 
-# Takes the source of a video, the file to write, and what was found.
-Annotate = Callable[[Any, Path, Sequence[KeyFrame]], object]
+# Writes a video, as `hf_video.drawing.annotate_detections`.
+Annotate = Callable[..., object]
 
 
 class DetectionResult(NamedTuple):
@@ -143,7 +146,7 @@ class DetectionFiles(Sink):
 
     Attributes:
         errors: (video, reason) of the videos that failed.
-        num_key_frames, num_persons, highest: see `DetectionResult`.
+        num_new, num_key_frames, num_persons, highest: see `DetectionResult`.
     """
 
     contents = "detections"
@@ -157,11 +160,11 @@ class DetectionFiles(Sink):
         annotate: Annotate | None = None,
     ):
         self.output, self.place, self.task, self.annotate = output, str(output), task, annotate
-        self.is_kept = self.is_folder = output.suffix not in FILE_SUFFIXES
+        self.is_kept = self.is_folder = output.is_dir() or output.suffix not in FILE_SUFFIXES
         self.suffix = f".{file_format}" if self.is_folder else output.suffix
         self.key = key | {"format": file_format}
         self.errors: list[tuple[str, str]] = []
-        self.num_key_frames = self.num_persons = 0
+        self.num_new = self.num_key_frames = self.num_persons = 0
         self.highest = 0.0
 
     def claim(self) -> None:
@@ -179,8 +182,9 @@ class DetectionFiles(Sink):
 
     def files_of(self, video: Video) -> list[Path]:
         """The files of a video. The first one is written last."""
-        file = self.output / f"{video.id}{self.suffix}" if self.is_folder else self.output
-        return [file, file.with_suffix(".annotated.mp4")] if self.annotate else [file]
+        name = self.output / video.id if self.is_folder else self.output.with_suffix("")
+        suffixes = [self.suffix, ANNOTATED] if self.annotate else [self.suffix]
+        return [name.with_name(name.name + suffix) for suffix in suffixes]
 
     def plan(self, videos: Sequence[Video]) -> list[Part]:
         return [Part(each.id, [each]) for each in videos if not all(file.is_file() for file in self.files_of(each))]
@@ -196,20 +200,102 @@ class DetectionFiles(Sink):
         try:
             metadata = probe_video(video.open())
             key_frames = self.task.find_persons(times, rows, (metadata.height, metadata.width))
-            for path in annotated:
-                replace_file(path, lambda unfinished: self._annotate(video, unfinished, key_frames))
+            for path in annotated if self.annotate else ():
+                rate = self.task.processor.fps if kind_of(video.source) == "folder" else None
+                replace_file(path, partial(self.annotate, video.open(), key_frames=key_frames, source_fps=rate))
         except VideoReadError as error:
             self.errors.append((video.source, reason_of(error)))
             return
         entry = {"video": video.source, "width": metadata.width, "height": metadata.height}
         replace_text(file, _as_csv(video.source, key_frames) if self.suffix == ".csv" else _as_json(entry, key_frames))
+        self.num_new += 1
         self.num_key_frames += len(key_frames)
         self.num_persons += sum(len(each.persons) for each in key_frames)
-        self.highest = max(self.highest, *(float(of_frame[:, 0].max()) for of_frame in rows))
+        self.highest = max(self.highest, max(float(of_frame[:, 0].max()) for of_frame in rows))
 
-    def _annotate(self, video: Video, unfinished: Path, key_frames: Sequence[KeyFrame]) -> None:
-        if self.annotate is not None:
-            self.annotate(video.open(), unfinished, key_frames)
+    def result(self, num_videos: int) -> DetectionResult:
+        """What a run over so many videos has found."""
+        num_done = num_videos - len(self.errors)
+        found = self.num_key_frames, self.num_persons, self.highest
+        return DetectionResult(self.place, num_done, self.num_new, *found, self.errors)
 
-    def note(self, result: PartResult) -> None:
-        pass
+
+def _as_json(entry: dict[str, Any], key_frames: Sequence[KeyFrame]) -> str:
+    """A JSON object with the facts of a video and its key frames."""
+    frames = [
+        {"second": frame.second, "persons": [_rounded(each)._asdict() for each in frame.persons]}
+        for frame in key_frames
+    ]
+    return json.dumps(entry | {"key_frames": frames}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _as_csv(video: str, key_frames: Sequence[KeyFrame]) -> str:
+    """A table with a row for each action of a person; one without an action has one row."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(CSV_COLUMNS)
+    for frame in key_frames:
+        for each in map(_rounded, frame.persons):
+            for action, score in each.actions.items() or [("", "")]:
+                table.writerow([video, frame.second, each.track, each.score, *each.box, action, score])
+    return text.getvalue()
+
+
+def _rounded(person: Person) -> Person:
+    """The person with the decimals that say something: hundredths of a pixel, and scores as in AVA's files."""
+    actions = {name: round(score, 5) for name, score in person.actions.items()}
+    return Person(person.track, round(person.score, 5), tuple(round(value, 2) for value in person.box), actions)
+
+
+def detect(settings: DetectSettings, annotate: Annotate | None = None) -> DetectionResult | BulkResult:
+    """Finds the people of videos and their actions, as `hf-video detect`. A video that fails has an error, and the
+    others go on. With a folder, the same call continues after an interruption.
+
+    Args:
+        settings: the videos, the model, the file or folder, and what differs from the defaults.
+        annotate: also writes a video with what was found, such as [`hf_video.drawing.annotate_detections`].
+
+    Returns:
+        What was found; or with an engine what the folder of rows holds.
+
+    Raises:
+        ValueError, OSError: a setting cannot be used, there is no such model, or something else is at the output.
+        ImportError: scipy, which finds the tracks, is not installed.
+        KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
+    """
+    check_engine(settings)
+    if find_spec("scipy") is None:
+        raise ImportError("hf-video detect needs scipy: pip install 'hf-video-models[detection]'")
+    output, is_bulk = Path(settings.output).expanduser().absolute(), settings.engine is not None
+    is_file = output.suffix in FILE_SUFFIXES and not output.is_dir()
+    if is_bulk and (annotate or is_file or "format" in settings.given):
+        raise ValueError("With --engine rows are written as Parquet into a folder, without --annotate and --format.")
+    if is_file and "format" in settings.given:
+        raise ValueError(f"--format {settings.format} has no effect: the suffix of --output {output} says the format.")
+    if settings.seconds and "every" in settings.given:
+        raise ValueError(f"--every {settings.every:g} has no effect with --seconds: leave out one of them.")
+    videos = list_videos(settings.videos, settings.video_root)
+    if is_file:
+        if len(videos) > 1:
+            raise ValueError(f"--output {output} is a file for one video, not {len(videos)}: name a folder.")
+        for path in (output, output.with_suffix(ANNOTATED)) if annotate else (output,):
+            check_output_file("output", str(path))
+    device = "cpu" if settings.engine == "ray" else settings.device
+    model, processor = load_action_detector(settings.model, device=device, dtype=settings.dtype)
+    task = DetectTask(
+        processor,
+        class_names_of(model.config),
+        seconds=settings.seconds,
+        every=settings.every,
+        person_threshold=settings.person_threshold,
+        action_threshold=settings.action_threshold,
+    )
+    if is_bulk:
+        return run_in_bulk(settings, videos, task, model)
+    sink = DetectionFiles(output, task, task.key(model), settings.format, annotate)
+    sink.claim()
+    with RunLock() as lock:
+        if sink.is_folder:
+            lock.take(output)
+        run(task, videos, sink, LocalEngine(model, settings.batch_size))
+    return sink.result(len(videos))
