@@ -80,7 +80,7 @@ def _draw(found: KeyFrame, shape: tuple[int, ...], factor: float) -> np.ndarray:
     for person in found.persons:
         color = class_color(person.track)
         left, top, right, bottom = (factor * value for value in person.box)
-        outline = {"fill": False, "zorder": 2}
+        outline: dict[str, Any] = {"fill": False, "zorder": 2}
         for edge, thickness in (("white", size / 2), (color, size / 3)):
             axes.add_patch(
                 Rectangle((left, top), right - left, bottom - top, edgecolor=edge, linewidth=thickness, **outline)

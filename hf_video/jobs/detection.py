@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from hf_video.data.video_listing import list_videos
 from hf_video.inference.detection import KeyFrame, Person, detect_clips, key_frame_times, read_persons, resized_clip
 from hf_video.inference.features import feature_key
 from hf_video.inference.inference_settings import DetectSettings
-from hf_video.io import read_own_json, replace_file, replace_text
+from hf_video.io import read_own_json, replace_text, replacing_file
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.output_folders import RunLock, check_output_file
@@ -200,9 +199,10 @@ class DetectionFiles(Sink):
         try:
             metadata = probe_video(video.open())
             key_frames = self.task.find_persons(times, rows, (metadata.height, metadata.width))
-            for path in annotated if self.annotate else ():
+            if self.annotate is not None:
                 rate = self.task.processor.fps if kind_of(video.source) == "folder" else None
-                replace_file(path, partial(self.annotate, video.open(), key_frames=key_frames, source_fps=rate))
+                with replacing_file(annotated[0]) as unfinished:
+                    self.annotate(video.open(), unfinished, key_frames, source_fps=rate)
         except VideoReadError as error:
             self.errors.append((video.source, reason_of(error)))
             return
@@ -293,6 +293,7 @@ def detect(settings: DetectSettings, annotate: Annotate | None = None) -> Detect
     if is_bulk:
         return run_in_bulk(settings, videos, task, model)
     sink = DetectionFiles(output, task, task.key(model), settings.format, annotate)
+    # The lock is a file of the folder, which must be fit for it.
     sink.claim()
     with RunLock() as lock:
         if sink.is_folder:
