@@ -5,11 +5,11 @@ The scenes are those of `helpers/two_digits.py`, drawn anew for every step. The 
 backbone and head learn together with `ActionDetectionTrainer`. Measured are 300 videos with scans of other digits:
 
 - the mean average precision at an IoU of 0.5 over the eight motions, as `hf-video evaluate` prints it;
-- the same without boxes: each annotated box gets the actions of the query that overlaps it most;
+- the same of the actions alone: each annotated box gets the actions of the query that overlaps it most;
 - the same class-blind: the scores of each person are permuted among the motions;
 - all of it with the frames of each video in random order, where the motions look alike.
 
-Guesses have a mean average precision of about 0.13, the share of a motion. It takes about five minutes on a CPU core.
+Guesses have a mean average precision of about 0.13, the share of a motion. It takes about ten minutes on a CPU core.
 
     python benchmarks/action_detection.py [--steps 250] [--threads 1] [--output-dir DIR] [--smoke]
 """

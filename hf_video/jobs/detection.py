@@ -221,12 +221,13 @@ class DetectionFiles(Sink):
 
 
 def _as_json(entry: dict[str, Any], key_frames: Sequence[KeyFrame]) -> str:
-    """A JSON object with the facts of a video and its key frames."""
+    """A JSON object with the facts of a video and its key frames, a line each."""
     frames = [
-        {"second": frame.second, "persons": [_rounded(each)._asdict() for each in frame.persons]}
+        json.dumps({"second": frame.second, "persons": [_rounded(each)._asdict() for each in frame.persons]})
         for frame in key_frames
     ]
-    return json.dumps(entry | {"key_frames": frames}, indent=1, ensure_ascii=False) + "\n"
+    lines = ",\n  ".join(frames)
+    return f'{json.dumps(entry)[:-1]}, "key_frames": [\n  {lines}\n]}}\n'
 
 
 def _as_csv(video: str, key_frames: Sequence[KeyFrame]) -> str:
@@ -234,6 +235,8 @@ def _as_csv(video: str, key_frames: Sequence[KeyFrame]) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
+    # A file name may have bytes that are not UTF-8.
+    video = video.encode(errors="backslashreplace").decode()
     for frame in key_frames:
         for each in map(_rounded, frame.persons):
             for action, score in each.actions.items() or [("", "")]:
