@@ -8,22 +8,23 @@ from typing import Any
 import torch
 from transformers import (
     MODEL_FOR_BACKBONE_MAPPING,
+    AutoConfig,
     AutoModelForObjectDetection,
     AutoVideoProcessor,
     PreTrainedConfig,
 )
 
-from hf_video.models.stmixer import STMixerConfig
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.settings import few
 
 from .class_names import class_names_of
 from .classifiers import initialize, load_weights
-from .clip_size import clip_size
 from .configurations import bounded_models, check_trainable, load_config, loading
 
 logger = logging.getLogger(__name__)
 
+# The type of the models that detect actions.
+DETECTOR = "stmixer"
 _HEAD = r"layers\.\d+\.action_head\.output\."
 
 
@@ -64,7 +65,7 @@ def load_detector(
     """
     config = load_config(model)
     check_trainable(model, config)
-    is_detector = config.model_type == STMixerConfig.model_type
+    is_detector = config.model_type == DETECTOR
     backbone_config = config.backbone_config if is_detector else config
     if not is_detector and (type(config) not in MODEL_FOR_BACKBONE_MAPPING or not hasattr(config, "tubelet_size")):
         convert = " `hf-video convert hf_videomae` makes a VideoViT of it." if config.model_type == "videomae" else ""
@@ -84,13 +85,12 @@ def load_detector(
         with loading(model):
             processor = AutoVideoProcessor.from_pretrained(model)
     else:
-        frames, side = clip_size(config)
-        frames = num_frames or frames
+        num_frames = num_frames or config.num_frames
         if num_queries is not None:
             changes["num_queries"] = num_queries
-        network = _around_backbone(model, backbone_config, frames, changes)
-        size = side if isinstance(side, int) else min(side)
-        processor = VideoDetectionProcessor(num_frames=frames, size={"shortest_edge": size})
+        network = _around_backbone(model, config, num_frames, changes)
+        side = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
+        processor = VideoDetectionProcessor(num_frames=num_frames, size={"shortest_edge": side})
     if action_weight is not None:
         network.config.loss_weights["bce"] = action_weight
     given = {
@@ -144,8 +144,11 @@ def _around_backbone(
         raise ValueError(f"{model} lacks weights of its backbone ({few(random)}), which would be random numbers.")
     with bounded_models():
         network = AutoModelForObjectDetection.from_config(
-            STMixerConfig(
-                backbone_config=backbone.config, num_temporal_points=num_frames // config.tubelet_size, **changes
+            AutoConfig.for_model(
+                DETECTOR,
+                backbone_config=backbone.config,
+                num_temporal_points=num_frames // config.tubelet_size,
+                **changes,
             ),
             dtype=torch.float32,
         )

@@ -88,7 +88,7 @@ def _train_detection(
         # This call is for its errors alone.
         settings_by_arguments(model, arguments)
         check_optimization(arguments, model)
-        drawing = {"seed": arguments.seed, "scales": chosen.scales, "flip_prob": chosen.flip_prob}
+        drawing: dict[str, Any] = {"seed": arguments.seed, "scales": chosen.scales, "flip_prob": chosen.flip_prob}
         splits = {
             name: DetectionDataset(rows, processor, training=name == "train", **drawing) for name, rows in data.items()
         }
