@@ -26,7 +26,7 @@ from .training_data import warn_of_repetitions
 # Settings that `load_detector` takes by their names.
 _OF_MODEL = (
     *("num_frames", "frame_sampling_rate", "image_size", "num_queries", "drop_path_rate", "action_weight"),
-    "original_loss_means",
+    *("original_loss_means", "detector_config"),
 )
 
 
