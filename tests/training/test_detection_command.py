@@ -178,7 +178,7 @@ def test_a_recipe_trains_with_the_size_of_its_clips(folder, classifier, tmp_path
     ("value", "sentence"),
     [
         ('{"hidden_sizes": 16}', "detector_config has 'hidden_sizes'"),
-        ('{"hidden_size": 12}', "`hidden_size` must be a multiple of"),
+        ('{"hidden_size": 12}', "`hidden_size` (12) must be a multiple of"),
         ("{", "detector_config"),
     ],
 )
