@@ -1,29 +1,32 @@
 """Loads action detectors and their processors for training."""
 
+import json
 import logging
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     MODEL_FOR_BACKBONE_MAPPING,
+    AutoConfig,
     AutoModelForObjectDetection,
     AutoVideoProcessor,
     PreTrainedConfig,
 )
 
-from hf_video.models.stmixer import STMixerConfig
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.settings import few
 
 from .class_names import class_names_of
 from .classifiers import initialize, load_weights
-from .clip_size import clip_size
 from .configurations import bounded_models, check_trainable, load_config, loading
 
 logger = logging.getLogger(__name__)
 
+# The type of the models that detect actions.
+DETECTOR = "stmixer"
 _HEAD = r"layers\.\d+\.action_head\.output\."
 
 
@@ -38,6 +41,7 @@ def load_detector(
     drop_path_rate: float | None = None,
     action_weight: float | None = None,
     original_loss_means: bool = False,
+    detector_config: dict[str, Any] | str | None = None,
 ) -> tuple[Any, Any]:
     """An action detector for the actions `class_names`, in this order, to be trained, and its processor.
 
@@ -56,15 +60,16 @@ def load_detector(
         drop_path_rate: largest rate of stochastic depth in the backbone; by default the model's.
         action_weight: weight of the actions in the loss; by default the model's, or 24.
         original_loss_means: see [`STMixerConfig`].
+        detector_config: other fields of [`STMixerConfig`] for a detector that is made anew, or JSON of them.
 
     Raises:
         OSError: there is no such model.
         ValueError: the model is no detector and has no backbone with feature maps over time, is quantised, has not
-            the sizes that are given, or lacks weights.
+            the sizes that are given, or lacks weights; or `detector_config` is wrong.
     """
     config = load_config(model)
     check_trainable(model, config)
-    is_detector = config.model_type == STMixerConfig.model_type
+    is_detector = config.model_type == DETECTOR
     backbone_config = config.backbone_config if is_detector else config
     if not is_detector and (type(config) not in MODEL_FOR_BACKBONE_MAPPING or not hasattr(config, "tubelet_size")):
         convert = " `hf-video convert hf_videomae` makes a VideoViT of it." if config.model_type == "videomae" else ""
@@ -79,18 +84,19 @@ def load_detector(
         "label2id": {name: index for index, name in enumerate(class_names)},
         "original_loss_means": original_loss_means,
     }
+    fields = _read_fields(detector_config)
     if is_detector:
+        if fields:
+            raise ValueError(f"{model} is a detector with a configuration of its own: leave out detector_config.")
         network = _with_actions(model, config, changes, num_queries)
         with loading(model):
             processor = AutoVideoProcessor.from_pretrained(model)
     else:
-        frames, side = clip_size(config)
-        frames = num_frames or frames
-        if num_queries is not None:
-            changes["num_queries"] = num_queries
-        network = _around_backbone(model, backbone_config, frames, changes)
-        size = side if isinstance(side, int) else min(side)
-        processor = VideoDetectionProcessor(num_frames=frames, size={"shortest_edge": size})
+        num_frames = num_frames or config.num_frames
+        changes |= fields | ({} if num_queries is None else {"num_queries": num_queries})
+        network = _around_backbone(model, config, num_frames, changes)
+        side = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
+        processor = VideoDetectionProcessor(num_frames=num_frames, size={"shortest_edge": side})
     if action_weight is not None:
         network.config.loss_weights["bce"] = action_weight
     given = {
@@ -105,6 +111,17 @@ def load_detector(
     if processor.num_frames != expected:
         raise ValueError(f"{model} takes clips of {expected} frames, and num_frames is {processor.num_frames}.")
     return network, processor
+
+
+def _read_fields(detector_config: dict[str, Any] | str | None) -> dict[str, Any]:
+    try:
+        fields = json.loads(detector_config) if isinstance(detector_config, str) else detector_config or {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"detector_config is {detector_config!r}, which is no JSON object: {error}.") from error
+    known = AutoConfig.for_model(DETECTOR)
+    if unknown := [name for name in fields if not hasattr(known, name) or name == "backbone_config"]:
+        raise ValueError(f"detector_config has {unknown[0]!r}, which is no field of an STMixer that it may set.")
+    return fields
 
 
 def _with_actions(
@@ -142,13 +159,16 @@ def _around_backbone(
     # A classifier with mean pooling has no norm of tokens, which begins as in the original, with 1 and 0.
     if random := [name for name in missing if weights[name].ndim > 1]:
         raise ValueError(f"{model} lacks weights of its backbone ({few(random)}), which would be random numbers.")
-    with bounded_models():
-        network = AutoModelForObjectDetection.from_config(
-            STMixerConfig(
-                backbone_config=backbone.config, num_temporal_points=num_frames // config.tubelet_size, **changes
-            ),
-            dtype=torch.float32,
+    try:
+        made = AutoConfig.for_model(
+            DETECTOR,
+            **{"num_temporal_points": num_frames // config.tubelet_size} | changes,
+            backbone_config=backbone.config,
         )
+    except StrictDataclassError as error:
+        raise ValueError(f"These sizes make no detector: {error.__cause__ or error}") from error
+    with bounded_models():
+        network = AutoModelForObjectDetection.from_config(made, dtype=torch.float32)
     network.backbone.load_state_dict(weights)
     logger.warning(f"{model} is a backbone: the detector around it starts afresh.")
     return network

@@ -26,7 +26,7 @@ from .training_data import warn_of_repetitions
 # Settings that `load_detector` takes by their names.
 _OF_MODEL = (
     *("num_frames", "frame_sampling_rate", "image_size", "num_queries", "drop_path_rate", "action_weight"),
-    "original_loss_means",
+    *("original_loss_means", "detector_config"),
 )
 
 
@@ -88,7 +88,7 @@ def _train_detection(
         # This call is for its errors alone.
         settings_by_arguments(model, arguments)
         check_optimization(arguments, model)
-        drawing = {"seed": arguments.seed, "scales": chosen.scales, "flip_prob": chosen.flip_prob}
+        drawing: dict[str, Any] = {"seed": arguments.seed, "scales": chosen.scales, "flip_prob": chosen.flip_prob}
         splits = {
             name: DetectionDataset(rows, processor, training=name == "train", **drawing) for name, rows in data.items()
         }

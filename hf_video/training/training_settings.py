@@ -351,6 +351,12 @@ class DetectionSettings:
     num_queries: AtLeast1[int] | None = setting(
         None, "Most persons of a clip that are found; by default the model's, 100 around a backbone."
     )
+    detector_config: dict[str, Any] | str | None = setting(
+        None,
+        "Fields of the configuration of a detector that is made around a backbone, such as "
+        '\'{"hidden_size":64,"num_hidden_layers":3}\'.',
+        "JSON",
+    )
     action_weight: NotNegative[float] | None = setting(
         None, "Weight of the actions in the loss; by default the model's, 24 around a backbone."
     )

@@ -77,7 +77,11 @@ def _make_videos(folder: Path, digits: list[Path]) -> None:
     (folder / "captions.json").write_text(json.dumps(rows))
     persons = folder / "my_persons"
     persons.mkdir()
-    write_annotations(write_videos(persons), train=OWN, validation=OWN)
+    actions = {"walk": "action 1", '"talk, loudly"': "action 2", "turn left": "action 3"}
+    annotations = OWN
+    for name, known in actions.items():
+        annotations = annotations.replace(name, known)
+    write_annotations(write_videos(persons), train=annotations, validation=annotations)
     truth = {"database": {"match": {"subset": "validation", "annotations": [event]}}}
     (folder / "truth.json").write_text(json.dumps(truth))
 

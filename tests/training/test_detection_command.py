@@ -42,6 +42,7 @@ RECIPE = {
     "max_grad_norm": 0.0,
     "activation_checkpointing": True,
 }
+SMALL = ("--detector-config", '{"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}')
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +118,11 @@ def test_heads_are_kept_for_the_same_actions_alone(names, detector):
 
 def test_a_detector_is_made_around_a_backbone(folder, classifier, tmp_path, caplog):
     out = tmp_path / "out"
-    options = ("--epochs", "1", "--learning-rate", "0", "--num-queries", "5", "--action-weight", "7")
+    options = ("--epochs", "1", "--learning-rate", "0", "--num-queries", "5", "--action-weight", "7", *SMALL)
     assert main(words(folder, classifier, out, *options)) == 0
     assert "is a backbone: the detector around it starts afresh" in caplog.text
     model, processor = AutoModelForObjectDetection.from_pretrained(out), AutoVideoProcessor.from_pretrained(out)
-    assert model.config.num_queries == 5 and model.config.loss_weights["bce"] == 7
+    assert len(model.layers) == 1 and model.config.num_queries == 5 and model.config.loss_weights["bce"] == 7
     assert processor.num_frames == 4 and processor.size["shortest_edge"] == 32
     before = weights_of(VideoViTForVideoClassification.from_pretrained(classifier).videovit)
     found = weights_of(model.backbone.videovit)
@@ -139,6 +140,7 @@ def test_a_detector_is_made_around_a_backbone(folder, classifier, tmp_path, capl
         (["--num-queries", "9"], "has learned 6 queries: leave out num_queries=9"),
         (["--num-frames", "8"], "takes clips of 4 frames, and num_frames is 8"),
         (["--label-map", "none.pbtxt"], "none.pbtxt"),
+        (SMALL, "is a detector with a configuration of its own"),
     ],
 )
 def test_settings_without_effect_are_refused(more, sentence, folder, detector, tmp_path, capsys):
@@ -148,7 +150,7 @@ def test_settings_without_effect_are_refused(more, sentence, folder, detector, t
 
 
 def test_more_persons_than_queries_are_refused_before_the_first_step(folder, classifier, tmp_path, capsys):
-    assert main(words(folder, classifier, tmp_path / "out", "--num-queries", "1")) == 2
+    assert main(words(folder, classifier, tmp_path / "out", "--num-queries", "1", *SMALL)) == 2
     assert "a.mp4 has 2 persons at 1 s, and the model 1 queries" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -166,7 +168,20 @@ def test_a_recipe_has_the_values_of_its_original(name, action_weight, tmp_path):
 
 def test_a_recipe_trains_with_the_size_of_its_clips(folder, classifier, tmp_path):
     options = ("--recipe", "stmixer/videomae_base_ava", "--image-size", "32", "--num-frames", "4", "--max-steps", "1")
-    assert main(words(folder, classifier, tmp_path / "out", *options)) == 0
+    assert main(words(folder, classifier, tmp_path / "out", *options, *SMALL)) == 0
     model = AutoModelForObjectDetection.from_pretrained(tmp_path / "out")
     assert model.config.num_queries == 100 and model.config.original_loss_means
     assert model.config.backbone_config.drop_path_rate == 0.2
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ('{"hidden_sizes": 16}', "detector_config has 'hidden_sizes'"),
+        ('{"hidden_size": 12}', "`hidden_size` (12) must be a multiple of"),
+        ("{", "detector_config"),
+    ],
+)
+def test_a_wrong_configuration_is_told(value, sentence, folder, classifier, tmp_path, capsys):
+    assert main(words(folder, classifier, tmp_path / "out", "--detector-config", value)) == 2
+    assert sentence in capsys.readouterr().err
