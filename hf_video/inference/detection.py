@@ -16,7 +16,7 @@ from hf_video.reading.video_reading import TIME_ROUNDING
 
 # A person keeps its track if its box overlaps that of the key frame before with at least this IoU.
 MIN_TRACK_IOU = 0.3
-# Key frames without a person after which its track ends.
+# Key frames in a row at which a person may be missing and still keeps its track.
 MAX_MISSED = 2
 
 
@@ -172,7 +172,7 @@ def assign_tracks(
     Args:
         boxes: (n, 4) for each frame, left, top, right and bottom.
         min_iou: smallest IoU of a box with the last one of its track.
-        max_missed: frames without a box after which a track ends.
+        max_missed: frames in a row without a box that do not end a track.
 
     Returns:
         The number of the track of each box, for each frame. Tracks count from 0, in the order in which they begin.
