@@ -1,24 +1,39 @@
 """
-The ViT backbone of STMixer, as VideoViTBackbone.
+The ViT backbone of STMixer, as VideoViTBackbone, or with `--task action-detection` the whole detector.
 
-The checkpoint is that of a detector, or of the classifier that it starts from. Source: MCG-NJU/STMixer,
-`video_model_builder.ViT`; `utils/checkpoint_loader` says which tensor is loaded where.
+The checkpoint is that of a detector or, for the backbone alone, of the classifier that it starts from. FILE.json is
+the section `ViT` of the original's configuration; for a detector it has the sections `ViT` and `STM`. Source:
+MCG-NJU/STMixer, `video_model_builder.ViT` and `models/stm_decoder`; `utils/checkpoint_loader` says which tensor is
+loaded where.
 """
 
 import argparse
+import math
+import re
+from pathlib import Path
+from typing import Any
 
+import torch
+
+from hf_video.data.box_files import read_label_map
+from hf_video.models.stmixer import STMixerConfig, STMixerForActionDetection
 from hf_video.models.videovit import VideoViTBackbone, VideoViTConfig
-from hf_video.processing import VideoClipProcessor
+from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
 
 from .helpers.checkpoint import (
     ConversionError,
     agree,
+    check_arguments,
+    count_layers,
     find_weights,
     num_heads_of,
     preview,
     read_checkpoint,
+    read_json,
     read_original_config,
     select_part,
+    select_prefix,
+    shape_of,
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
@@ -31,7 +46,9 @@ from .helpers.videovit import (
     read_block_sizes,
     read_patch_sizes,
 )
-from .helpers.weight_rules import apply_rules, drop, load_converted, rename
+from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+
+DETECTION = "action-detection"
 
 # Keys of `cfg.ViT` with the defaults of the original, by the names that the constructor of VideoMAE uses.
 ARGUMENTS = {
@@ -53,6 +70,8 @@ ARGUMENTS = {
     "USE_CHECKPOINT": ("use_checkpoint", False),
 }
 
+DEFAULTS = {key: default for key, (_, default) in ARGUMENTS.items()}
+
 BACKBONE_RULES = (
     *patch_embedding_rules(r"patch_embed\.proj"),
     *block_rules("", "videovit."),
@@ -63,38 +82,245 @@ BACKBONE_RULES = (
 )
 
 
+# Keys of `cfg.MODEL.STM` with the values of the released configurations.
+HEAD_ARGUMENTS: dict[str, Any] = {
+    "NUM_QUERIES": 100,
+    "HIDDEN_DIM": 256,
+    "NUM_STAGES": 6,
+    "ACTION_CLASSES": 80,
+    "OBJECT_CLASSES": 1,
+    "NUM_HEADS": 8,
+    "DROPOUT": 0.0,
+    "DIM_FEEDFORWARD": 2048,
+    "NUM_FCS": 2,
+    "ACTIVATION": "ReLU",
+    "SPATIAL_POINTS": 32,
+    "TEMPORAL_POINTS": 8,
+    "OUT_MULTIPLIER": 4,
+    "N_GROUPS": 4,
+    "NUM_CLS": 1,
+    "NUM_ACT": 1,
+    "NUM_REG": 1,
+    "OBJECT_WEIGHT": 2.0,
+    "ACTION_WEIGHT": 24.0,
+    "GIOU_WEIGHT": 2.0,
+    "L1_WEIGHT": 2.0,
+    "BACKGROUND_WEIGHT": 0.1,
+    "INTERMEDIATE_SUPERVISION": True,
+    "PERSON_THRESHOLD": 0.6,
+    "MEM_ACTIVE": False,
+}
+# Our fields for what tensors show.
+HEAD_FIELDS = {
+    "NUM_QUERIES": "num_queries",
+    "HIDDEN_DIM": "hidden_size",
+    "NUM_STAGES": "num_hidden_layers",
+    "ACTION_CLASSES": "num_labels",
+    "NUM_HEADS": "num_attention_heads",
+    "DIM_FEEDFORWARD": "intermediate_size",
+    "NUM_FCS": "num_ffn_layers",
+    "SPATIAL_POINTS": "num_spatial_points",
+    "TEMPORAL_POINTS": "num_temporal_points",
+    "OUT_MULTIPLIER": "point_multiplier",
+    "N_GROUPS": "num_groups",
+    "NUM_CLS": "num_class_layers",
+    "NUM_ACT": "num_action_layers",
+    "NUM_REG": "num_box_layers",
+}
+LAYER = r"stm_head\.decoder_stages\.(\d+)\."
+BRANCHES = {"s": "spatial", "t": "temporal"}
+HEADS = {
+    "person_head": ("human_cls_fcs", "human_fc_cls"),
+    "box_head": ("reg_fcs", "fc_reg"),
+    "action_head": ("action_cls_fcs", "fc_action"),
+}
+
+
 def convert(arguments: argparse.Namespace) -> Converted:
-    """Backbone and processor for the checkpoint that the command line names."""
+    """Model and processor for the checkpoint and the task that the command line names."""
     weights = find_weights(read_checkpoint(arguments.checkpoint), ("model", "module"))
     weights = strip_prefixes(weights, ("_orig_mod.", "module."))
+    if arguments.task == DETECTION:
+        sections = {} if arguments.original_config is None else read_json(arguments.original_config)
+        config = detector_config(sections, weights)
+        if arguments.label_map is not None:
+            name_actions(config, arguments.label_map)
+        model = STMixerForActionDetection(config)
+        load_converted(model, apply_rules(weights, detector_rules(config)))
+        return model, VideoDetectionProcessor(num_frames=config.backbone_config.num_frames)
+    if arguments.label_map is not None:
+        raise ConversionError(f"--label-map names actions, which a backbone has not: pass `--task {DETECTION}`.")
     weights = select_part(weights, "backbone.", "a backbone has no place for the parts of a detector after it")
     if "encoder.patch_embed.proj.weight" in weights:
         raise ConversionError(
             "This is a pre-training checkpoint, of which STMixer loads nothing without saying so. Convert it with "
             f"`conversion.videomae`. It has {preview(weights)}."
         )
-    given = read_original_config(arguments.original_config, {key: default for key, (_, default) in ARGUMENTS.items()})
+    backbone = VideoViTBackbone(backbone_config(read_original_config(arguments.original_config, DEFAULTS), weights))
+    # A classifier with mean pooling has no norm of tokens: that of the original keeps its initial values, 1 and 0.
+    initial = [r"videovit\.layernorm\..*"] if "norm.weight" not in weights else []
+    load_converted(backbone, apply_rules(weights, BACKBONE_RULES), keep_initial=initial)
+    return backbone, make_processor(backbone.config)
+
+
+def backbone_config(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> VideoViTConfig:
+    """Our configuration for keys of `cfg.ViT` and the backbone's tensors."""
     config = {ARGUMENTS[key][0]: value for key, value in given.items()}
     patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
     check_blocks(config, patches["embed_dim"], blocks)
     config = agree(config, patches | blocks | {"use_learnable_pos_emb": "pos_embed" in weights})
     config["num_heads"] = num_heads_of(config, "num_heads", config["embed_dim"], ENCODER_HEADS)
     learned = config["use_learnable_pos_emb"]
-    model = VideoViTBackbone(
-        VideoViTConfig(
-            # The original's table of positions is always for 16 frames.
-            **encoder_config(dict(ARGUMENTS.values()) | config | {"all_frames": 16}),
-            position_embedding_type="learned" if learned else "sinusoidal",
-            position_embedding_resize="token_count",
-            detach_position_embeddings=learned,
-            use_final_norm=True,
-            require_even_token_frames=True,
-        )
+    return VideoViTConfig(
+        # The original's table of positions is always for 16 frames.
+        **encoder_config(dict(ARGUMENTS.values()) | config | {"all_frames": 16}),
+        position_embedding_type="learned" if learned else "sinusoidal",
+        position_embedding_resize="token_count",
+        detach_position_embeddings=learned,
+        use_final_norm=True,
+        require_even_token_frames=True,
     )
-    # A classifier with mean pooling has no norm of tokens: that of the original keeps its initial values, 1 and 0.
-    initial = [r"videovit\.layernorm\..*"] if "norm.weight" not in weights else []
-    load_converted(model, apply_rules(weights, BACKBONE_RULES), keep_initial=initial)
-    return model, make_processor(model.config)
+
+
+def detector_config(sections: dict[str, Any], weights: dict[str, torch.Tensor]) -> STMixerConfig:
+    """
+    Our configuration for the original's sections `ViT` and `STM` and the checkpoint's tensors.
+
+    Raises:
+        ConversionError: if they contradict each other, or these are not the weights of a detector.
+    """
+    check_arguments(sections, {"ViT": {}, "STM": {}}, "The original configuration")
+    vit = check_arguments(sections.get("ViT") or {}, DEFAULTS, "ViT")
+    given = check_arguments(sections.get("STM") or {}, HEAD_ARGUMENTS, "STM")
+    if given.get("ACTIVATION", "ReLU") != "ReLU":
+        raise ConversionError(f"STM: ACTIVATION must be 'ReLU', as in the original, got {given['ACTIVATION']!r}.")
+    found = read_head_sizes(weights)
+    if (stored := weights.get("stm_head.criterion.empty_weight")) is not None and not stored.is_meta:
+        weight = stored[-1].item()  # of float32, so it may differ from the same number in the file
+        given.setdefault("BACKGROUND_WEIGHT", round(weight, 6))
+        if not math.isclose(given["BACKGROUND_WEIGHT"], weight, rel_tol=1e-5):
+            found["BACKGROUND_WEIGHT"] = weight
+    head = HEAD_ARGUMENTS | agree(given, found)
+    return STMixerConfig(
+        backbone_config=backbone_config(vit, select_prefix(weights, "backbone.")),
+        **{ours: head[name] for name, ours in HEAD_FIELDS.items()},
+        attention_dropout=head["DROPOUT"],
+        strides=[4, 8, 16, 32],
+        loss_weights={
+            "ce": head["OBJECT_WEIGHT"],
+            "bbox": head["L1_WEIGHT"],
+            "giou": head["GIOU_WEIGHT"],
+            "bce": head["ACTION_WEIGHT"],
+        },
+        match_weights={"class": head["OBJECT_WEIGHT"], "bbox": head["L1_WEIGHT"], "giou": head["GIOU_WEIGHT"]},
+        background_weight=head["BACKGROUND_WEIGHT"],
+    )
+
+
+def name_actions(config: STMixerConfig, path: Path) -> None:
+    """Write the names of a label map into the configuration. The others keep their `LABEL_i`."""
+    names = read_label_map(path)
+    if beyond := [number for number in names if not 1 <= number <= config.num_labels]:
+        raise ConversionError(
+            f"{path} names the actions {preview(beyond)}, but the detector has the actions 1 to {config.num_labels}."
+        )
+    config.id2label |= {number - 1: name for number, name in names.items()}
+    config.label2id = {name: number for number, name in config.id2label.items()}
+
+
+def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """
+    The keys of `cfg.MODEL.STM` that the tensors show.
+
+    Raises:
+        ConversionError: if these are not the weights of a detector, or have shapes that no detector has.
+    """
+    stage = "stm_head.decoder_stages.0."
+    if f"{stage}iof_tau" not in weights:
+        raise ConversionError(
+            f"These are not the weights of a detector, which has {stage}iof_tau. Found: {preview(weights)}. Without "
+            f"`--task {DETECTION}` a backbone is made."
+        )
+
+    def rows(name: str) -> int:
+        return shape_of(weights, f"{stage}{name}.weight", 2)[0]
+
+    def columns(name: str) -> int:
+        return shape_of(weights, f"{stage}{name}.weight", 2)[1]
+
+    queries, width = shape_of(weights, "stm_head.init_spatial_queries.weight", 2)
+    mixing = "samplingmixing.adaptive_mixing_"
+    # Points of all groups, and points after mixing in one: with the matrices' sizes they tell the number of groups.
+    points = rows("samplingmixing.offset_generator.0") // 3
+    mixed_points = columns(f"{mixing}s.out_proj") // width
+    matrices = rows(f"{mixing}s.parameter_generator.0") - points * mixed_points
+    groups = width**2 // matrices if matrices > 0 else 0
+    if not groups or not points // groups or width**2 != matrices * groups:
+        raise ConversionError(f"The tensors of {stage}samplingmixing have shapes that contradict each other.")
+    multiplier = mixed_points // (points // groups)
+
+    def hidden_layers(name: str) -> int:
+        return sum(re.fullmatch(rf"{re.escape(stage)}{name}\.\d+\.weight", key) is not None for key in weights) // 2
+
+    return {
+        "NUM_QUERIES": queries,
+        "HIDDEN_DIM": width,
+        "NUM_STAGES": count_layers(weights, LAYER),
+        "ACTION_CLASSES": rows("fc_action"),
+        "OBJECT_CLASSES": rows("human_fc_cls") - 1,
+        "NUM_HEADS": shape_of(weights, f"{stage}iof_tau", 1)[0],
+        "DIM_FEEDFORWARD": rows("ffn_s.layers.0.0"),
+        "NUM_FCS": count_layers(weights, rf"{re.escape(stage)}ffn_s\.layers\.(\d+)\."),
+        "SPATIAL_POINTS": points // groups,
+        "TEMPORAL_POINTS": columns(f"{mixing}t.out_proj") // width // max(multiplier, 1),
+        "OUT_MULTIPLIER": multiplier,
+        "N_GROUPS": groups,
+        "NUM_CLS": hidden_layers("human_cls_fcs"),
+        "NUM_REG": hidden_layers("reg_fcs"),
+        "NUM_ACT": hidden_layers("action_cls_fcs"),
+    }
+
+
+def detector_rules(config: STMixerConfig) -> tuple[Rule, ...]:
+    """What becomes of every tensor of a detector."""
+    backbone = [
+        rule._replace(
+            sources=tuple(rf"backbone\.(?:{source})" for source in rule.sources),
+            target=rule.target and f"backbone.{rule.target}",
+        )
+        for rule in BACKBONE_RULES
+    ]
+    layers, last = [], config.num_ffn_layers - 1
+    for letter, branch in BRANCHES.items():
+        target = rf"layers.\1.{branch}."
+        attention = LAYER + rf"attention_{letter}\.attn\."
+        mixing = LAYER + rf"samplingmixing\.adaptive_mixing_{letter}\."
+        ffn = LAYER + rf"ffn_{letter}\.layers\."
+        layers += [
+            rename(attention + r"in_proj_(weight|bias)", target + r"attention.qkv.\2"),
+            rename(attention + r"out_proj\.(weight|bias)", target + r"attention.o_proj.\2"),
+            rename(LAYER + rf"attention_norm_{letter}\.(weight|bias)", target + r"attention_norm.\2"),
+            rename(mixing + r"parameter_generator\.0\.(weight|bias)", target + r"mixing.parameter_generator.\2"),
+            rename(mixing + r"out_proj\.(weight|bias)", target + r"mixing.out_proj.\2"),
+            rename(LAYER + rf"samplingmixing\.norm_{letter}\.(weight|bias)", target + r"mixing_norm.\2"),
+            rename(ffn + r"(\d+)\.0\.(weight|bias)", target + r"ffn.\2.0.\3"),
+            rename(ffn + rf"({last})\.(weight|bias)", target + r"ffn.\2.\3"),
+            rename(LAYER + rf"ffn_norm_{letter}\.(weight|bias)", target + r"ffn_norm.\2"),
+        ]
+    for head, (hidden, output) in HEADS.items():
+        layers += [
+            rename(LAYER + rf"{hidden}\.(\d+)\.(weight|bias)", rf"layers.\1.{head}.layers.\2.\3"),
+            rename(LAYER + rf"{output}\.(weight|bias)", rf"layers.\1.{head}.output.\2"),
+        ]
+    return (
+        *backbone,
+        rename(r"lateral_convs\.(.*)", r"lateral_branches.\1"),
+        rename(r"stm_head\.init_(spatial|temporal)_queries\.weight", r"\1_queries.weight"),
+        rename(LAYER + "iof_tau", r"layers.\1.iof_tau"),
+        rename(LAYER + r"samplingmixing\.offset_generator\.0\.(weight|bias)", r"layers.\1.offset_generator.\2"),
+        *layers,
+        drop(r"stm_head\.criterion\.empty_weight", "weights of classes in the loss: `background_weight` has them"),
+    )
 
 
 def make_processor(config: VideoViTConfig) -> VideoClipProcessor:
@@ -112,6 +338,15 @@ def make_processor(config: VideoViTConfig) -> VideoClipProcessor:
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__)
+    parser.add_argument(
+        "--task", choices=(DETECTION,), help="make the whole detector of the checkpoint (default: its backbone)"
+    )
+    parser.add_argument(
+        "--label-map",
+        type=Path,
+        metavar="FILE.pbtxt",
+        help="names of the detector's actions by their ids from 1 on, as AVA has them (default: LABEL_0, ...)",
+    )
     run(parser, argv, convert, raises_errors)
 
 

@@ -1,5 +1,5 @@
-"""Video-understanding models for Hugging Face Transformers: VideoViT, VideoMamba, MemoryBankQFormer
-and VideoTextDualEncoder.
+"""Video-understanding models for Hugging Face Transformers: VideoViT, VideoMamba, MemoryBankQFormer,
+VideoTextDualEncoder and STMixer.
 
 Importing this package registers every family with the Auto classes of Transformers, at no cost to programs that never
 use Transformers: the registration happens when `transformers` is imported, or at once when it already is.

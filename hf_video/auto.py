@@ -22,6 +22,7 @@ _VIDEOMAMBA = ".models.videomamba.modeling_videomamba"
 _QFORMER = ".models.memory_bank_qformer"
 _GENERATION = f"{_QFORMER}.modeling_memory_bank_qformer_generation"
 _VIDEO_TEXT = ".models.video_text"
+_STMIXER = ".models.stmixer"
 _PROCESSING = ".processing.video_processing_clip"
 
 CONFIGURATIONS = {
@@ -29,6 +30,7 @@ CONFIGURATIONS = {
     "VideoMambaConfig": ".models.videomamba.configuration_videomamba",
     "MemoryBankQFormerConfig": f"{_QFORMER}.configuration_memory_bank_qformer",
     "VideoTextDualEncoderConfig": f"{_VIDEO_TEXT}.configuration_video_text",
+    "STMixerConfig": f"{_STMIXER}.configuration_stmixer",
 }
 PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
@@ -76,6 +78,10 @@ FAMILIES = {
         (f"{_VIDEO_TEXT}.modeling_video_text", "VideoTextDualEncoderModel", "AutoModel"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
         (f"{_VIDEO_TEXT}.processing_video_text", "VideoTextDualEncoderProcessor", "AutoProcessor"),
+    ),
+    "STMixerConfig": (
+        (f"{_STMIXER}.modeling_stmixer", "STMixerForActionDetection", "AutoModelForObjectDetection"),
+        (".processing.video_processing_detection", "VideoDetectionProcessor", "AutoVideoProcessor"),
     ),
 }
 

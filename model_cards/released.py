@@ -200,7 +200,10 @@ def _stmixer(row: dict[str, Any]) -> Released:
         row["model"],
         facts=_pick(row, "backbone", "config", "frames", "sampling_rate")
         | {"started from": f"{row['start_weights']['dataset']} weights"},
-        limits=("It gives feature maps; the heads that find people and their actions are not part of it.",),
+        limits=(
+            "It gives feature maps; the heads that find people and their actions are not part of it. With "
+            "`--task action-detection` the command converts the whole detector.",
+        ),
     )
 
 

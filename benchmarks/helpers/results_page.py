@@ -7,7 +7,7 @@ from helpers.results import Ratio, Result
 MARK = "<!-- written by `make bench` from benchmarks/results; do not edit -->"
 # The page of each benchmark: its file in `docs/benchmarks/`, its title, and the names of the scripts.
 GROUPS = {
-    "models": ("Models", ("exported", "int8", "memory_bank", "run_length_tokens", "videovit")),
+    "models": ("Models", ("exported", "int8", "memory_bank", "run_length_tokens", "stmixer", "videovit")),
     "videomamba": (
         "VideoMamba",
         ("cpu_choices", "triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths"),

@@ -32,7 +32,11 @@ class ConversionError(ValueError):
 
 
 # Classes that files of training scripts hold beside the weights, and what is read in their place.
-PLAIN_CLASSES: list[Any] = [argparse.Namespace, (OrderedDict, "utils.easydict.EasyDict")]
+PLAIN_CLASSES: list[Any] = [
+    argparse.Namespace,
+    (OrderedDict, "utils.easydict.EasyDict"),
+    *((argparse.Namespace, "alphaction.structures.memory_pool.MemoryPool"), defaultdict, dict),
+]
 
 # What no tensor shows: the attention heads of BERT-base by its width, and the fields of an original `BertConfig` with
 # their defaults.
@@ -51,9 +55,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     Read a `.pth` / `.pt` / `.bin` file with `weights_only=True`, or a `.safetensors` file.
 
-    Training scripts save their settings beside the weights: an `argparse.Namespace`, which holds plain values and runs
-    nothing, or a dictionary class of their own, of which the values are read. Besides tensors and Python's own
-    containers nothing else is allowed.
+    Training scripts save other things beside the weights: settings in an `argparse.Namespace`, which holds plain
+    values and runs nothing, or in a dictionary class of their own, and STMixer's a memory of persons. Of the classes
+    in `PLAIN_CLASSES` the values are read, and nothing runs. Besides tensors and Python's own containers nothing else
+    is allowed.
 
     Raises:
         ConversionError: if the file is missing, cut off, no checkpoint, or holds anything else.
@@ -220,11 +225,15 @@ def read_original_config(path: Path | None, known: Mapping[str, Any]) -> dict[st
         ConversionError: if the file cannot be read or holds no object, or for a key that is not in `known` or a value
             of another kind.
     """
-    config = {} if path is None else read_json(path)
+    return check_arguments({} if path is None else read_json(path), known, str(path))
+
+
+def check_arguments(config: dict[str, Any], known: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the arguments of an original constructor, which `place` holds, or raise as [`read_original_config`]."""
     if unknown := sorted(set(config) - set(known)):
-        raise ConversionError(f"{path} has unknown keys {unknown}; the original takes {sorted(known)}.")
+        raise ConversionError(f"{place} has unknown keys {unknown}; the original takes {sorted(known)}.")
     for name, value in config.items():
-        check_kind(f"{path}: {name}", value, known[name])
+        check_kind(f"{place}: {name}", value, known[name])
     return config
 
 

@@ -191,10 +191,11 @@ def name_classes(model: PreTrainedModel, names: list[str]) -> None:
     Raises:
         ConversionError: if the model has no classifier, or another number of classes.
     """
-    head = getattr(model, "classifier", None)
-    if not isinstance(head, nn.Linear):
+    ends = ("classifier", "action_head.output")
+    heads = [head for name, head in model.named_modules() if name.endswith(ends) and isinstance(head, nn.Linear)]
+    if not heads:
         raise ConversionError(f"--labels names classes, but {type(model).__name__} has no classification head.")
-    if len(names) != head.out_features:
-        raise ConversionError(f"--labels has {len(names)} names, but the head has {head.out_features} classes.")
+    if len(names) != heads[0].out_features:
+        raise ConversionError(f"--labels has {len(names)} names, but the head has {heads[0].out_features} classes.")
     model.config.id2label = dict(enumerate(names))
     model.config.label2id = {name: index for index, name in enumerate(names)}

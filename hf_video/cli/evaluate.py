@@ -1,4 +1,4 @@
-"""`hf-video evaluate`: measures a trained model on labelled or captioned videos."""
+"""`hf-video evaluate`: measures a trained model on labelled or captioned videos, or a file of detections."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ class EvaluateCommandSettings(EvaluateSettings):
 
 def run(settings: EvaluateCommandSettings) -> int:
     """Prints the metrics, and writes the files that the options name."""
-    output, table = (check_output_file(name, getattr(settings, name)) for name in ("output", "predictions"))
-    if output is not None and table is not None and output.resolve() == table.resolve():
-        raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
+    names = ("output", "predictions", "detections")
+    output, *tables = (check_output_file(name, getattr(settings, name)) for name in names)
+    for name, table in zip(names[1:], tables, strict=True):
+        if output is not None and table is not None and output.resolve() == table.resolve():
+            raise ValueError(f"--output and --{name} are both {output}. Give each its own file.")
 
     def tell(result: dict[str, Any]) -> None:
         try:
@@ -39,10 +41,13 @@ def run(settings: EvaluateCommandSettings) -> int:
                 check_output_file("output", settings.output)
                 replace_text(output, json.dumps(result, indent=2) + "\n")
         finally:  # after a full disk the figures are still printed
-            show = _print_table if settings.task == "classification" else _print_recalls
-            print(json.dumps(result)) if settings.json else show(result)
+            print(json.dumps(result)) if settings.json else _SHOWN_BY[settings.task](result)
 
-    if settings.task == "retrieval":
+    if settings.task == "action-detection":
+        from hf_video.inference import evaluate_detections
+
+        tell(evaluate_detections(settings))
+    elif settings.task == "retrieval":
         from hf_video.inference import evaluate_retrieval
 
         tell(evaluate_retrieval(settings))
@@ -97,18 +102,37 @@ def _print_recalls(result: dict[str, Any]) -> None:
     _print_broken(result)
 
 
+def _print_precisions(result: dict[str, Any]) -> None:
+    if "num_key_frames" in result:
+        print(f"{result['num_key_frames']} key frames of the {result['split']} split")
+    print(f"mAP at IoU 0.5  {result['mean_ap']:.2%}\n")
+    width = max(map(len, ["action", *result["ap"]]))
+    print(f"{'action':{width}}  average precision")
+    for name, value in result["ap"].items():
+        print(f"{name:{width}}  {'-' if value is None else f'{value:.2%}':>17}")
+    _print_broken(result)
+
+
 def _print_broken(result: dict[str, Any]) -> None:
     if broken := result.get("broken_videos"):
         print(f"\n{len(broken)} videos could not be read:", *broken, sep="\n  ")
 
 
+_SHOWN_BY = {
+    "classification": _print_table,
+    "retrieval": _print_recalls,
+    "action-detection": _print_precisions,
+}
+
 COMMAND = Command(
     name="evaluate",
     settings=EvaluateCommandSettings,
     run=run,
-    help="measure a trained model on labelled or captioned videos",
+    help="measure a trained model on labelled or captioned videos, or detected actions",
     description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
     "classes. Probabilities are averaged over the views of a video. With --task retrieval, DATA are videos with "
     "`caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo, or as for `hf-video train --task "
-    "retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by video.",
+    "retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by video. With --task "
+    "action-detection, DATA are persons at key frames, as for `hf-video train --task action-detection`, or a file of "
+    "detections with --ground-truth: mean average precision at IoU 0.5.",
 )

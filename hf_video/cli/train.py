@@ -1,10 +1,11 @@
-"""`hf-video train`: trains a video classifier on labelled videos, or a video-text model on captions."""
+"""`hf-video train`: trains a video classifier on labelled videos, a video-text model on captions, or a detector of
+persons and their actions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from hf_video.training.run_settings import TrainSettings
+from hf_video.training.run_settings import TrainDetectionSettings, TrainRetrievalSettings, TrainSettings
 
 from .command import Command
 
@@ -18,6 +19,7 @@ DATA is one of these:
   a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
   a manifest of `hf-video inspect --output`: no video is opened before the first step (with --quick, a hundred at most)
   with --task retrieval: rows of video,caption (.csv, .json, .jsonl, a folder of such files, a data set), and --model
+  with --task action-detection: rows of video,second,x1,y1,x2,y2,action,person (.csv, folder, data set), and --model
 
 Checkpoints are chosen on the validation split, or else on held-out videos. A test split is used once, for the report.
 """
@@ -35,11 +37,14 @@ examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videoma
 def run(settings: TrainSettings) -> int:
     """Trains, and prints where the model and its report are."""
     from hf_video.training import assess, train
+    from hf_video.training.run_settings import settings_of_task
 
     from .first_step import ended_before_first_step
 
     if settings.task == "retrieval":
-        return _run_retrieval(settings)
+        return _run_retrieval(settings_of_task(settings))
+    if settings.task == "action-detection":
+        return _run_detection(settings_of_task(settings))
     with ended_before_first_step(settings) as callback:
         trainer, metrics = train(settings, [callback])
     if trainer.is_world_process_zero():
@@ -52,21 +57,37 @@ def run(settings: TrainSettings) -> int:
     return 0
 
 
-def _run_retrieval(settings: TrainSettings) -> int:
+def _run_retrieval(settings: TrainRetrievalSettings) -> int:
     """Trains on captions, and prints the recalls and where the model is."""
     from hf_video.training import train_retrieval
-    from hf_video.training.retrieval_training import retrieval_settings
 
     from .first_step import ended_before_first_step
 
-    chosen = retrieval_settings(settings)
-    with ended_before_first_step(chosen) as callback:
-        trainer, metrics = train_retrieval(chosen, [callback])
+    with ended_before_first_step(settings) as callback:
+        trainer, metrics = train_retrieval(settings, [callback])
     if not trainer.is_world_process_zero():
         return 0
     recalls = "  ".join(f"R@{k} {metrics[f'text_to_video_r{k}']:.1f}" for k in (1, 5, 10))
     print(f"text to video  {recalls}  among the {metrics['split']} videos")
     print(f"model    {trainer.args.output_dir}")
+    return 0
+
+
+def _run_detection(settings: TrainDetectionSettings) -> int:
+    """Trains on persons, and prints their mean average precision and where the model is."""
+    from hf_video.training import train_detection
+
+    from .first_step import ended_before_first_step
+
+    with ended_before_first_step(settings) as callback:
+        trainer, metrics = train_detection(settings, [callback])
+    if not trainer.is_world_process_zero():
+        return 0
+    output_dir = trainer.args.output_dir
+    if metrics:
+        print(f"mAP      {metrics['mean_ap']:.1%} at {metrics['num_key_frames']} {metrics['split']} key frames")
+        print(f"report   {Path(output_dir, 'report', 'detection.json')}")
+    print(f"model    {output_dir}\ntry it   hf-video detect VIDEO --model {output_dir} --output FILE")
     return 0
 
 

@@ -11,8 +11,7 @@ from transformers import ProcessorMixin
 
 from .batches import collate_clips
 from .clip_dataset import ClipDataset
-from .stored_videos import BYTES
-from .video_column import find_dataset, known_splits
+from .video_column import find_dataset, known_splits, with_video_names
 from .video_texts import load_video_texts
 
 _TIMES = ("start", "end")
@@ -120,11 +119,7 @@ def _caption_rows(rows: datasets.Dataset) -> datasets.Dataset:
             f"The data set has the columns {', '.join(rows.column_names)}: {min(missing, key=len)!r} is missing."
         )
     rows = rows.select_columns([name for name in ("video", "caption", *_TIMES) if name in rows.column_names])
-    if isinstance(rows.features["video"], datasets.Video):
-        rows = rows.cast_column("video", datasets.Video(decode=False)).flatten()
-        rows = rows.rename_columns({"video.path": "video", "video.bytes": BYTES})
-        names = [path or f"video {number}" for number, path in enumerate(rows["video"])]
-        rows = rows.remove_columns("video").add_column("video", names)
+    rows = with_video_names(rows)
     for name in set(_TIMES).difference(rows.column_names):
         rows = rows.add_column(name, [None] * len(rows), feature=datasets.Value("float64"))
     lists = [each if isinstance(each, list) else [each] for each in rows["caption"]]

@@ -136,6 +136,12 @@ def is_named_video(path: Path) -> bool:
     return path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
 
 
+def without_suffix(name: str) -> str:
+    """The name or path of a video without the suffix, if it has one of a video."""
+    path = Path(name)
+    return str(path.with_suffix("")) if is_named_video(path) else name
+
+
 def leads_nowhere(path: Path) -> bool:
     """Whether a path is a broken link."""
     return path.is_symlink() and not path.exists()

@@ -60,6 +60,17 @@ def find_dataset(
         ) from error
 
 
+def with_video_names(rows: Dataset) -> Dataset:
+    """A data set whose column `video` is of paths. If it has the feature `Video`, files that are stored inside are in
+    the column `bytes`, and those without a name are called after their row."""
+    if not isinstance(rows.features["video"], Video):
+        return rows
+    rows = rows.cast_column("video", Video(decode=False)).flatten()
+    rows = rows.rename_columns({"video.path": "video", "video.bytes": BYTES})
+    names = [path or f"video {number}" for number, path in enumerate(rows["video"])]
+    return rows.remove_columns("video").add_column("video", names)
+
+
 def is_hub_name(data: str | os.PathLike) -> bool:
     """Whether data are named as a data set of the Hub is, USER/NAME, and no such path exists."""
     if Path(data).expanduser().exists() or str(data).count("/") != 1:

@@ -36,6 +36,19 @@ class LabelledVideosSettings(VideoRootSettings):
 
 
 @dataclass(kw_only=True)
+class DetectionDataSettings:
+    """Persons and their actions, with --task action-detection"""
+
+    label_map: str | None = setting(
+        None, "Names of actions by their ids, in AVA's form; by default actions are named as in the data.", "PBTXT"
+    )
+    exclude: str | None = setting(None, "Key frames that are left out: rows of video,second.", "CSV")
+    first_second: NotNegative[float] = setting(
+        0.0, "Second of the annotations at which the video files begin: 900 for AVA's files of 15 minutes."
+    )
+
+
+@dataclass(kw_only=True)
 class DatasetSettings:
     """Data set of the Hub"""
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "annotate_detections": ".detections",
     "annotate_video": ".videos",
     "draw_heat_maps": ".heat_maps",
     "draw_timeline": ".timeline_picture",

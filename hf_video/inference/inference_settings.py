@@ -8,6 +8,7 @@ from annotated_types import Le
 from hf_video.data.video_settings import (
     READING_THREADS,
     DatasetSettings,
+    DetectionDataSettings,
     LabelledVideosSettings,
     ReadingThreads,
     VideoRootSettings,
@@ -205,6 +206,23 @@ class SearchSettings(ComputingSettings, Settings):
 
 
 @dataclass(kw_only=True)
+class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Settings):
+    """Detection"""
+
+    output: str = setting(
+        help="A file for one video, .json or .csv, which must not exist; or a folder with such a file for each video: "
+        "new, empty, or one that this command began.",
+        metavar="FILE_OR_DIR",
+    )
+    format: Literal["json", "csv"] = setting("json", "Format of the files in a folder.")
+    seconds: list[float] = setting([], "Times of the key frames, instead of --every.", "SECONDS", form="several")
+    every: Positive[float] = setting(1.0, "Seconds from one key frame to the next; the first is that at 0.", "SECONDS")
+    person_threshold: Share[float] = setting(0.6, "Smallest score of a person.")
+    action_threshold: Share[float] = setting(0.5, "Smallest score of an action.")
+    batch_size: AtLeast1[int] = setting(4, "Key frames in one forward pass.")
+
+
+@dataclass(kw_only=True)
 class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     """Timeline"""
 
@@ -252,13 +270,40 @@ _OF_CLASSES = ("config", "revision", "train_split", "validation_split", "num_cli
 
 
 @dataclass(kw_only=True)
-@with_defaults(**dict.fromkeys(_OF_CLASSES, {"needs": "task=classification"}))
-class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings, RetrievalSettings, Settings):
+@with_defaults(**dict.fromkeys(("label_map", "exclude", "first_second"), {"needs": "task=action-detection"}))
+class DetectionEvaluationSettings(DetectionDataSettings):
+    """Persons and their actions, with --task action-detection"""
+
+    ground_truth: str | None = setting(
+        None,
+        "Annotations, in AVA's form or with names of columns; DATA is then a file of detections, without a model.",
+        "CSV",
+        needs="task=action-detection",
+    )
+    detections: str | None = setting(
+        None,
+        "Also write what the model detected in AVA's form to FILE, which must not exist.",
+        "FILE",
+        needs="task=action-detection",
+    )
+
+
+@dataclass(kw_only=True)
+@with_defaults(model={"default": None}, **dict.fromkeys(_OF_CLASSES, {"needs": "task=classification"}))
+class EvaluateSettings(
+    ReadingSettings,
+    DatasetSettings,
+    ClassificationSettings,
+    RetrievalSettings,
+    DetectionEvaluationSettings,
+    Settings,
+):
     """Output"""
 
-    task: Literal["classification", "retrieval"] = setting(
+    task: Literal["classification", "retrieval", "action-detection"] = setting(
         "classification",
-        "What is measured: the classes of videos; or search among videos by text, and among texts by video.",
+        "What is measured: the classes of videos; search among videos by text, and among texts by video; or persons "
+        "and their actions at key frames.",
     )
     split: str | None = setting(
         None,
@@ -276,3 +321,9 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
     def __post_init__(self) -> None:
         super().__post_init__()
         check_values(self, type(self))
+        if self.model is None and self.ground_truth is None:
+            raise ValueError("the following arguments are required: --model")
+        if self.model is not None and self.ground_truth is not None:
+            raise ValueError("--ground-truth measures a file of detections, without a model: leave out one of them.")
+        if self.detections is not None and self.ground_truth is not None:
+            raise ValueError("--detections writes what a model detected: leave it out with --ground-truth.")

@@ -10,6 +10,10 @@ from typing import Any
 _PUBLIC_NAMES = {
     "BulkResult": ".bulk",
     "build_index": ".indexing",
+    "detect": ".detection",
+    "DetectionFiles": ".detection",
+    "DetectionResult": ".detection",
+    "DetectTask": ".detection",
     "extract": ".extraction",
     "extract_features": ".feature_cache",
     "extract_to_folder": ".feature_folder",

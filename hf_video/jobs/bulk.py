@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
-from hf_video.inference.inference_settings import ExtractSettings, IndexSettings, PredictSettings
+from hf_video.inference.inference_settings import DetectSettings, ExtractSettings, IndexSettings, PredictSettings
 from hf_video.output_folders import RunLock
 
 from .runner import Engine, LocalEngine, run
@@ -34,7 +34,7 @@ class BulkResult(NamedTuple):
     errors: list[tuple[str, str]]
 
 
-def check_engine(settings: ExtractSettings | PredictSettings | IndexSettings) -> None:
+def check_engine(settings: ExtractSettings | PredictSettings | IndexSettings | DetectSettings) -> None:
     """Refuses settings that have no effect.
 
     Raises:
@@ -52,7 +52,7 @@ def check_engine(settings: ExtractSettings | PredictSettings | IndexSettings) ->
 
 
 def run_in_bulk(
-    settings: ExtractSettings | PredictSettings | IndexSettings,
+    settings: ExtractSettings | PredictSettings | IndexSettings | DetectSettings,
     videos: Sequence[ListedVideo],
     task: Task,
     model: PreTrainedModel,

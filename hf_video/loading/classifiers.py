@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -32,7 +33,7 @@ TrainedPart = Literal["classifier", "features", "base"]
 
 # The types of models that have a class for masked pre-training.
 MASKED_FAMILIES = ("videovit", "videomamba")
-_HEAD = "classifier."
+_HEAD = r"classifier\."
 
 
 def load_classifier(
@@ -69,7 +70,7 @@ def load_classifier(
     # What the start that ships knows is nothing that a user chose.
     is_start = str(model) == model_path(SHIPPED)
     with _without_load_report() if is_start else nullcontext():
-        network, missing = _load(
+        network, missing = load_weights(
             AutoModelForVideoClassification, model, _HEAD, problem_type=problem_type, **labels, **kwargs
         )
     if is_frozen:
@@ -82,7 +83,7 @@ def load_classifier(
             )
         if len(known) == len(names):
             # A head of the same size was loaded; its weights belong to other classes.
-            _initialize(network, network.classifier)
+            initialize(network, network.classifier)
     return drop_query_axis(network)
 
 
@@ -119,10 +120,10 @@ def load_trained_classifier(
             "classes, or take the features of its tokens, with `hf-video extract --pooling mean`."
         )
     check_quantization(model, config, kwargs.get("dtype"))
-    network, missing = _load(AutoModelForVideoClassification, model, **kwargs)
+    network, missing = load_weights(AutoModelForVideoClassification, model, **kwargs)
     if part != "classifier":
         norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
-        begun = [name for name in missing if name.startswith(_HEAD) or name.rpartition(".")[0] in norms]
+        begun = [name for name in missing if re.match(_HEAD, name) or name.rpartition(".")[0] in norms]
         missing = [name for name in missing if name not in begun]
     if part == "base":
         missing = [name for name in missing if name.startswith(f"{network.base_model_prefix}.")]
@@ -141,7 +142,7 @@ def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTraine
     config = load_config(model)
     _check_maskable(model, config)
     check_trainable(model, config)
-    return _load(AutoModelForPreTraining, model, **kwargs)[0]
+    return load_weights(AutoModelForPreTraining, model, **kwargs)[0]
 
 
 def build_pretraining_model(checkpoint: str | os.PathLike) -> PreTrainedModel:
@@ -198,7 +199,7 @@ def _check_maskable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
 def _check_random(model: str | os.PathLike, network: PreTrainedModel, missing: Iterable[str]) -> None:
     """Refuses matrices outside the head that the checkpoint lacks. Norms and biases begin as constants."""
     parameters = dict(network.named_parameters())
-    lacks = [name for name in missing if not name.startswith(_HEAD) and parameters[name].ndim > 1]
+    lacks = [name for name in missing if not re.match(_HEAD, name) and parameters[name].ndim > 1]
     if lacks:
         raise ValueError(
             f"{model} lacks weights before the head of {type(network).__name__} ({few(sorted(lacks))}), which would "
@@ -206,21 +207,23 @@ def _check_random(model: str | os.PathLike, network: PreTrainedModel, missing: I
         )
 
 
-def _load(auto_class: Any, model: str | os.PathLike, head: str | None = None, **kwargs: Any) -> tuple[Any, list[str]]:
+def load_weights(
+    auto_class: Any, model: str | os.PathLike, head: str | None = None, **kwargs: Any
+) -> tuple[Any, list[str]]:
     """A model, and the sorted names of the weights that its checkpoint lacks. Weights of another shape than the
-    configuration says are a `ValueError`, except for those of the `head`."""
+    configuration says are a `ValueError`, except for those whose names begin with the pattern `head`."""
     with loading(model):
         network, report = auto_class.from_pretrained(
             model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
         )
-    wrong = [row for row in report["mismatched_keys"] if head is None or not row[0].startswith(head)]
+    wrong = [row for row in report["mismatched_keys"] if head is None or not re.match(head, row[0])]
     if wrong:
         shapes = [f"{name} {tuple(saved)} instead of {tuple(expected)}" for name, saved, expected in sorted(wrong)]
         raise ValueError(f"Weights of {model} have other shapes than its config.json says: {few(shapes)}.")
     return network, sorted(report["missing_keys"])
 
 
-def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
+def initialize(model: PreTrainedModel, part: nn.Module) -> None:
     """Initialises a part of a model anew, as the model does with weights that a checkpoint lacks."""
     parameters: list[Any] = list(part.parameters())
     for tensor in parameters:

@@ -161,6 +161,32 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
     return network.to(target).eval(), processor
 
 
+def load_action_detector(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
+    """An action detector such as STMixer in evaluation mode, and its processor. Arguments and errors are those of
+    [`load_trained_model`]."""
+    model = locate_model(model)
+    target = choose_device(device)
+
+    from transformers import AutoModelForObjectDetection, AutoVideoProcessor
+
+    from .configurations import check_quantization, load_config, loading
+
+    config = load_config(model)
+    check_quantization(model, config, dtype)
+    if config.model_type != "stmixer":
+        raise ValueError(
+            f"{model} is a {config.model_type}, which detects no actions: an stmixer is expected. `hf-video train "
+            "--task action-detection` makes one around a backbone."
+        )
+    with loading(model):
+        network, report = AutoModelForObjectDetection.from_pretrained(model, dtype=dtype, output_loading_info=True)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{model} lacks weights ({few(missing)}), which would be random numbers.")
+    with loading(model):
+        processor = AutoVideoProcessor.from_pretrained(model)
+    return network.to(target).eval(), processor
+
+
 class SearchModel(NamedTuple):
     """A model that compares videos, with texts or with each other.
 

@@ -13,6 +13,8 @@ _PUBLIC_NAMES = {
     "SAMPLING_STRATEGIES": ".clip_sampling",
     "VideoClipProcessor": ".video_processing_clip",
     "VideoClipProcessorKwargs": ".video_processing_clip",
+    "VideoDetectionProcessor": ".video_processing_detection",
+    "VideoDetectionProcessorKwargs": ".video_processing_detection",
 }
 
 __all__ = list(_PUBLIC_NAMES)

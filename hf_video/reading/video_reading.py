@@ -8,8 +8,8 @@ import io
 import math
 import os
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from numbers import Real
 from pathlib import Path
@@ -32,6 +32,8 @@ VideoSource = str | os.PathLike | bytes | BinaryIO | Any
 FRAME_EXTENSIONS = (".jpg", ".jpeg", ".png")
 # In bytes. Smaller files behind a URL are fetched as a whole.
 SMALL_FILE = 2**20
+# Seconds. The coarsest time bases in use, of Matroska and FLV, round times to milliseconds.
+TIME_ROUNDING = 6e-4
 
 
 def read_video(
@@ -108,16 +110,49 @@ def read_timed_video(
         if sample_indices_fn is not None:
             indices = np.asarray(sample_indices_fn(metadata=metadata))
             _check_indices(indices, stop - first, reader.name)
-        wanted, inverse = np.unique(indices, return_inverse=True)
-        frames = reader.read(wanted + first)
-        seconds = np.array([reader.seconds(first + frame) for frame in wanted.tolist()])[inverse.ravel()]
+        frames = _read_frames(reader, indices + first)
+        seconds = np.array([reader.seconds(first + frame) for frame in indices.ravel().tolist()])
         last = reader.seconds(stop)
-    if not np.array_equal(wanted, indices.ravel()):
-        frames = frames[inverse.ravel()]
     metadata.frames_indices = indices.ravel().tolist()
-    return TimedVideo(
-        frames.reshape(*indices.shape, *frames.shape[1:]), metadata, seconds.reshape(indices.shape), last
-    )
+    return TimedVideo(frames, metadata, seconds.reshape(indices.shape), last)
+
+
+def read_video_at(video: VideoSource, seconds: Sequence[float], *, source_fps: float | None = None) -> TimedVideo:
+    """
+    Read the frames that a video shows at some times.
+
+    Args:
+        video (`str`, `os.PathLike`, `bytes` or binary file object):
+            As for [`read_video`].
+        seconds (`Sequence[float]`):
+            Times after the first frame, in any order. Before the first frame it is shown, and after the last one that.
+            Timestamps that differ by less than a millisecond count as equal.
+        source_fps (`float`, *optional*):
+            Frames per second of a folder of frames, which have no times of their own. Other videos ignore it.
+
+    Returns:
+        `TimedVideo`: a frame for each time; `seconds` and `end` are as for a video also if `video` is a folder.
+
+    Raises:
+        `VideoReadError`: if the video cannot be read, or a wanted frame is damaged.
+        `ValueError`: for a folder of frames without `source_fps`.
+        `TypeError`: if `video` cannot be read by number of frame.
+    """
+    with _open_reader(video) as reader:
+        is_untimed = math.isnan(reader.seconds(0))
+        if is_untimed and source_fps is None:
+            raise ValueError(f"{reader.name} is a folder of frames, which have no times: give source_fps.")
+
+        def shown_from(frame: int) -> float:
+            return frame / source_fps if is_untimed and source_fps else reader.seconds(frame)
+
+        frames = range(len(reader))
+        indices = np.array([bisect_right(frames, time + TIME_ROUNDING, key=shown_from) - 1 for time in seconds])
+        indices = indices.clip(0)
+        metadata = _make_metadata(reader, 0, len(reader))
+        metadata.frames_indices = indices.tolist()
+        times = np.array([shown_from(frame) for frame in indices.tolist()])
+        return TimedVideo(_read_frames(reader, indices), metadata, times, shown_from(len(reader)))
 
 
 def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float | None]] = ()) -> VideoMetadata:
@@ -283,6 +318,15 @@ def _make_metadata(reader: VideoFileReader | FrameFolder | DecodedVideo, first: 
         duration=duration if timed else None,
         video_backend=reader.backend,
     )
+
+
+def _read_frames(reader: VideoFileReader | FrameFolder | DecodedVideo, indices: np.ndarray) -> np.ndarray:
+    """Frames at indices of any shape and order, each decoded once: (*indices.shape, height, width, 3) uint8."""
+    wanted, inverse = np.unique(indices, return_inverse=True)
+    frames = reader.read(wanted)
+    if not np.array_equal(wanted, indices.ravel()):
+        frames = frames[inverse.ravel()]
+    return frames.reshape(*indices.shape, *frames.shape[1:])
 
 
 def _check_indices(indices: np.ndarray, total_num_frames: int, name: str) -> None:

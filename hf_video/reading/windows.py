@@ -8,10 +8,9 @@ import numpy as np
 
 from .frame_streaming import StreamedFrame, check_rate, stream_frames
 from .sources import VideoReadError, describe
+from .video_reading import TIME_ROUNDING
 
 LastWindow = Literal["pad", "drop", "shift"]
-# Seconds. The coarsest time bases in use, of Matroska and FLV, round times to milliseconds.
-_ROUNDING = 6e-4
 
 Value = TypeVar("Value")
 
@@ -184,7 +183,7 @@ def _sample(
         origin = origin if position else frame.seconds
         while True:
             start = frame.seconds if fps is None else origin + taken / fps
-            is_due = int(taken * frame_sampling_rate) <= position if fps is None else start < end - _ROUNDING
+            is_due = int(taken * frame_sampling_rate) <= position if fps is None else start < end - TIME_ROUNDING
             if not is_due and taken:
                 break
             if pending is not None:

@@ -4,10 +4,12 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "ActionDetectionTrainer": ".detection",
     "add_lora": ".adaptation",
     "assess": ".assessment",
     "AttentiveProbe": ".adaptation",
     "classification_loss": ".losses",
+    "DetectionTrainingArguments": ".arguments",
     "Distillation": ".losses",
     "EMACallback": ".optimization",
     "evaluate": ".measuring",
@@ -32,8 +34,10 @@ _PUBLIC_NAMES = {
     "probe": ".probing",
     "train": ".fine_tuning",
     "train_answers": ".answer_training",
+    "train_detection": ".detection_training",
     "train_retrieval": ".retrieval_training",
     "TrainAnswersSettings": ".run_settings",
+    "TrainDetectionSettings": ".run_settings",
     "TrainRetrievalSettings": ".run_settings",
     "TrainSettings": ".run_settings",
     "VideoTrainer": ".trainer",

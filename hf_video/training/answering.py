@@ -55,11 +55,6 @@ class AnswerTrainer(BaseTrainer):
         if data_collator is None:
             self.data_collator = self._collator()
 
-    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
-        values = super().set_initial_training_values(*args, **kwargs)
-        self._steps_per_epoch = values[1]
-        return values
-
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None and self.args.lr_by_epoch:  # type: ignore[has-type]
             accumulation = self.args.gradient_accumulation_steps

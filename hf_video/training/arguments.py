@@ -17,6 +17,7 @@ from hf_video.settings import check_values, closest
 from .parallelism import check_device, prepare_sharding
 from .training_settings import (
     AnswerTrainingSettings,
+    DetectionTrainingSettings,
     PreTrainingSettings,
     RetrievalTrainingSettings,
     VideoTrainingSettings,
@@ -184,6 +185,32 @@ class RetrievalTrainingArguments(RetrievalTrainingSettings, TrainingArguments):
         _check_after(self)
         if self.data_seed is None:
             self.data_seed = self.seed
+
+
+@dataclass
+class DetectionTrainingArguments(DetectionTrainingSettings, TrainingArguments):
+    """`transformers.TrainingArguments` with the settings that [`ActionDetectionTrainer`] adds. The defaults evaluate
+    once an epoch, and keep the checkpoint with the highest mean average precision.
+    """
+
+    def __post_init__(self) -> None:
+        _check_before(self, DetectionTrainingSettings)
+        super().__post_init__()
+        _check_after(self)
+        if self.data_seed is None:
+            self.data_seed = self.seed
+        if self.lr_drop_epochs and self.lr_scheduler_type != SchedulerType.CONSTANT_WITH_WARMUP:
+            raise ValueError(
+                f"lr_scheduler_type is {_plain(self.lr_scheduler_type)}; lr_drop_epochs needs constant_with_warmup."
+            )
+        if self.lr_drop_epochs != sorted(self.lr_drop_epochs):
+            raise ValueError(f"lr_drop_epochs is {self.lr_drop_epochs}; ascending numbers are expected.")
+
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """As in the base class, but `warmup_epochs` replaces `warmup_steps` if it is given."""
+        if self.warmup_epochs is None:
+            return super().get_warmup_steps(num_training_steps)
+        return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
 
 
 def check_optimization(arguments: TrainingArguments, model: Any) -> None:

@@ -184,6 +184,12 @@ class BaseTrainer(Trainer):
             reading_threads=getattr(self.args, "reading_threads", None),
         )
 
+    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
+        values = super().set_initial_training_values(*args, **kwargs)
+        # For schedules that count epochs.
+        self._steps_per_epoch = values[1]
+        return values
+
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return [name for name, setting in settings_by_arguments(model, self.args).items() if setting.weight_decay]
 

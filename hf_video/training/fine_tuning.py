@@ -1,7 +1,6 @@
 """Trains a video classifier on labelled videos: `hf-video train` for programs."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,12 +37,11 @@ from .model_choice import choose_model
 from .model_loading import classifier_kind, load_model
 from .optimization import settings_by_arguments
 from .resuming import make
-from .run_settings import ScratchSettings, TrainSettings
+from .run_settings import TASKS, ScratchSettings, TrainSettings, settings_of_task
 from .run_start import start_run
 from .trainer import VideoTrainer
 from .training_data import check_streamed, commit_of, load_data, load_stream, readable_videos, training_splits
 from .training_memory import check_memory, estimate_memory
-from .training_settings import CaptionSettings
 
 # How often a training on a stream evaluates, where nothing else is said.
 NUM_EVALUATIONS = 20
@@ -52,7 +50,8 @@ MAX_SEEN_CLIPS = 200
 
 
 def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) -> tuple[VideoTrainer, dict[str, Any]]:
-    """Trains a video classifier on labelled videos, as `hf-video train`. See `train_retrieval` for captions.
+    """Trains a video classifier on labelled videos, as `hf-video train`. See `train_retrieval` for captions, and
+    `train_detection` for persons.
 
     Settings and data are checked before anything is written. Model, checkpoints and report are in the output folder.
 
@@ -66,10 +65,10 @@ def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) ->
     Raises:
         ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
     """
-    if settings.task != "classification":
-        raise ValueError(f"task={settings.task} is for train_retrieval, which takes TrainRetrievalSettings.")
-    if given := [each.name for each in fields(CaptionSettings) if each.name in settings.given]:
-        raise ValueError(f"{given[0]} has no effect without --task retrieval: leave it out.")
+    if settings.task in TASKS:
+        kind = TASKS[settings.task][0].__name__
+        raise ValueError(f"task={settings.task} is for the function that takes {kind}.")
+    settings_of_task(settings)
     with RunLock() as lock:
         return _train(settings, lock, callbacks)
 

@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Collection, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ def parameter_settings(
     layer_decay: float = 1.0,
     layer_decay_only: Collection[str] = (),
     no_weight_decay: Collection[str] = (),
+    full_weight_decay: Collection[str] = (),
 ) -> dict[str, ParameterSetting]:
     """The setting of every trainable parameter by name.
 
@@ -55,6 +57,8 @@ def parameter_settings(
         layer_decay_only: parts of parameter names, such as "patch_embeddings". Layer decay applies to these
             parameters alone, or to all if it is empty.
         no_weight_decay: parts of the names of parameters without weight decay, such as "cls_token" or "A_log".
+        full_weight_decay: first parts of the names of parameters with weight decay, of any shape: the modules of a
+            model whose biases and norms have it, too.
 
     Raises:
         ValueError: `layer_decay` is out of range, the model has no `layer_groups`, or no parameter has one of the
@@ -75,6 +79,10 @@ def parameter_settings(
     for option, names in given.items():
         if unknown := sorted(set(names) - known_parts):
             raise ValueError(f"{option} names {unknown}, which no parameter of {type(model).__name__} contains.")
+    if unknown := sorted(set(full_weight_decay) - {name.partition(".")[0] for name, _ in model.named_parameters()}):
+        raise ValueError(
+            f"full_weight_decay names {unknown}, with which no parameter of {type(model).__name__} begins."
+        )
 
     settings = {}
     for name, parameter in parameters.items():
@@ -85,6 +93,7 @@ def parameter_settings(
         # DeepSpeed empties a parameter that is in shards, and keeps its shape beside it.
         shape = getattr(parameter, "ds_shape", parameter.shape)
         has_decay = len(shape) > 1 and "bias" not in parts and parts.isdisjoint(no_weight_decay)
+        has_decay |= name.partition(".")[0] in full_weight_decay
         settings[name] = ParameterSetting(layer_decay ** (num_groups - depth), weight_decay if has_decay else 0.0)
     return settings
 
@@ -98,6 +107,7 @@ def settings_by_arguments(model: nn.Module, args: TrainingArguments) -> dict[str
         layer_decay=getattr(args, "layer_decay", 1.0),
         layer_decay_only=getattr(args, "layer_decay_only", ()),
         no_weight_decay=getattr(args, "no_weight_decay", NO_WEIGHT_DECAY),
+        full_weight_decay=getattr(args, "full_weight_decay", ()),
     )
 
 
@@ -144,6 +154,29 @@ def cosine_by_epoch(
             batch = (step + 1) * batches_per_step - 1
             return min(1.0, warmup_lr_rate + (1 - warmup_lr_rate) * batch / max(warmup_batches, 1))
         return min_lr_rate + (1 - min_lr_rate) * (1 + math.cos(math.pi * epoch / num_epochs)) / 2
+
+    return LambdaLR(optimizer, factor)
+
+
+def steps_by_epoch(
+    optimizer: Optimizer,
+    *,
+    drop_epochs: Sequence[float],
+    steps_per_epoch: int,
+    warmup_steps: int = 0,
+    warmup_lr_rate: float = 0.0,
+) -> LambdaLR:
+    """The schedule of STMixer: a linear warm-up, and a learning rate that falls to a tenth after some epochs.
+
+    Args:
+        optimizer: its learning rates are the peak, of which `warmup_lr_rate` is the share in the first step.
+        drop_epochs: after how many epochs the rate falls, in ascending order.
+    """
+    drops = [epoch * steps_per_epoch for epoch in drop_epochs]
+
+    def factor(step: int) -> float:
+        rise = 1.0 if step >= warmup_steps else warmup_lr_rate + (1 - warmup_lr_rate) * step / warmup_steps
+        return rise * 0.1 ** bisect_right(drops, step)
 
     return LambdaLR(optimizer, factor)
 

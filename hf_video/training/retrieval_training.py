@@ -14,12 +14,11 @@ from hf_video.io import replace_text
 from hf_video.loading.configurations import check_trainable, load_config, loading
 from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together, is_first_process
-from hf_video.settings import settings_of
 
 from .arguments import RetrievalTrainingArguments, check_optimization
 from .resuming import make
 from .retrieval import RetrievalTrainer
-from .run_settings import TrainRetrievalSettings, TrainSettings
+from .run_settings import TrainRetrievalSettings
 from .run_start import start_run
 
 
@@ -44,21 +43,6 @@ def train_retrieval(
     """
     with RunLock() as lock:
         return _train_retrieval(settings, lock, callbacks)
-
-
-def retrieval_settings(settings: TrainSettings) -> TrainRetrievalSettings:
-    """What was given of the settings of `train`, for `train_retrieval`.
-
-    Raises:
-        ValueError: a setting that was given is for classification alone.
-    """
-    given = {name: getattr(settings, name) for name in settings.given if name != "task"}
-    known = settings_of(TrainRetrievalSettings)
-    if unknown := [name for name in given if name not in known]:
-        raise ValueError(
-            f"{settings_of(TrainSettings)[unknown[0]].flag} has no effect with --task retrieval: leave it out."
-        )
-    return TrainRetrievalSettings(**given)
 
 
 def _train_retrieval(

@@ -1,7 +1,7 @@
 """Declares the settings of `train`, `pretrain`, `train_answers` and `probe`. Nothing here imports PyTorch, so that
 `--help` is fast."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from annotated_types import Lt
@@ -10,16 +10,19 @@ from hf_video.data.video_settings import (
     ClipAugmentationSettings,
     ClipMixingSettings,
     DatasetSettings,
+    DetectionDataSettings,
     LabelledVideosSettings,
     OnError,
     StreamSettings,
 )
 from hf_video.inference.inference_settings import CPU, ClassificationSettings, ReadingSettings
-from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Settings, setting, with_defaults
+from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Settings, setting, settings_of, with_defaults
 
 from .training_settings import (
     AnswerTrainingSettings,
     CaptionSettings,
+    DetectionSettings,
+    DetectionTrainingSettings,
     PreTrainingSettings,
     ProbeTrainingSettings,
     RetrievalTrainingSettings,
@@ -191,8 +194,9 @@ _FROM_START: dict[str, Any] = {
 class TaskSettings:
     """Data and output"""
 
-    task: Literal["classification", "retrieval"] = setting(
-        "classification", "What is learned: classes, or which captions belong to which videos."
+    task: Literal["classification", "retrieval", "action-detection"] = setting(
+        "classification",
+        "What is learned: classes, which captions belong to which videos, or where people are and what they do.",
     )
 
 
@@ -211,6 +215,8 @@ class TrainSettings(
     ClipAugmentationSettings,
     ClipMixingSettings,
     CaptionSettings,
+    DetectionDataSettings,
+    DetectionSettings,
     ScratchSettings,
 ):
     """Settings of `hf_video.training.train`, and of the command `hf-video train`. Fields that are None or left at
@@ -351,6 +357,64 @@ class TrainRetrievalSettings(
         *("num_augmentations", "lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha"),
         "split_by",
     )
+
+
+@dataclass(kw_only=True)
+class DetectorSettings:
+    """Model"""
+
+    model: str = setting(
+        None, "The detector to train, or the backbone of a detector: a folder or Hub name.", "MODEL", common=True
+    )
+    num_frames: AtLeast1[int] | None = setting(None, "Frames of a clip; by default the model's.", common=True)
+    frame_sampling_rate: AtLeast1[int] | None = setting(
+        None, "Distance between two frames of a clip, in frames of a 30th of a second; by default the model's, or 4."
+    )
+    image_size: AtLeast1[int] | None = setting(
+        None, "Shorter side of a clip in pixels; by default the model's.", common=True
+    )
+    drop_path_rate: BelowOne[float] | None = setting(
+        None, "Largest rate of stochastic depth in the backbone; by default the model's."
+    )
+
+
+@dataclass(kw_only=True)
+@with_defaults(num_train_epochs=20.0, per_device_eval_batch_size=None)
+class TrainDetectionSettings(RunSettings, DetectionDataSettings, DetectorSettings, DetectionTrainingSettings):
+    """Settings of `hf_video.training.train_detection`, and of `hf-video train --task action-detection`."""
+
+    # The whole model is trained, and losses are those of the detector.
+    without = ("lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha")
+
+
+# For each other task of `train` its settings, and those which `train` has for it alone.
+TASKS: dict[str, tuple[type[Settings], tuple[type, ...]]] = {
+    "retrieval": (TrainRetrievalSettings, (CaptionSettings,)),
+    "action-detection": (TrainDetectionSettings, (DetectionDataSettings, DetectionSettings)),
+}
+
+
+def settings_of_task(settings: TrainSettings) -> Any:
+    """What was given of the settings of `train`, as the settings of its task.
+
+    Raises:
+        ValueError: a setting that was given is for another task.
+    """
+    given = {name: getattr(settings, name) for name in settings.given if name != "task"}
+    kind = TASKS[settings.task][0] if settings.task in TASKS else TrainSettings
+    others = {
+        each.name: f"without --task {task}"
+        for task, (_, groups) in TASKS.items()
+        if task != settings.task
+        for group in groups
+        for each in fields(group)
+    }
+    for name in given:
+        if name in others or name not in settings_of(kind):
+            flag = settings_of(TrainSettings)[name].flag
+            where = others.get(name, f"with --task {settings.task}")
+            raise ValueError(f"{flag} has no effect {where}: leave it out.")
+    return kind(**given)
 
 
 @dataclass(kw_only=True)

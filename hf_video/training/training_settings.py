@@ -16,6 +16,7 @@ from hf_video.settings import (
     NotNegative,
     Positive,
     Seed,
+    Share,
     setting,
     with_defaults,
 )
@@ -153,7 +154,7 @@ class TrainingSettings:
     hub_private_repo: bool | None = setting(None, "Whether the repository is private.", changeable=True)
     hub_token: str | None = setting(None, "Token of the Hub; by default that of `hf auth login`.", changeable=True)
     dataloader_num_workers: NotNegative[int] = setting(
-        0, "Processes that read videos; 0: the main one.", changeable=True, alias="num_workers", common=True
+        0, "Processes that read videos; 0: this one.", changeable=True, alias="num_workers", common=True
     )
     dataloader_prefetch_factor: AtLeast1[int] | None = setting(
         None, "Batches that each of these processes reads ahead.", changeable=True
@@ -337,6 +338,56 @@ class RetrievalTrainingSettings(CaptionSettings, FineTuningSettings):
 
     Fields of `RetrievalTrainingArguments`.
     """
+
+
+@dataclass
+class DetectionSettings:
+    """Persons and their actions, with --task action-detection"""
+
+    scales: list[float] = setting([1.0, 1.25], "Factors of the shorter side of training clips, drawn anew each time.")
+    flip_prob: Share[float] = setting(
+        0.5, "Share of training clips that are mirrored, unless an action names a direction."
+    )
+    num_queries: AtLeast1[int] | None = setting(
+        None, "Most persons of a clip that are found; by default the model's, 100 around a backbone."
+    )
+    detector_config: dict[str, Any] | str | None = setting(
+        None,
+        "Fields of the configuration of a detector that is made around a backbone, such as "
+        '\'{"hidden_size":64,"num_hidden_layers":3}\'.',
+        "JSON",
+    )
+    action_weight: NotNegative[float] | None = setting(
+        None, "Weight of the actions in the loss; by default the model's, 24 around a backbone."
+    )
+    original_loss_means: bool = setting(
+        False, "Average losses over the batch of each process, as STMixer's training, and not over the whole step."
+    )
+    full_weight_decay: list[str] = setting(
+        [], "Modules of the model with weight decay on all parameters, also on biases and norms."
+    )
+    lr_drop_epochs: list[float] = setting(
+        [],
+        "The learning rate falls to a tenth after each of these epochs, with --lr-scheduler-type "
+        "constant_with_warmup.",
+    )
+    warmup_lr_rate: Share[float] = setting(
+        0.0, "Share of the learning rate at which its warm-up begins.", needs="lr_drop_epochs"
+    )
+
+
+@dataclass
+@with_defaults(
+    metric_for_best_model="mean_ap",
+    no_weight_decay=list(NO_WEIGHT_DECAY),
+)
+class DetectionTrainingSettings(DetectionSettings, FineTuningSettings):
+    """Training
+
+    Fields of `DetectionTrainingArguments`.
+    """
+
+    warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
 
 
 @dataclass

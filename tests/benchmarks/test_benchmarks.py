@@ -25,6 +25,14 @@ SKIPPED = 77
 RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d|^ratio \|", re.MULTILINE)
 # What has to stand on lines of the output.
 FIGURES = {
+    "action_detection.py": [
+        r"2 steps of 32 videos in \d+\.\d minutes",
+        *(
+            rf"{order}{way}: mean average precision \d\.\d{{3}}"
+            for order in ("frames in order", "shuffled frames")
+            for way in ("", ", with annotated boxes", ", class-blind")
+        ),
+    ],
     "alternatives.py": [
         r"VideoMamba: Transformers alone no, hf_video yes",
         r"16 frames of a clip of 5, webm: Transformers alone .*, hf_video 16 frames",
@@ -166,6 +174,16 @@ FIGURES = {
         r"waiting for data, two workers: \d+\.\d%",
     ],
     "triton_assembly.py": [r"scan_forward_kernel .* registers \d+, .* instructions +\d+\.\d"],
+    "stmixer.py": [
+        *(
+            rf"{part}: forward \d+\.\d\d s and -?\d+\.\d\d GiB, forward and backward \d+\.\d\d s and -?\d+\.\d\d GiB"
+            for part in ("backbone", "detector")
+        ),
+        *(
+            rf"{part}: forward \d+\.\d\d s, forward and backward \d+\.\d\d s; \d+ % and \d+ % of the decoder layers"
+            for part in ("sampling", "mixing")
+        ),
+    ],
     "video_text.py": [
         r"2 steps of 64 videos in \d+\.\d minutes",
         *(

@@ -20,6 +20,7 @@ from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 
 from ..conversion.test_instructblip import PLACE, make_original
+from ..data.detection_files import OWN, write_annotations, write_videos
 from ..goldens import FIXTURES
 from ..hub_server.fixtures import client_environment
 from ..hub_server.server import HubServer, User
@@ -27,6 +28,7 @@ from ..inference.search_models import save_dual_encoder
 from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from ..models.memory_bank_qformer.tokenizers_testing import word_tokenizer
 from ..models.memory_bank_qformer.watching_testing import IMAGE_SIZE, tiny_pair
+from ..models.stmixer.detector import write_detector
 from ..models.video_text.retrieval_model import write_retrieval_model
 from ..video_files import encode_video, make_frames
 from .blocks import ROOT
@@ -73,6 +75,13 @@ def _make_videos(folder: Path, digits: list[Path]) -> None:
     captions = {"a_video.mp4": "A digit moves.", "match.mp4": ["A ball game.", "Two teams play."]}
     rows = [{"video": video, "caption": caption} for video, caption in captions.items()]
     (folder / "captions.json").write_text(json.dumps(rows))
+    persons = folder / "my_persons"
+    persons.mkdir()
+    actions = {"walk": "action 1", '"talk, loudly"': "action 2", "turn left": "action 3"}
+    annotations = OWN
+    for name, known in actions.items():
+        annotations = annotations.replace(name, known)
+    write_annotations(write_videos(persons), train=annotations, validation=annotations)
     truth = {"database": {"match": {"subset": "validation", "annotations": [event]}}}
     (folder / "truth.json").write_text(json.dumps(truth))
 
@@ -100,6 +109,7 @@ def _make_models(folder: Path) -> None:
     tiny_model(vision_config=vision).save_pretrained(folder / "my_qformer")
     with tempfile.TemporaryDirectory() as converted, contextlib.redirect_stdout(sys.stderr):
         shutil.copytree(write_retrieval_model(Path(converted)), folder / "my_video_text")
+        shutil.copytree(write_detector(Path(converted)), folder / "my_detector")
     for each in tiny_pair(memory_bank_length=20, max_num_frames=200):
         each.save_pretrained(folder / "my_blip")
 

@@ -19,6 +19,7 @@ from hf_video.ops import cpu_choices
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
 from tests.training.captions_testing import make_video_text_pair
+from tests.training.detection_testing import evaluated_detector, first_step
 from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model
 
 GLOBAL_BATCH_SIZE = 4
@@ -191,6 +192,22 @@ def gathered_negatives(folder, num_processes):
     return results
 
 
+def detected(folder, num_processes):
+    """The gradients of a step on four key frames, accumulated and not, and an evaluation of seven, which have
+    different numbers of persons."""
+    results = {}
+    for accumulation in (1, 2):
+        batch_size = GLOBAL_BATCH_SIZE // num_processes // accumulation
+        options = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
+        trainer, gradients = first_step(folder, **options)
+        [logged] = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
+        gradients = {name: each.tolist() for name, each in gradients.items()}
+        results[str(accumulation)] = {"log": logged, "gradients": gradients}
+    trainer, dataset = evaluated_detector(folder)
+    output = trainer.predict(dataset)
+    return results | {"predictions": output.predictions.tolist(), "mean_ap": output.metrics["test_mean_ap"]}
+
+
 def main(task, folder, num_processes):
     result = {
         "loss_curve": loss_curve,
@@ -201,6 +218,7 @@ def main(task, folder, num_processes):
         "sharded": sharded,
         "cpu_choices": cpu_choices_of_each,
         "gathered_negatives": gathered_negatives,
+        "detected": detected,
     }[task](Path(folder), num_processes)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     if world_size != num_processes:

@@ -64,6 +64,22 @@ def test_gathered_negatives_have_the_gradients_of_one_process_with_the_whole_bat
             np.testing.assert_allclose(gradient, factor * np.array(expected[name]), rtol=1e-6, atol=1e-12)
 
 
+def test_persons_count_alike_in_all_processes_and_batches(tmp_path):
+    one, two = (run("detected", tmp_path / str(number), number) for number in (1, 2))
+    expected = one["1"]
+    assert len(expected["gradients"]) > 100
+    for found in (one["2"], two["1"], two["2"]):
+        for name in ("loss", "loss_ce", "loss_bbox", "loss_giou", "loss_bce", "grad_norm"):
+            assert found["log"][name] == pytest.approx(expected["log"][name], rel=1e-6)
+        assert found["gradients"].keys() == expected["gradients"].keys()
+        for name, gradient in found["gradients"].items():
+            np.testing.assert_allclose(gradient, expected["gradients"][name], rtol=1e-6, atol=1e-9)
+    predictions = np.array(one["predictions"])
+    assert len(predictions) == 7 and len({*(predictions[..., 0] == -100).sum(axis=1)}) > 1
+    np.testing.assert_allclose(two["predictions"], predictions, rtol=1e-5, atol=1e-6)
+    assert two["mean_ap"] == pytest.approx(one["mean_ap"])
+
+
 def test_two_processes_compute_as_the_first_finds_quickest(tmp_path):
     result = run("cpu_choices", tmp_path / "out", 2)
     assert result["choices"] == ["products=bfloat16,mixer=fused"] * 2

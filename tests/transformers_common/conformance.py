@@ -25,7 +25,9 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 PAGE = ROOT / "docs" / "conformance.md"
 # A reason of Transformers names the class that it is about.
-CLASS_NAME = re.compile(r"(<class '[\w.]+'>|\b(VideoViT|VideoMamba|MemoryBankQFormer|VideoTextDualEncoder)\w*)")
+CLASS_NAME = re.compile(
+    r"(<class '[\w.]+'>|\b(VideoViT|VideoMamba|MemoryBankQFormer|VideoTextDualEncoder|STMixer)\w*)"
+)
 
 MACHINE, ABSENT, OURS = "the machine", "the architecture", "our choice"
 EXPLANATIONS = {
@@ -64,6 +66,10 @@ EXPLANATIONS = {
     r"the first output, the similarity, is not of the fusion layers": (
         ABSENT,
         "The test follows the gradient of the first output into every layer.",
+    ),
+    r"This model does not support setting its attention dynamically": (
+        ABSENT,
+        "STMixer's queries attend with a bias that no other implementation takes. Its backbone is tested.",
     ),
     r"pixels have no vocabulary to resize": (ABSENT, "Pixels are projected, not looked up."),
     r"No conversion found for CLASS": (ABSENT, "Published weights have the names of the modules: none is renamed."),

@@ -1,0 +1,86 @@
+"""`hf-video detect`: finds the people of videos at key frames, and what they do."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+
+from hf_video.inference.inference_settings import DetectSettings
+from hf_video.loading.models import locate_model
+from hf_video.settings import setting
+
+from .bulk import print_rows
+from .command import Command
+
+DESCRIPTION = """\
+Find the people of videos and what each of them does, at a key frame every second. FILE is a video file, a URL, a folder of
+frames, a folder with videos inside, a list of videos (CSV, list or JSON), or a data set.
+
+For each key frame there are the second, and for each person its box in pixels of the video, the scores of being a
+person and of its actions, and a track: a number that it keeps as long as its boxes overlap from one key frame to the
+next. JSON has an object with all key frames; CSV has a row for each action of each person.
+
+With a folder, the same command continues after an interruption, and adds videos. A video that fails is reported, and
+the others are done; the exit code is then 1. With --engine, for millions of videos, Parquet files have a row for each
+person, whose box is in shares of width and height, and a video without a person has one row without a track.
+"""
+EPILOG = """\
+examples:
+  hf-video detect street.mp4 --model my_detector --output street.json --annotate
+  hf-video detect my_videos --model my_detector --output found --format csv --every 0.5 --action-threshold 0.3
+"""
+
+
+@dataclass(kw_only=True)
+class DetectCommandSettings(DetectSettings):
+    """Output"""
+
+    annotate: bool = setting(
+        False, "Also write NAME.annotated.mp4, the video with boxes, actions and scores, without sound."
+    )
+
+
+def run(settings: DetectCommandSettings) -> int:
+    """Prints how many persons there are, and the videos that failed."""
+    # What can be refused at once is: PyTorch takes seconds to import.
+    locate_model(settings.model)
+    if settings.annotate and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
+    from hf_video.drawing import annotate_detections
+    from hf_video.jobs import detect
+    from hf_video.jobs.bulk import BulkResult
+
+    found = detect(settings, annotate_detections if settings.annotate else None)
+    if isinstance(found, BulkResult):
+        return print_rows(found)
+    print(f"detections {found.place}")
+    print(
+        f"{_count(found.num_persons, 'person')} at {_count(found.num_key_frames, 'key frame')} of "
+        f"{_count(found.num_new, 'video')}; {_count(found.num_videos - found.num_new, 'video')} done before"
+    )
+    if found.num_key_frames and not found.num_persons:
+        print(
+            f"No person was found: the highest score is {found.highest:.3g}, and --person-threshold "
+            f"{settings.person_threshold:g}.",
+            file=sys.stderr,
+        )
+    if found.errors:
+        print(f"{len(found.errors)} of {found.num_videos + len(found.errors)} videos failed:", file=sys.stderr)
+        for video, reason in found.errors:
+            print(f"  {video}\n    {reason}", file=sys.stderr)
+    return 1 if found.errors else 0
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+COMMAND = Command(
+    name="detect",
+    settings=DetectCommandSettings,
+    run=run,
+    help="find the people of videos, and what they do",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+)

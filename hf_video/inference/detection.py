@@ -1,0 +1,206 @@
+"""Finds the people of a video at key frames, and what they do."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from hf_video.data.key_frames import read_key_frame_clip
+from hf_video.loading.class_names import class_names_of
+from hf_video.processing import VideoDetectionProcessor
+from hf_video.reading import probe_video
+from hf_video.reading.video_reading import TIME_ROUNDING
+
+# A person keeps its track if its box overlaps that of the key frame before with at least this IoU.
+MIN_TRACK_IOU = 0.3
+# Key frames in a row at which a person may be missing and still keeps its track.
+MAX_MISSED = 2
+
+
+class Person(NamedTuple):
+    """A person at a key frame.
+
+    Attributes:
+        track: a number that the person has at all key frames, as far as its boxes overlap from one to the next.
+        score: of being a person, in [0, 1].
+        box: left, top, right and bottom in pixels of the video.
+        actions: the score in [0, 1] of each action, by its name, the best first.
+    """
+
+    track: int
+    score: float
+    box: tuple[float, ...]
+    actions: dict[str, float]
+
+
+class KeyFrame(NamedTuple):
+    """What was found at a key frame.
+
+    Attributes:
+        second: seconds after the first frame of the video.
+        persons: the persons, in the order of their tracks.
+    """
+
+    second: float
+    persons: list[Person]
+
+
+def detect_actions(
+    model: PreTrainedModel,
+    processor: VideoDetectionProcessor,
+    video: Any,
+    *,
+    seconds: Sequence[float] | None = None,
+    every: float = 1.0,
+    person_threshold: float = 0.6,
+    action_threshold: float = 0.5,
+    batch_size: int = 4,
+) -> list[KeyFrame]:
+    """Find the people of a video, their actions, and which of them are the same person.
+
+    Args:
+        model: an action detector in evaluation mode.
+        processor: prepares the clips around key frames.
+        video: what `read_video` takes.
+        seconds: times of the key frames; by default all multiples of `every` in the video.
+        every: seconds from one key frame to the next.
+        person_threshold: smallest score of a person.
+        action_threshold: smallest score of an action.
+        batch_size: key frames in one forward pass.
+
+    Returns:
+        The key frames in the order of their times.
+
+    Raises:
+        VideoReadError: the video cannot be read, or does not show one of the seconds.
+        ImportError: scipy, which finds the tracks, is not installed.
+    """
+    times = sorted(set(seconds)) if seconds is not None else key_frame_times(video, processor, every)
+    rows: list[np.ndarray] = []
+    for start in range(0, len(times), batch_size):
+        clips = [resized_clip(processor, video, second) for second in times[start : start + batch_size]]
+        rows += list(detect_clips(model, processor, torch.from_numpy(np.stack(clips))))
+    metadata = probe_video(video)
+    return read_persons(
+        times,
+        rows,
+        class_names_of(model.config),
+        size=(metadata.height, metadata.width),
+        person_threshold=person_threshold,
+        action_threshold=action_threshold,
+    )
+
+
+def key_frame_times(video: Any, processor: VideoDetectionProcessor, every: float) -> list[float]:
+    """The multiples of `every` seconds in a video. Frames of a folder count as `processor.fps` a second."""
+    metadata = probe_video(video)
+    duration = metadata.duration
+    if duration is None:
+        duration = metadata.total_num_frames / processor.fps
+    return [number * every for number in range(math.ceil((duration - TIME_ROUNDING) / every))]
+
+
+def resized_clip(processor: VideoDetectionProcessor, video: Any, second: float) -> np.ndarray:
+    """The clip (num_frames, num_channels, height, width) uint8 around a key frame, in the size that a model takes."""
+    frames = torch.from_numpy(read_key_frame_clip(video, second, processor)).permute(0, 3, 1, 2)
+    return processor.resize(frames, processor.size).numpy()
+
+
+@torch.inference_mode()
+def detect_clips(model: PreTrainedModel, processor: VideoDetectionProcessor, clips: torch.Tensor) -> np.ndarray:
+    """All that a detector says about clips.
+
+    Args:
+        model: an action detector in evaluation mode.
+        processor: the processor of the model.
+        clips: (batch_size, num_frames, num_channels, height, width) uint8, see [`resized_clip`].
+
+    Returns:
+        (batch_size, num_queries, 5 + num_labels) float32: the score of being a person; left, top, right and bottom as
+        shares of width and height; and the score of each action.
+    """
+    inputs = processor(list(clips), do_resize=False, device=model.device, return_tensors="pt")
+    sizes = inputs["original_sizes"]
+    outputs = model(inputs["pixel_values"].to(model.dtype), original_sizes=sizes)
+    found = processor.post_process_action_detection(outputs, threshold=0.0, original_sizes=sizes, original=True)
+    rows = [torch.cat([each["scores"][:, None], each["boxes"], each["action_scores"]], dim=-1) for each in found]
+    return torch.stack(rows).float().cpu().numpy()
+
+
+def read_persons(
+    seconds: Sequence[float],
+    rows: Sequence[np.ndarray],
+    class_names: Sequence[str],
+    *,
+    size: tuple[float, float],
+    person_threshold: float,
+    action_threshold: float,
+) -> list[KeyFrame]:
+    """The persons and actions above thresholds.
+
+    Args:
+        seconds: times of the key frames, rising.
+        rows: what `detect_clips` gives for each of them.
+        class_names: the actions.
+        size: height and width of the frames that boxes are for; (1, 1) keeps them as shares.
+        person_threshold, action_threshold: smallest scores.
+    """
+    height, width = size
+    chosen = [of_frame[of_frame[:, 0] >= person_threshold] for of_frame in rows]
+    key_frames = []
+    for second, persons, tracks in zip(seconds, chosen, assign_tracks([each[:, 1:5] for each in chosen]), strict=True):
+        found = []
+        for track, row in sorted(zip(tracks, persons.tolist(), strict=True)):
+            best = sorted(zip(row[5:], class_names, strict=True), key=lambda pair: -pair[0])
+            actions = {name: score for score, name in best if score >= action_threshold}
+            box = tuple(np.multiply(row[1:5], (width, height, width, height)).tolist())
+            found.append(Person(track, row[0], box, actions))
+        key_frames.append(KeyFrame(second, found))
+    return key_frames
+
+
+def assign_tracks(
+    boxes: Sequence[np.ndarray], *, min_iou: float = MIN_TRACK_IOU, max_missed: int = MAX_MISSED
+) -> list[list[int]]:
+    """Numbers for boxes that are the same from one frame to the next.
+
+    Boxes are matched to the last ones of the tracks so that the sum of their IoU is largest.
+
+    Args:
+        boxes: (n, 4) for each frame, left, top, right and bottom.
+        min_iou: smallest IoU of a box with the last one of its track.
+        max_missed: frames in a row without a box that do not end a track.
+
+    Returns:
+        The number of the track of each box, for each frame. Tracks count from 0, in the order in which they begin.
+
+    Raises:
+        ImportError: scipy is not installed.
+    """
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError as error:
+        raise ImportError("Tracks are found with scipy: pip install 'hf-video-models[detection]'.") from error
+    from torchvision.ops import box_iou
+
+    last: dict[int, tuple[int, np.ndarray]] = {}
+    numbers: list[list[int]] = []
+    num_tracks = 0
+    for frame, of_frame in enumerate(boxes):
+        open_tracks = [track for track, (seen, _) in last.items() if frame - seen <= max_missed + 1]
+        found = [-1] * len(of_frame)
+        if open_tracks and len(of_frame):
+            known = np.stack([last[track][1] for track in open_tracks])
+            overlaps = box_iou(torch.as_tensor(known), torch.as_tensor(of_frame)).numpy()
+            for row, column in zip(*linear_sum_assignment(-overlaps), strict=True):
+                if overlaps[row, column] >= min_iou:
+                    found[column] = open_tracks[row]
+        for place, box in enumerate(of_frame):
+            if found[place] < 0:
+                found[place], num_tracks = num_tracks, num_tracks + 1
+            last[found[place]] = frame, box
+        numbers.append(found)
+    return numbers

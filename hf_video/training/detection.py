@@ -1,0 +1,131 @@
+"""The trainer of action detectors, on persons at key frames."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
+
+from hf_video.data.detection_dataset import DetectionCollator
+from hf_video.inference.detector_evaluation import measure_persons
+
+from .base_trainer import BaseTrainer
+from .callbacks import TrainingFactsCallback
+from .optimization import steps_by_epoch
+
+# The losses of the last decoder layer, which are logged.
+LOSSES = ("loss_ce", "loss_bbox", "loss_giou", "loss_bce")
+# Where a clip has fewer persons than another one. It is no coordinate, and no score.
+NO_PERSON = -100.0
+
+
+class ActionDetectionTrainer(BaseTrainer):
+    """
+    `transformers.Trainer` for a detector such as [`STMixerForActionDetection`] and a [`DetectionDataset`].
+
+    Losses are divided by the persons and clips of the whole step, over all processes and accumulated batches, so that
+    its division changes nothing. With `original_loss_means` in the configuration of the model, they are divided by
+    those of a batch, as in STMixer's own training. The losses of the last decoder layer are logged beside their sum.
+
+    An evaluation measures `mean_ap`, see [`frame_mean_ap`][hf_video.inference.frame_mean_ap]. `predict` gives the
+    persons of each clip as `predictions`, (num_clips, num_persons, 4 + num_labels) float32: their boxes as shares of
+    width and height, and the scores of their actions. Where a clip has fewer persons, the last rows are -100.
+
+    Args:
+        model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
+        data_collator: defaults to a [`DetectionCollator`].
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Any = None,
+        *more: Any,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, args, data_collator, *more, **kwargs)
+        if data_collator is None:
+            self.data_collator = DetectionCollator(self.processing_class)
+        self.loss_is_scaled_for_ga = not self.model.config.original_loss_means
+        self.add_callback(TrainingFactsCallback(self.eval_dataset))
+        self._sums: dict[str, Any] = defaultdict(float)
+        self._num_steps = 0
+
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        labels = [label for batch in batches for label in batch["labels"]]
+        counts = torch.tensor([sum(len(label["boxes"]) for label in labels), len(labels)], device=device)
+        self._num_steps += 1
+        # The mean of the processes' gradients is that of the whole step if each loss is divided by the mean counts.
+        return batches, self.accelerator.reduce(counts.float(), "mean")
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        num_targets, num_clips = (None, None) if num_items_in_batch is None else num_items_in_batch.tolist()
+        outputs = model(**inputs, num_targets=num_targets, num_clips=num_clips)
+        share = 1 if self.loss_is_scaled_for_ga else 1 / self.current_gradient_accumulation_steps
+        for name in LOSSES:
+            self._sums[name] += share * outputs.loss_dict[name].detach()
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self._sums:
+            means = torch.stack([self._sums[name] for name in LOSSES]) / self._num_steps
+            logs |= dict(zip(LOSSES, self.accelerator.reduce(means, "mean").tolist(), strict=True))
+            self._sums.clear()
+            self._num_steps = 0
+        super().log(logs, start_time)
+
+    def prediction_step(self, model: nn.Module, inputs: Any, prediction_loss_only: bool, *_: Any, **__: Any) -> Any:
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs)
+        if prediction_loss_only:
+            return outputs.loss, None, None
+        persons = self.processing_class.post_process_action_detection(
+            outputs, original_sizes=inputs["original_sizes"], original=True
+        )
+        rows = [torch.cat([each["boxes"], each["action_scores"]], dim=-1) for each in persons]
+        return outputs.loss, pad_sequence(rows, batch_first=True, padding_value=NO_PERSON), None
+
+    def evaluation_loop(
+        self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
+        # The metric needs the annotations of the data set, which no batch has, in place of `compute_metrics`.
+        kwargs["prediction_loss_only"] = self.args.prediction_loss_only
+        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if output.predictions is not None:
+            found = measure_predictions(output.predictions, dataloader.dataset.dataset)
+            output.metrics[f"{metric_key_prefix}_mean_ap"] = found["mean_ap"]
+        return output
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        drops = getattr(self.args, "lr_drop_epochs", [])
+        if self.lr_scheduler is None and drops:  # type: ignore[has-type]
+            self.lr_scheduler = steps_by_epoch(
+                optimizer or self.optimizer,
+                steps_per_epoch=self._steps_per_epoch,
+                drop_epochs=drops,
+                warmup_steps=self.args.get_warmup_steps(num_training_steps),
+                warmup_lr_rate=self.args.warmup_lr_rate,
+            )
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+
+def measure_predictions(predictions: np.ndarray, rows: Any) -> dict[str, Any]:
+    """What `measure_persons` says of the `predictions` of an [`ActionDetectionTrainer`] for rows of
+    `load_detections`."""
+    is_person = predictions[..., 0] != NO_PERSON
+    persons = [
+        {"boxes": clip[real, :4], "action_scores": clip[real, 4:]}
+        for clip, real in zip(predictions, is_person, strict=True)
+    ]
+    return measure_persons(persons, rows)
