@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -322,7 +322,7 @@ class STMixerLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: STMixerConfig):
         super().__init__()
-        self.strides, self.num_groups = config.strides, config.num_groups
+        self.strides, self.num_groups = cast(list[float], config.strides), config.num_groups
         size = config.hidden_size
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
         self.iof_tau = nn.Parameter(torch.empty(config.num_attention_heads, dtype=dtype))
