@@ -28,6 +28,8 @@ from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryB
 from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import (
+    BERT_FIELDS,
+    BERT_HEADS,
     ConversionError,
     agree,
     check_kind,
@@ -88,20 +90,9 @@ VISION_RULES = (
 
 TOWER_ALONE = "only the vision tower is taken"
 
-# Attention heads of the published sizes, by width.
-QFORMER_HEADS = {768: 12}
+# Attention heads of the published towers, by width.
 VISION_HEADS = {1408: 16}
-
-# Fields of the original `BertConfig` that tensors do not show, with their defaults.
-QFORMER_FIELDS = {
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "pad_token_id": 0,
-    "initializer_range": 0.02,
-    "position_embedding_type": "absolute",
-}
+QFORMER_FIELDS = BERT_FIELDS | {"position_embedding_type": "absolute"}
 
 
 class Original(NamedTuple):
@@ -187,7 +178,7 @@ def memory_bank_qformer_config(
         **{name: bert[name] for name in ("hidden_size", "num_hidden_layers", "intermediate_size")},
         **{name: bert[name] for name in ("vocab_size", "max_position_embeddings") if name in bert},
         "num_attention_heads": num_heads_of(
-            bert, "num_attention_heads", bert["hidden_size"], QFORMER_HEADS, "bert_config."
+            bert, "num_attention_heads", bert["hidden_size"], BERT_HEADS, "bert_config."
         ),
         "cross_attention_frequency": bert["cross_attention_freq"],
         "encoder_hidden_size": bert["encoder_width"],

@@ -26,6 +26,8 @@ from hf_video.models.videomamba import VideoMambaConfig
 from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import (
+    BERT_FIELDS,
+    BERT_HEADS,
     ConversionError,
     agree,
     check_kind,
@@ -63,17 +65,6 @@ HEAD_RULES = (
     drop(r"clip_teacher\..*", "the teacher of pre-training, CLIP ViT-B/16, which has a repository of its own"),
 )
 
-# Attention heads of BERT-base, and the first of its layers that fuse; fields of the original's `bert_config` that
-# tensors do not show, with their defaults.
-BERT_HEADS = {768: 12}
-BERT_FIELDS = {
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "pad_token_id": 0,
-    "initializer_range": 0.02,
-}
 # What the released models were trained with (`configs/config_pretrain.py` and the scripts in `exp_pt`).
 VISION_DEFAULTS = {
     "pool_type": "cls+avg",

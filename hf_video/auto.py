@@ -57,7 +57,7 @@ FAMILIES = {
         (_VIDEOMAMBA, "VideoMambaModel", "AutoModel"),
         (_VIDEOMAMBA, "VideoMambaForVideoClassification", "AutoModelForVideoClassification"),
         (_VIDEOMAMBA, "VideoMambaForImageClassification", "AutoModelForImageClassification"),
-        (_VIDEOMAMBA, "VideoMambaForPreTraining", "AutoModelForPreTraining"),
+        (f"{_VIDEOMAMBA}_pretraining", "VideoMambaForPreTraining", "AutoModelForPreTraining"),
         (_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
         (".processing.image_processing_center_crop", "CenterCropImageProcessor", "AutoImageProcessor"),

@@ -38,6 +38,18 @@ PLAIN_CLASSES: list[Any] = [
     *((argparse.Namespace, "alphaction.structures.memory_pool.MemoryPool"), defaultdict, dict),
 ]
 
+# What no tensor shows: the attention heads of BERT-base by its width, and the fields of an original `BertConfig` with
+# their defaults.
+BERT_HEADS = {768: 12}
+BERT_FIELDS = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "pad_token_id": 0,
+    "initializer_range": 0.02,
+}
+
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """

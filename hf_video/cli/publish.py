@@ -58,8 +58,6 @@ def run(settings: PublishSettings) -> int:
             left_out[CARD, "the repository has a card, which is never replaced by a written one"] = 1
         for (name, reason), number in left_out.items():
             print(f"{'left out':>14}  {name}{f' ({number} files)' if name.endswith('/') else ''}: {reason}")
-        if publication.needs_hf_video:
-            print("This model is built around another one of hf_video: it only loads where hf_video is installed.")
         if settings.dry_run:
             if CARD in files:
                 print(f"\n{CARD}:\n{(publication.folder / CARD).read_text(encoding='utf-8')}")

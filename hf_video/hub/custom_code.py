@@ -52,6 +52,45 @@ def collect(classes: dict[str, str]) -> CustomCode:
     return CustomCode(auto_map, files)
 
 
+def types_inside(config: dict[str, Any]) -> set[str]:
+    """The model types of hf_video inside a configuration, at any depth."""
+    # A list, because the type of a damaged part may be anything.
+    known, found = list(model_types()), set()
+    for part in config.values():
+        if isinstance(part, dict):
+            found |= {part["model_type"]} if part.get("model_type") in known else set()
+            found |= types_inside(part)
+    return found
+
+
+def collect_parts(config: dict[str, Any]) -> dict[str, CustomCode]:
+    """The custom code of the other families that a model of hf_video is built around, by model type."""
+    own, parts = config["model_type"], {}
+    inside = types_inside(config)
+    # Transformers writes a configuration as what differs from the default, of which it needs the configuration alone.
+    specifications = getattr(hf_video, model_types()[own]).sub_configs_defaults.values()
+    defaults = {specification.model_type for specification in specifications} & model_types().keys()
+    for part in sorted((inside | defaults) - {own}):
+        classes = {name: each for name, each in classes_of(part).items() if not name.endswith("Processor")}
+        parts[part] = collect(classes if part in inside else {"AutoConfig": classes["AutoConfig"]})
+    return parts
+
+
+def registration(model_type: str, code: CustomCode) -> str:
+    """Lines for the end of a module, which register a family with the Auto classes.
+
+    Transformers finds the class of a part of a configuration by its type alone, among those that are registered. The
+    imports take the code of the part along wherever that of the whole goes.
+    """
+    classes = {auto_class: reference.split(".") for auto_class, reference in code.auto_map.items()}
+    keys = dict.fromkeys(classes, classes["AutoConfig"][1]) | {"AutoConfig": f'"{model_type}"'}
+    imports = [f"from .{module} import {name}" for module, name in classes.values()]
+    calls = [f"    transformers.{each}.register({keys[each]}, {name})" for each, (_, name) in classes.items()]
+    comment = "# Transformers finds the class of a part by its model type. hf_video may have registered its own."
+    condition = f'if "{model_type}" not in transformers.CONFIG_MAPPING:'
+    return "\n".join(["", comment, "import transformers", *imports, "", condition, *calls, ""])
+
+
 def add_code(staging: Path, config: dict[str, Any]) -> None:
     """Puts the code of all classes that Transformers does not have beside the model, and names them in `auto_map`.
     `config.json` is written again with `config`. It is a `PublishError` if the model has code of others."""
@@ -63,10 +102,15 @@ def add_code(staging: Path, config: dict[str, Any]) -> None:
     video_processor = contents.get(VIDEO_PROCESSOR_NAME, {}).get("video_processor_type")
     needed = classes | ({"AutoVideoProcessor": video_processor} if video_processor in PUBLIC_NAMES else {})
     code = collect(needed)
-    for name, source in code.files.items():
-        shutil.copyfile(source, staging / name)
+    parts = collect_parts(config) if classes else {}
+    for each in (code, *parts.values()):
+        for name, source in each.files.items():
+            shutil.copyfile(source, staging / name)
     if classes:
         config["auto_map"] = code.auto_map
+        module = staging / code.auto_map["AutoConfig"].replace(f".{classes['AutoConfig']}", ".py")
+        with module.open("a", encoding="utf-8") as file:
+            file.writelines(registration(*part) for part in parts.items())
     write_json(staging / "config.json", config)
     for name, content in contents.items():
         auto_class = PROCESSORS[name]
@@ -85,20 +129,11 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def needs_hf_video(config: dict[str, Any]) -> bool:
-    """Whether a part of a model is of another family, by its `config.json`: it only loads if hf_video is installed."""
-    # A list, because the type of a damaged part may be anything.
-    known, own = list(model_types()), config.get("model_type")
-    parts = [part for part in config.values() if isinstance(part, dict)]
-    return own in known and any(
-        (part.get("model_type") in known and part["model_type"] != own) or needs_hf_video(part) for part in parts
-    )
-
-
 def register_custom_code() -> None:
     """Let `save_pretrained` and `push_to_hub` of our classes write their code beside the weights.
 
-    Transformers then names only the saved class in `auto_map`. [`publish`] names all classes of the family.
+    Transformers then names only the saved class in `auto_map`. [`publish`] names all classes of the family, and
+    adds the families that a model is built around.
     """
     for name in CONFIGURATIONS:
         getattr(hf_video, name).register_for_auto_class()

@@ -2,9 +2,9 @@
 
 `verify` runs this file as that process:
 
-    python -P loading_check.py SOURCE REVISION {alone,with-hf-video} SECONDS
+    python -P loading_check.py SOURCE REVISION SECONDS
 
-`alone` makes hf_video impossible to import, whether it is installed or not. SECONDS is how long the Hub may be silent.
+It makes hf_video impossible to import, whether it is installed or not. SECONDS is how long the Hub may be silent.
 The last line of the output is one JSON object: the classes of model and processor, the tensors that did not fit, and
 how far the logits are from those of the self-test.
 So nothing at the top of this file may import hf_video.
@@ -23,7 +23,6 @@ def verify(
     source: str,
     *,
     revision: str | None = None,
-    with_hf_video: bool = False,
     endpoint: str | None = None,
     token: str | None = None,
 ) -> dict[str, Any]:
@@ -32,8 +31,6 @@ def verify(
 
     Args:
         source: a folder or a Hub repository; of a repository, `revision` is a branch, tag or commit.
-        with_hf_video: whether the process imports hf_video and runs no code of the repository. A composite model
-            whose tower is of another family needs it.
         endpoint, token: the Hub and who may read there; those of huggingface_hub by default.
 
     Returns:
@@ -43,20 +40,15 @@ def verify(
         PublishError: the model does not load, weights are missing, left over or of another shape, or the logits are
             others.
     """
-    import hf_video
-
     from .connection import PublishError, time_limit
 
-    mode = "with-hf-video" if with_hf_video else "alone"
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HF_HUB_CACHE": home, "HF_MODULES_CACHE": home, "HF_TOKEN": token or ""}
         if endpoint is not None:
             environment["HF_ENDPOINT"] = endpoint
-        if with_hf_video:
-            environment["PYTHONPATH"] = str(Path(hf_video.__file__).parents[1])
         # -P: modules beside this file must not hide others of the same name.
         process = subprocess.run(
-            [sys.executable, "-P", __file__, source, revision or "", mode, str(time_limit())],
+            [sys.executable, "-P", __file__, source, revision or "", str(time_limit())],
             env=environment,
             cwd=home,
             capture_output=True,
@@ -78,14 +70,10 @@ def verify(
     return loaded
 
 
-def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, Any]:
-    """Loads model and processor in this process, without hf_video if `alone`. Gives the names of their classes,
-    `model` and `processor`; `problems`, lists of tensors by what is wrong with them; and `difference`, see
-    `compare_logits`."""
-    if alone:
-        sys.modules["hf_video"] = None  # type: ignore[assignment]
-    else:
-        import hf_video  # noqa: F401
+def load(source: str, revision: str, seconds: float) -> dict[str, Any]:
+    """Loads model and processor in this process, without hf_video. Gives the names of their classes, `model` and
+    `processor`; `problems`, lists of tensors by what is wrong with them; and `difference`, see `compare_logits`."""
+    sys.modules["hf_video"] = None  # type: ignore[assignment]
     import transformers
     from huggingface_hub import get_session
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -94,17 +82,15 @@ def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, A
         request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), seconds)
 
     get_session().event_hooks["request"].append(limit)
-    trusted = {"revision": revision or None, "trust_remote_code": alone}
+    trusted = {"revision": revision or None, "trust_remote_code": True}
     config = transformers.AutoConfig.from_pretrained(source, **trusted)
-    auto_map = dict(getattr(config, "auto_map", None) or {}) if alone else {}
+    auto_map = dict(getattr(config, "auto_map", None) or {})
     classes = {
         reference.rpartition(".")[2]: get_class_from_dynamic_module(reference, source, revision=revision or None)
         for reference in auto_map.values()
     }
     architecture = config.architectures[0]
-    model_class = classes.get(architecture) or getattr(transformers, architecture, None)
-    if model_class is None:
-        model_class = getattr(sys.modules["hf_video"], architecture)
+    model_class = classes.get(architecture) or getattr(transformers, architecture)
     model, report = model_class.from_pretrained(source, revision=revision or None, output_loading_info=True)
     processor = transformers.AutoProcessor.from_pretrained(source, **trusted)
     problems = {name: sorted(map(str, keys)) for name, keys in report.items() if keys}
@@ -134,5 +120,5 @@ def compare_logits(source: str, revision: str, model: Any, processor: Any) -> tu
 
 
 if __name__ == "__main__":
-    source, revision, mode, seconds = sys.argv[1:]
-    print(json.dumps(load(source, revision, alone=mode == "alone", seconds=float(seconds))))
+    source, revision, seconds = sys.argv[1:]
+    print(json.dumps(load(source, revision, float(seconds))))

@@ -41,14 +41,13 @@ class Result(NamedTuple):
     value: float
 
 
-def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video: bool = False) -> None:
+def write_card(folder: Path, repo_id: str, facts: dict[str, Any]) -> None:
     """Writes the card of the model in a folder, which is complete but for it.
 
     Args:
         folder: the card describes its configuration and weights.
         repo_id: `user/name`, the repository that the example loads.
         facts: facts from `read_facts`. The card leaves out what they do not have.
-        needs_hf_video: whether the model only loads if hf_video is installed.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture, name = config["architectures"][0], repo_id.split("/")[-1]
@@ -58,18 +57,17 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
         metadata(name, config["model_type"], auto_class, facts, measured),
         template_path=str(TEMPLATE),
         name=name,
-        summary=_summary(architecture, config, facts, needs_hf_video),
+        summary=_summary(architecture, config, facts),
         usage=usage(
             repo_id,
             auto_class,
-            needs_hf_video,
             num_frames=_frames_to_name(folder, config),
             has_texts=config["model_type"] == "video_text_dual_encoder",
         ),
-        self_test=_describe_self_test(folder, repo_id, needs_hf_video),
+        self_test=_describe_self_test(folder, repo_id),
         results=measured,
         sections=_sections(folder, facts),
-        limits=_limits(config, facts, auto_class, needs_hf_video),
+        limits=_limits(config, facts, auto_class),
     )
     card.save(folder / CARD)
 
@@ -202,22 +200,20 @@ print(outputs.keys())"""
     return f'```python\n{requirement}from transformers import {imports}\n\nmodel_id = "{repo_id}"\n{code}\n```'
 
 
-def self_test_code(repo_id: str, needs_hf_video: bool = False) -> str:
+def self_test_code(repo_id: str) -> str:
     """An example that runs: a fenced block of Python that compares a video classifier with its self-test."""
-    requirement = "import hf_video  # pip install git+https://github.com/hf-video/hf-video\n" if needs_hf_video else ""
-    trust = "" if needs_hf_video else ", trust_remote_code=True"
     return f"""\
 ```python
 import json
 from pathlib import Path
 
-{requirement}import torch
+import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoModelForVideoClassification, AutoVideoProcessor
 
 folder = Path(snapshot_download("{repo_id}"))
-model = AutoModelForVideoClassification.from_pretrained(folder{trust}, dtype="float32").eval()
-processor = AutoVideoProcessor.from_pretrained(folder{trust})
+model = AutoModelForVideoClassification.from_pretrained(folder, trust_remote_code=True, dtype="float32").eval()
+processor = AutoVideoProcessor.from_pretrained(folder, trust_remote_code=True)
 for video, expected in json.loads((folder / "{RECORD}").read_text())["videos"].items():
     logits = model(**processor(str(folder / "{SELF_TEST}" / video), return_tensors="pt")).logits
     difference = (logits - torch.tensor(expected["logits"]["values"])).abs().max() / logits.abs().max()
@@ -242,7 +238,7 @@ def _frames_to_name(folder: Path, config: dict[str, Any]) -> int | None:
     return json.loads(processor.read_text(encoding="utf-8")).get("num_frames")
 
 
-def _describe_self_test(folder: Path, repo_id: str, needs_hf_video: bool) -> str | None:
+def _describe_self_test(folder: Path, repo_id: str) -> str | None:
     test, processor = (read_own_json(folder / name) for name in (RECORD, VIDEO_PROCESSOR_NAME))
     if test is None:
         return None
@@ -257,11 +253,11 @@ def _describe_self_test(folder: Path, repo_id: str, needs_hf_video: bool) -> str
         return text
     exact, resized = test["bounds"]["float32"], test["bounds"]["float16"]
     allowed = f"{exact:.0e}, or by {resized} where other instructions resize frames otherwise"
-    code = self_test_code(repo_id, needs_hf_video)
+    code = self_test_code(repo_id)
     return f"{text} Without hf_video this compares the logits, which may differ by {allowed}:\n\n{code}"
 
 
-def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], needs_hf_video: bool) -> str:
+def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any]) -> str:
     source = facts.get("source")
     origin = f", {source.get('how', 'fine-tuned from')} `{source['name']}`" if source else ""
     sentences = [f"A `{architecture}` of [hf_video](https://github.com/hf-video/hf-video){origin}."]
@@ -272,11 +268,6 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], n
         sentences.append(f"It {what}: {listed}.")
     if method := (config.get("quantization_config") or {}).get("quant_method"):
         sentences.append(f"Its weights are quantised, so that it only loads where {method} is installed.")
-    if needs_hf_video:
-        sentences.append(
-            "Its vision tower is another model of hf_video, so that it only loads where that is installed "
-            "(`pip install git+https://github.com/hf-video/hf-video`)."
-        )
     return " ".join(sentences)
 
 
@@ -302,7 +293,7 @@ def _sections(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"title": title, "rows": rows} for title, rows in tables.items() if rows]
 
 
-def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str, needs_hf_video: bool) -> list[str]:
+def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> list[str]:
     limits = []
     takes_images = auto_class == "AutoModelForImageClassification"
     if "Classification" in auto_class:
@@ -315,7 +306,7 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str, need
         limits.append(f"It sees {config['num_frames']} frames of a video at a time.")
     if "recipe" not in facts:
         limits.append("How it was trained was not recorded.")
-    if not (takes_images or needs_hf_video):
+    if not takes_images:
         limits.append(
             "Without hf_video its processor decodes files with PyAV or torchcodec alone (`pip install av`): it reads "
             "no addresses, and does not tell of all damage in a file."

@@ -19,7 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 from hf_video.io import sha256_of
 
 from .connection import PublishError, explained, time_limit
-from .custom_code import add_code, needs_hf_video, write_json
+from .custom_code import add_code, write_json
 from .folder_checks import (
     CARD,
     TRAINER_STATE_NAME,
@@ -49,7 +49,6 @@ class Publication:
     Attributes:
         folder: holds exactly the files of the repository.
         left_out: files of the model folder that are not published, with the reason.
-        needs_hf_video: whether the model only loads if hf_video is installed.
         card_is_generated: whether the card was written here. Such a card does not replace one on the Hub.
         hashes: SHA-256 by file name, for files that are links into the model folder.
         repo_id: `user/name`.
@@ -57,7 +56,6 @@ class Publication:
 
     folder: Path
     left_out: dict[str, str] = field(default_factory=dict)
-    needs_hf_video: bool = False
     card_is_generated: bool = False
     hashes: dict[str, str] = field(default_factory=dict)
     repo_id: str = ""
@@ -112,9 +110,10 @@ def stage(
 ) -> Publication:
     """Build the repository in an empty folder and check it: text, weights, labels, card, and that it loads.
 
-    The code of the family is put beside the weights, every class goes into `auto_map`, and a self-test is made, with
-    which [`verify_model`] compares. If the folder has no model card, one is written from the facts that training
-    recorded. Large files are linked, not copied, and the hash of what was checked is kept.
+    The code of the family, and of those that it is built around, is put beside the weights, every class goes into
+    `auto_map`, and a self-test is made, with which [`verify_model`] compares. If the folder has no model card, one is
+    written from the facts that training recorded. Large files are linked, not copied, and the hash of what was checked
+    is kept.
 
     Args:
         folder: the model folder; it is not changed.
@@ -153,7 +152,7 @@ def stage(
     if labels is not None:
         _set_labels(config, labels)
     add_code(staging, config)
-    publication = Publication(staging, left_out, needs_hf_video(config), CARD not in chosen, hashes, repo_id)
+    publication = Publication(staging, left_out, CARD not in chosen, hashes, repo_id)
     try:
         facts = read_facts(folder) if facts is None else facts
     except ValueError as error:
@@ -162,10 +161,10 @@ def stage(
     _refuse(folder, find_problems(staging))
     write_self_test(staging)
     if publication.card_is_generated:
-        write_card(staging, repo_id, facts, needs_hf_video=publication.needs_hf_video)
+        write_card(staging, repo_id, facts)
     write_evaluation_results(staging, facts)
     _refuse(folder, find_problems(staging))
-    verify(str(staging), with_hf_video=publication.needs_hf_video)
+    verify(str(staging))
     return publication
 
 
@@ -239,7 +238,7 @@ def push(
     if check_download:
         access = {"endpoint": api.endpoint, "token": api.token if isinstance(api.token, str) else get_token()}
         try:
-            verify(repo_id, revision=commit.oid, with_hf_video=publication.needs_hf_video, **access)
+            verify(repo_id, revision=commit.oid, **access)
         except PublishError as error:
             raise PublishError(f"{repo_id} was uploaded as commit {commit.oid}, but: {error}") from error
         except KeyboardInterrupt:

@@ -21,7 +21,6 @@ from .output_folder import ANSWERS_FILE, saying_what_was_kept
 from .resuming import make
 from .run_settings import TrainAnswersSettings
 from .run_start import start_run
-from .training_data import warn_of_repetitions
 
 
 def train_answers(
@@ -57,16 +56,9 @@ def _train_answers(
             raise ValueError("The model to fine-tune is missing: give --model.")
         device = choose_device(chosen.device)
         data = load_video_texts(chosen.data, video_root=chosen.video_root)
-        if "train" not in data:
-            raise ValueError(f"{chosen.data} has no training split, only {', '.join(data)}. Add train.json.")
-        warn_of_repetitions(data)
-        start.check_data(data)
+        of_data = start.check_texts(data)
         here: dict[str, Any] = {"output_dir": str(start.output_dir), "use_cpu": device.type == "cpu"}
-        if "validation" not in data:
-            without = {"eval_strategy": "no", "load_best_model_at_end": False}
-            # A recipe is for any data; what a word asks for is an error of Transformers.
-            here |= {name: value for name, value in without.items() if name not in settings.given}
-        arguments = make(AnswerTrainingArguments, chosen, **here)
+        arguments = make(AnswerTrainingArguments, chosen, **here, **of_data)
         augmentation = make(ClipAugmentation, chosen)
         if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:
             raise ValueError(

@@ -20,7 +20,6 @@ from .resuming import make
 from .retrieval import RetrievalTrainer
 from .run_settings import TrainRetrievalSettings, TrainSettings
 from .run_start import start_run
-from .training_data import warn_of_repetitions
 
 
 def train_retrieval(
@@ -70,17 +69,10 @@ def _train_retrieval(
         if chosen.model is None:
             raise ValueError("The model to fine-tune is missing: give --model.")
         data = load_captions(chosen.data, video_root=chosen.video_root)
-        if "train" not in data:
-            raise ValueError(f"{chosen.data} has no training split, only {', '.join(data)}. Add train.json.")
-        warn_of_repetitions(data)
-        start.check_data(data)
+        of_data = start.check_texts(data)
         chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
         here = start.of_this_machine()
-        if "validation" not in data:
-            without = {"eval_strategy": "no", "load_best_model_at_end": False}
-            # A recipe is for any data; what a word asks for is an error of Transformers.
-            here |= {name: value for name, value in without.items() if name not in settings.given}
-        arguments = make(RetrievalTrainingArguments, chosen, **here)
+        arguments = make(RetrievalTrainingArguments, chosen, **here, **of_data)
         augmentation = make(ClipAugmentation, chosen)
         set_seed(arguments.seed)
         model, processor = load_trainable(chosen)

@@ -39,7 +39,7 @@ from .resuming import (
     save,
 )
 from .run_settings import RunSettings
-from .training_data import check_same_data, describe_data
+from .training_data import check_same_data, describe_data, warn_of_repetitions
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -128,6 +128,17 @@ class RunStart(Generic[T]):
         check_same_data(self._described, self.saved_data)
         if self.settings.overwrite_output_dir:
             check_none_inside(chain(*map(_files, splits.values())), self.output_dir)
+
+    def check_texts(self, splits: DatasetDict) -> dict[str, Any]:
+        """Refuses (`ValueError`) videos with texts that have no training split, warns of repetitions, and does
+        `check_data`. Gives the fields of `TrainingArguments` that a training without a validation split needs."""
+        if "train" not in splits:
+            raise ValueError(f"{self.chosen.data} has no training split, only {', '.join(splits)}. Add train.json.")
+        warn_of_repetitions(splits)
+        self.check_data(splits)
+        without = {} if "validation" in splits else {"eval_strategy": "no", "load_best_model_at_end": False}
+        # A recipe is for any data; what a word asks for is an error of Transformers.
+        return {name: value for name, value in without.items() if name not in self.settings.given}
 
     def begin_writing(self) -> None:
         """Makes the output folder, and writes the settings and the description of the data into it, on the first

@@ -13,11 +13,8 @@ from transformers import VideoMAEConfig, VideoMAEForVideoClassification
 
 import hf_video
 from hf_video.hub import PublishError, publish, publishing, push, stage
-from hf_video.hub.custom_code import needs_hf_video
 from tests.hub_server.fixtures import READ, STRANGER, run_in_fresh_process
 from tests.hub_server.handler import Refusal
-
-from .conftest import TINY_CLASSIFIERS, make_processor
 
 REPO = "alice/model"
 
@@ -273,33 +270,6 @@ def test_a_model_of_transformers_brings_our_processor_along(tmp_path, hub):
     publish(tmp_path / "model", REPO)
     files = HfApi().list_repo_files(REPO)
     assert "video_processing_clip.py" in files and "modeling_videovit.py" not in files
-
-
-def test_a_model_around_another_of_ours_says_that_it_needs_hf_video(hub, tmp_path):
-    tower = {"model_type": "videovit", "num_frames": 1, "tubelet_size": 1, "image_size": 32}
-    config = hf_video.MemoryBankQFormerConfig(
-        **TINY_CLASSIFIERS["MemoryBankQFormer"]
-        | {"vision_config": tower | {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}},
-        **{"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}},
-    )
-    hf_video.MemoryBankQFormerForVideoClassification(config).save_pretrained(tmp_path / "model")
-    make_processor().save_pretrained(tmp_path / "model")
-    (tmp_path / "staging").mkdir()
-    publication = stage(tmp_path / "model", tmp_path / "staging", REPO)
-    assert publication.needs_hf_video
-    push(publication, REPO)
-    text = ModelCard.load(REPO).text
-    assert (
-        "import hf_video  # pip install git+https://github.com/hf-video/hf-video" in text
-        and "trust_remote_code" not in text
-    )
-    assert "only loads where that is installed" in text
-
-
-def test_a_tower_of_transformers_needs_nothing_of_ours():
-    composite = {"model_type": "memory_bank_qformer", "vision_config": {"model_type": "instructblip_vision_model"}}
-    assert not needs_hf_video(composite)
-    assert needs_hf_video(composite | {"vision_config": {"model_type": "videomamba"}})
 
 
 def test_registered_classes_bring_their_code_when_transformers_saves_them(hub, tmp_path):

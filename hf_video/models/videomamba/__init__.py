@@ -4,11 +4,11 @@ from .configuration_videomamba import VideoMambaConfig
 from .modeling_videomamba import (
     VideoMambaBackbone,
     VideoMambaForImageClassification,
-    VideoMambaForPreTraining,
     VideoMambaForVideoClassification,
     VideoMambaModel,
     VideoMambaPreTrainedModel,
 )
+from .modeling_videomamba_pretraining import VideoMambaForPreTraining
 
 __all__ = [
     "VideoMambaBackbone",
