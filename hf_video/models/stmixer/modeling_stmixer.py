@@ -174,7 +174,7 @@ def find_samples(
     weights = torch.stack([low + 1 - places, places - low], dim=-1)
     ends = points.new_tensor([[width - 1, height - 1] for height, width in sizes])[..., None]
     weights = weights * ((corners >= 0) & (corners <= ends))
-    x, y = corners.clamp(min=0).minimum(ends).long().unbind(-2)
+    x, y = corners.nan_to_num().clamp(min=0).minimum(ends).long().unbind(-2)
 
     counts = [height * width for height, width in sizes]
     starts = torch.tensor([0, *itertools.accumulate(counts)], device=points.device)
