@@ -222,7 +222,8 @@ def name_actions(config: STMixerConfig, path: Path) -> None:
     names = read_label_map(path)
     if beyond := [number for number in names if not 1 <= number <= config.num_labels]:
         raise ConversionError(
-            f"{path} names the actions {preview(beyond)}, but the detector has the actions 1 to {config.num_labels}."
+            f"{path} names the actions {preview(map(str, beyond))}, but the detector has the actions 1 to "
+            f"{config.num_labels}."
         )
     config.id2label |= {number - 1: name for number, name in names.items()}
     config.label2id = {name: number for number, name in config.id2label.items()}

@@ -7,12 +7,13 @@ import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
 from safetensors.torch import load_file
-from transformers import BertTokenizer
+from transformers import AutoModelForObjectDetection, AutoVideoProcessor, BertTokenizer
 
 import hf_video
 from hf_video.hub import publish, stage
 from hf_video.hub.custom_code import types_inside
 from tests.hub_server.fixtures import run_in_fresh_process
+from tests.models.stmixer.detector import write_detector
 from tests.models.video_text.video_text_testing import make
 
 from .conftest import TINY_CLASSIFIERS, make_processor
@@ -86,6 +87,40 @@ def test_a_model_of_videos_and_texts_is_the_same_without_hf_video(tower, hub, tm
         assert found.keys() == expected.keys()
         for name, tensor in found.items():
             torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=0)
+
+
+def test_a_detector_is_the_same_without_hf_video(hub, tmp_path):
+    write_detector(tmp_path)
+    folder = tmp_path / "detector"
+    clip = np.random.default_rng(0).integers(0, 256, (16, 64, 64, 3), dtype=np.uint8)
+    np.save(tmp_path / "clip.npy", clip)
+    processor = AutoVideoProcessor.from_pretrained(folder, size={"shortest_edge": 64})
+    processor.save_pretrained(folder)
+    with torch.inference_mode():
+        expected = AutoModelForObjectDetection.from_pretrained(folder)(**processor([clip], return_tensors="pt"))
+    publish(folder, "alice/detector", check_download=False)
+    files = set(HfApi().list_repo_files("alice/detector"))
+    assert VIT_CODE | {"modeling_stmixer.py", "loss_stmixer.py", "video_processing_detection.py"} <= files
+    assert not MAMBA_CODE & files
+    program = f"""
+        import numpy as np
+        import torch
+        from safetensors.torch import save_file
+        from transformers import AutoModelForObjectDetection, AutoVideoProcessor
+
+        processor = AutoVideoProcessor.from_pretrained("alice/detector", trust_remote_code=True)
+        model = AutoModelForObjectDetection.from_pretrained("alice/detector", trust_remote_code=True)
+        inputs = processor([np.load({str(tmp_path / "clip.npy")!r})], return_tensors="pt")
+        label = {{"boxes": torch.tensor([[5.0, 5.0, 40.0, 60.0]]), "class_labels": torch.ones(1, 10)}}
+        outputs = model(**inputs, labels=[label])
+        assert outputs.loss.isfinite()
+        names = ("logits", "action_logits", "pred_boxes")
+        save_file({{name: outputs[name].detach() for name in names}}, {str(tmp_path / "found")!r})
+    """
+    process = run_in_fresh_process(hub, program)
+    assert process.returncode == 0, process.stderr
+    for name, tensor in load_file(tmp_path / "found").items():
+        torch.testing.assert_close(tensor, expected[name], atol=1e-4, rtol=1e-4)
 
 
 def test_a_classifier_around_another_of_ours_is_published_with_both(tmp_path):

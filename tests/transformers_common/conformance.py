@@ -71,6 +71,7 @@ EXPLANATIONS = {
         ABSENT,
         "STMixer's queries attend with a bias that no other implementation takes. Its backbone is tested.",
     ),
+    r"CLASS not in MODEL_MAPPING": (ABSENT, "STMixer has no model without heads."),
     r"pixels have no vocabulary to resize": (ABSENT, "Pixels are projected, not looked up."),
     r"No conversion found for CLASS": (ABSENT, "Published weights have the names of the modules: none is renamed."),
     r"CLASS (class )?has no _keep_in_fp32_modules .*|No `_keep_in_fp32_modules_strict` defined": (

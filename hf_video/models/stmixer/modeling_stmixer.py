@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -174,7 +174,7 @@ def find_samples(
     weights = torch.stack([low + 1 - places, places - low], dim=-1)
     ends = points.new_tensor([[width - 1, height - 1] for height, width in sizes])[..., None]
     weights = weights * ((corners >= 0) & (corners <= ends))
-    x, y = corners.clamp(min=0).minimum(ends).long().unbind(-2)
+    x, y = corners.nan_to_num().clamp(min=0).minimum(ends).long().unbind(-2)
 
     counts = [height * width for height, width in sizes]
     starts = torch.tensor([0, *itertools.accumulate(counts)], device=points.device)
@@ -322,7 +322,7 @@ class STMixerLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: STMixerConfig):
         super().__init__()
-        self.strides, self.num_groups = config.strides, config.num_groups
+        self.strides, self.num_groups = cast(list[float], config.strides), config.num_groups
         size = config.hidden_size
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
         self.iof_tau = nn.Parameter(torch.empty(config.num_attention_heads, dtype=dtype))

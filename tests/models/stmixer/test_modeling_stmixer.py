@@ -160,3 +160,11 @@ def test_a_model_learns_where_people_are_and_what_they_do():
         nearest = torch.cdist(label["boxes"], found).argmin(dim=1)
         torch.testing.assert_close(found[nearest], label["boxes"], atol=3, rtol=0)
         assert torch.equal((outputs.action_logits[clip, nearest] > 0).float(), label["class_labels"])
+
+
+def test_what_is_not_a_number_stays_so():
+    """No position is read that does not exist, which would end a program on a GPU."""
+    model = make()
+    with torch.no_grad():
+        model.layers[0].offset_generator.bias[0] = torch.nan
+        assert model(random_clips()).logits.isnan().any()
