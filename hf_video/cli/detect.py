@@ -14,8 +14,8 @@ from .bulk import print_rows
 from .command import Command
 
 DESCRIPTION = """\
-Find the people of videos and what each of them does, at a key frame every second. FILE is a video file, a URL, a folder of
-frames, a folder with videos inside, a list of videos (CSV, list or JSON), or a data set.
+Find the people of videos and what each of them does, at a key frame every second. FILE is a video file, a URL, a
+folder of frames, a folder with videos inside, a list of videos (CSV, list or JSON), or a data set.
 
 For each key frame there are the second, and for each person its box in pixels of the video, the scores of being a
 person and of its actions, and a track: a number that it keeps as long as its boxes overlap from one key frame to the
