@@ -197,7 +197,9 @@ def test_a_text_of_a_video(folder, column, value):
     name = "answer" if column == "caption" else column
     # A list is that of several captions, each of which is a text.
     value = [value] if column == "caption" and value == ["a"] else value
-    with pytest.raises(ValueError, match=f"train.json, row 1: (the )?{name} is "):
+    # An empty list is a text that is missing.
+    told = " lacks a video or an answer" if value == [] and name == "answer" else f": (the )?{name} is "
+    with pytest.raises(ValueError, match=f"train.json, row 1{told}"):
         load_video_texts(write_json(folder, [{**row, column: value}]))
 
 
