@@ -56,9 +56,9 @@ def _train_answers(
             raise ValueError("The model to fine-tune is missing: give --model.")
         device = choose_device(chosen.device)
         data = load_video_texts(chosen.data, video_root=chosen.video_root)
-        of_data = start.check_texts(data)
+        start.check_texts(data)
         here: dict[str, Any] = {"output_dir": str(start.output_dir), "use_cpu": device.type == "cpu"}
-        arguments = make(AnswerTrainingArguments, chosen, **here, **of_data)
+        arguments = make(AnswerTrainingArguments, chosen, **here, **start.without_validation(data))
         augmentation = make(ClipAugmentation, chosen)
         if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:
             raise ValueError(

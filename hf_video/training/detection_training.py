@@ -75,11 +75,7 @@ def _train_detection(
         class_names = action_names(data["train"])
         start.check_data(data, class_names)
         chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
-        here = start.of_this_machine()
-        if "validation" not in data:
-            without = {"eval_strategy": "no", "load_best_model_at_end": False}
-            # A recipe is for any data; what a word asks for is an error of Transformers.
-            here |= {name: value for name, value in without.items() if name not in settings.given}
+        here = start.of_this_machine() | start.without_validation(data)
         arguments = make(DetectionTrainingArguments, chosen, **here)
         set_seed(arguments.seed)
         options = {name: getattr(chosen, name) for name in _OF_MODEL}

@@ -129,13 +129,16 @@ class RunStart(Generic[T]):
         if self.settings.overwrite_output_dir:
             check_none_inside(chain(*map(_files, splits.values())), self.output_dir)
 
-    def check_texts(self, splits: DatasetDict) -> dict[str, Any]:
+    def check_texts(self, splits: DatasetDict) -> None:
         """Refuses (`ValueError`) videos with texts that have no training split, warns of repetitions, and does
-        `check_data`. Gives the fields of `TrainingArguments` that a training without a validation split needs."""
+        `check_data`."""
         if "train" not in splits:
             raise ValueError(f"{self.chosen.data} has no training split, only {', '.join(splits)}. Add train.json.")
         warn_of_repetitions(splits)
         self.check_data(splits)
+
+    def without_validation(self, splits: DatasetDict) -> dict[str, Any]:
+        """The fields of `TrainingArguments` that a training needs if there is no validation split."""
         without = {} if "validation" in splits else {"eval_strategy": "no", "load_best_model_at_end": False}
         # A recipe is for any data; what a word asks for is an error of Transformers.
         return {name: value for name, value in without.items() if name not in self.settings.given}
