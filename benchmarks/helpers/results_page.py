@@ -15,7 +15,16 @@ GROUPS = {
     "reading": ("Reading videos", ("extract", "packed_reading", "range_reads", "reading", "windows")),
     "training": (
         "Training",
-        ("gradient_checkpointing", "imbalance", "small_data", "streams", "training", "video_text", "waiting"),
+        (
+            "action_detection",
+            "gradient_checkpointing",
+            "imbalance",
+            "small_data",
+            "streams",
+            "training",
+            "video_text",
+            "waiting",
+        ),
     ),
     "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),
     "many_videos": ("Many videos", ("bulk", "scale_plan", "search", "startup")),
