@@ -7,12 +7,15 @@ call, and the pack comes out the same.
 import hashlib
 import json
 import os
+import signal
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -122,15 +125,28 @@ def pack_videos(
         num_workers=num_workers if num_workers > 1 else 0,
         in_order=False,  # no worker waits for another
         generator=torch.Generator(),  # a loader draws a seed, which must not be missing in the draws of a training
+        worker_init_fn=_exit_when_terminated,
     )
     disable = None if progress else True
-    with tqdm(total=len(listing), initial=shards.num_done, desc="Packing", unit="video", disable=disable) as bar:
-        for _ in loader:
-            bar.update()
+    others = active_children()
+    try:
+        with tqdm(total=len(listing), initial=shards.num_done, desc="Packing", unit="video", disable=disable) as bar:
+            for _ in loader:
+                bar.update()
+    except BaseException:
+        for worker in set(active_children()).difference(others):
+            worker.terminate()
+            worker.join()
+        raise
     parts = [_part_of(number) for number in range(len(plan.shards))]
     counts = write_index(folder, parts, plan.facts(), max_duration)
     folder.remove(_WORKING)
     return counts
+
+
+def _exit_when_terminated(worker: int) -> None:
+    """Makes a process that is terminated remove the file that it is writing."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
 
 @dataclass(frozen=True)
