@@ -365,7 +365,7 @@ def test_a_name_that_is_not_utf8_is_printed(model_folder, video, tmp_path):
     ("command", "environment"),
     [
         ("env", {"PYTHONUNBUFFERED": "1"}),
-        ("env", {}),
+        pytest.param("env", {}, marks=pytest.mark.slow),
         pytest.param("predict", {}, marks=pytest.mark.slow),
         pytest.param("predict", {"PYTHONUNBUFFERED": "1"}, marks=pytest.mark.slow),
     ],

@@ -244,6 +244,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of the system's measure differs")
+@pytest.mark.slow
 def test_memory_stays_under_the_model_and_one_shard(tmp_path):
     wide = {**LANGUAGE_MODELS["llama"], "vocab_size": 16000, "hidden_size": 512, "intermediate_size": 4096}
     text_config = {"model_type": "llama", **wide, "num_hidden_layers": 8}

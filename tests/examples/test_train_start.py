@@ -25,6 +25,7 @@ def run(folder: Path, *words: object) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_it_trains_and_an_interrupted_training_goes_on(tmp_path):
     run(tmp_path)
     figures = json.loads((tmp_path / "figures.json").read_text())
@@ -39,6 +40,7 @@ def test_it_trains_and_an_interrupted_training_goes_on(tmp_path):
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_a_second_training_goes_on_with_shapes(tmp_path):
     run(tmp_path / "motion")
     run(tmp_path / "shape", "--model", tmp_path / "motion" / "start")

@@ -60,7 +60,7 @@ def seen_clips(folder, num_processes):
     return seen
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
+@pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_and_resumed(shards, tmp_path, num_processes):
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()

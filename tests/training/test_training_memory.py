@@ -48,8 +48,15 @@ def test_tokens_are_counted_and_activations_grow_with_the_batch():
     assert small.num_bytes < large.num_bytes < 2 * small.num_bytes
 
 
-@pytest.mark.parametrize("name", ["videovit", "videomamba"])
-@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize(
+    ("name", "is_checkpointed"),
+    [
+        ("videovit", True),
+        ("videomamba", False),
+        pytest.param("videovit", False, marks=pytest.mark.slow),
+        pytest.param("videomamba", True, marks=pytest.mark.slow),
+    ],
+)
 def test_measured_peaks_lie_within_a_factor_of_two(name, is_checkpointed):
     words = [str(Path(__file__).with_name("training_peak.py")), name, str(int(is_checkpointed))]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
