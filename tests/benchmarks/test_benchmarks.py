@@ -267,8 +267,8 @@ def run_script(script: Path, *words: str, before: str = "") -> subprocess.Comple
     return run_forked(Program(program, environment), timeout=300, imports=IMPORTS)[0]
 
 
-# The quick suite leaves out scripts of which the smallest inputs take ten seconds or more. A script with wrong outputs it
-# runs as far as its comparison, below.
+# The quick suite leaves out scripts of which the smallest inputs take ten seconds or more. It runs a script with wrong
+# outputs as far as its comparison, below.
 LONG = ("action_detection.py", "before_and_after.py", "explain.py", "self_test.py", "small_data.py", "startup.py")
 SLOW = {*WRONG_OUTPUTS, *LONG}
 
