@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -97,6 +98,12 @@ class VideoIndex:
             scores /= vectors.norm(dim=1) * query.norm()
         best = scores.topk(min(top_k, len(scores)))
         return best.indices.tolist(), best.values.tolist()
+
+    def path(self, row: int) -> str:
+        """The path of the video of a row, or its URL or name. In the files, bytes that are not UTF-8 are escaped."""
+        path = self.rows["path"][row].as_py()
+        original = re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), path)
+        return original if os.path.lexists(original) else path
 
     def read_tokens(self, rows: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
         """The place among `rows`, and the tokens (num_tokens, hidden_size) float32, of each of these rows of an index
