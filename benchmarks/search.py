@@ -4,8 +4,8 @@ How long `hf-video search` takes among 100,000 clips, as a fresh command, by par
 The model has the sizes of the released ones (VideoMamba-M with 8 frames of 224 x 224, BERT-base) and random weights.
 The vectors of the index are random but for 128 that lie close to the text: these are of videos that exist, so that
 re-ranking reads them again. Tokens are those of an index of 128 clips. Commands run several times, and the median of
-each part is printed. It takes two minutes on 2 CPU cores, and three seconds more for each clip that is read and encoded
-again, or more where other programs run.
+each part is printed. It takes seven minutes on 2 CPU cores, six of them for the 128 clips that are read and encoded
+again.
 
     python benchmarks/search.py [--clips 100000] [--rerank 128] [--reread 128] [--rounds 5] [--smoke]
 """
