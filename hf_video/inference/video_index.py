@@ -129,15 +129,21 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
     """
     folder = StoredFolder(place)
     text = folder.read(SETTINGS_FILE)
-    settings = {} if text is None else json.loads(text)
+    try:
+        settings = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder}/{SETTINGS_FILE} is damaged ({error}): make the index again, in another folder."
+        ) from error
     if settings.get("task") != "index":
         kind = FileNotFoundError if text is None else ValueError
         raise kind(f"{folder} is no index of videos: `hf-video index VIDEOS --model M --output {folder}` writes one.")
     try:
         rows, vectors = _read_clips(folder, settings["width"])
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:  # Arrow raises both for damaged files
         raise ValueError(
-            f"A part of {folder} is damaged; the same `hf-video index` again makes it anew ({error})"
+            f"A part of {folder} cannot be read. If it is damaged, the same `hf-video index` again makes it anew "
+            f"({error})"
         ) from error
     if not rows:
         raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
