@@ -44,7 +44,7 @@ OPTIONS = {
     "packed_reading": ["--rounds", "3"],
     "predict_start": ["--rounds", "1"],
     "reading": ["--rounds", "5"],
-    "search": ["--rounds", "3", "--reread", "8"],
+    "search": ["--rounds", "3"],
     "small_data": ["--seeds", "1"],
     "startup": ["--videos", "100000"],
     "structure": ["."],

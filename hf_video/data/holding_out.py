@@ -71,6 +71,10 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
             what = f"{len(values)} of {len(groups.dictionary)} "
             what += "videos" if split_by in (None, VIDEO) else f"values of {split_by} ({listed(values)})"
             return train, _described(held_out, what, dataset)
+        if not label_names(dataset):
+            raise ValueError(
+                "There is one captioned video, so none can be held out. Add videos, or a validation split of your own."
+            )
         if split_by is not None:
             what = "video" if split_by == VIDEO else f"value of {split_by}"
             raise ValueError(

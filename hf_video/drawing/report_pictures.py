@@ -7,7 +7,7 @@ import numpy as np
 
 from hf_video.metrics import measured_in
 
-from .texts import shorten
+from .texts import font_families, one_line, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,14 +124,15 @@ def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
     width = 6.5
     height = max(width * strip.shape[0] / strip.shape[1] for strip in strips) + 0.2 + 0.17 * len(clips[0].caption)
     figure = Figure(figsize=(2 * width, num_rows * height + 0.4), layout="constrained")
-    figure.suptitle(title)
+    style: dict[str, Any] = {"family": font_families(), "parse_math": False}
+    figure.suptitle(shorten(one_line(title), 2 * _LONGEST_LINE), **style)
     grid = list(figure.subplots(num_rows, 2, squeeze=False).flat)
     for axes in grid:
         axes.axis("off")
     for axes, clip, strip in zip(grid, clips, strips, strict=False):
         axes.imshow(strip, interpolation="nearest")
-        caption = "\n".join(shorten(line, _LONGEST_LINE) for line in clip.caption)
-        axes.set_title(caption, fontsize=9, loc="left", parse_math=False)
+        caption = "\n".join(shorten(one_line(line), _LONGEST_LINE) for line in clip.caption)
+        axes.set_title(caption, fontsize=9, loc="left", **style)
     return figure
 
 

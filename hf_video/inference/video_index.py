@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -98,6 +99,12 @@ class VideoIndex:
         best = scores.topk(min(top_k, len(scores)))
         return best.indices.tolist(), best.values.tolist()
 
+    def path(self, row: int) -> str:
+        """The path of the video of a row, or its URL or name. In the files, bytes that are not UTF-8 are escaped."""
+        path = self.rows["path"][row].as_py()
+        original = re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), path)
+        return original if os.path.lexists(original) else path
+
     def read_tokens(self, rows: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
         """The place among `rows`, and the tokens (num_tokens, hidden_size) float32, of each of these rows of an index
         with tokens, in the order of the files. Each group of rows is read once."""
@@ -122,15 +129,21 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
     """
     folder = StoredFolder(place)
     text = folder.read(SETTINGS_FILE)
-    settings = {} if text is None else json.loads(text)
+    try:
+        settings = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder}/{SETTINGS_FILE} is damaged ({error}): make the index again, in another folder."
+        ) from error
     if settings.get("task") != "index":
         kind = FileNotFoundError if text is None else ValueError
         raise kind(f"{folder} is no index of videos: `hf-video index VIDEOS --model M --output {folder}` writes one.")
     try:
         rows, vectors = _read_clips(folder, settings["width"])
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:  # Arrow raises both for damaged files
         raise ValueError(
-            f"A part of {folder} is damaged; the same `hf-video index` again makes it anew ({error})"
+            f"A part of {folder} cannot be read. If it is damaged, the same `hf-video index` again makes it anew "
+            f"({error})"
         ) from error
     if not rows:
         raise ValueError(f"{folder} has no clip of a video: none was read without an error.")

@@ -119,8 +119,10 @@ class VideoSearch:
         with self._timed("search"):
             # A video is most like itself by cosines alone: the mean of its frames' unit vectors is shorter than them.
             rows, scores = self.index.find(query.numpy(), max(top_k, rerank or 0), cosine=text is None)
-        facts = self.index.rows.take(rows).to_pylist()
-        hits = [Hit(row["path"], row["start"], row["end"], score) for row, score in zip(facts, scores, strict=True)]
+        paths, facts = map(self.index.path, rows), self.index.rows.take(rows).to_pylist()
+        hits = [
+            Hit(path, row["start"], row["end"], score) for path, row, score in zip(paths, facts, scores, strict=True)
+        ]
         if rerank is not None and texts is not None:
             with self._timed("reranking"):
                 matches = self._match(rows, hits, texts)

@@ -142,7 +142,8 @@ class _XClip(_WithTexts):
 class _VideoPrism(_WithTexts):
     @property
     def temperature(self) -> float:
-        # Its checkpoints have none: Transformers takes one with each call. This is that of its authors' example.
+        # Its checkpoints have none: Transformers takes one with each call. This is that of its authors' notebook,
+        # videoprism/colabs/videoprism_video_text_demo.ipynb in github.com/google-deepmind/videoprism.
         return 0.01
 
 

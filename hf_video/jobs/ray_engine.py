@@ -9,6 +9,7 @@ again.
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import pickle
@@ -26,6 +27,7 @@ import pyarrow as pa
 import ray
 import torch
 from ray.exceptions import RayError
+from transformers.utils.output_capturing import CompileableContextVar
 
 from hf_video.data.read_ahead import available_cores, iterate_ahead
 
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
 _LEAST_UNDER_WAY = 2
 # Times that a part is begun, as its decoder may die: a video may end whoever reads it.
 _ATTEMPTS = 4
+
+# The hooks of Transformers that keep hidden states, which a backbone has from the start, use this variable of their
+# module. A pickled model names it, as it cannot be pickled.
+copyreg.pickle(CompileableContextVar, lambda collector: "_active_collector")
 
 logger = logging.getLogger(__name__)
 

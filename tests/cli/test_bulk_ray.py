@@ -8,10 +8,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from hf_video.cli.main import main
 
+from ..inference.search_models import save_dual_encoder
+from ..training.detection_testing import make_detector, make_processor
 from .bulk_runs import (
     DECODER,
     MODEL,
@@ -107,6 +110,22 @@ def test_classes_are_those_of_the_local_engine(trained, videos, tmp_path):
             code, said = finish(driver)
         assert code == 1 and "80 rows, 80 of them new\n" in said
     assert_same_rows(read_rows(tmp_path / "ray"), read_rows(tmp_path / "local"))
+
+
+@pytest.mark.parametrize(("command", "more"), [("index", []), ("detect", ["--person-threshold", "0.25"])])
+def test_clips_and_persons_are_those_of_the_local_engine(command, more, tmp_path):
+    model, videos = tmp_path / "model", write_videos(tmp_path / "videos", 8, 1)
+    if command == "index":
+        save_dual_encoder(model)
+    else:
+        for part in (make_detector(), make_processor()):
+            part.save_pretrained(model)
+    for engine in ("ray", "local"):
+        with started(*words(engine, model, videos, tmp_path / engine, command), *more) as driver:
+            code, said = finish(driver)
+        assert code == 1 and "1 of 8 videos failed" in said, said
+    of_ray, local = (ds.dataset(tmp_path / engine, format="parquet").to_table() for engine in ("ray", "local"))
+    assert of_ray.equals(local) and len(set(local["key"].to_pylist())) == 8
 
 
 def failing(task, trained, videos, folder):

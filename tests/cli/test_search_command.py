@@ -41,6 +41,18 @@ def test_a_video_is_searched_for(indexed, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[0])["path"] == video
 
 
+def test_a_name_that_is_not_utf8_is_ranked_again_and_drawn(indexed, capsys):
+    video, folder = indexed / "videos" / "\udcff.mp4", str(indexed / "index")
+    (indexed / "videos" / "3.mp4").rename(video)
+    assert main(["index", str(indexed / "videos"), "--model", str(indexed / "model"), "--output", folder]) == 0
+    capsys.readouterr()
+    search = ["search", r"a glass of $5 or $\frac", "--index", folder, "--device", "cpu", "--rerank", "6"]
+    assert main([*search, "--json", "--picture", str(indexed / "hits.png")]) == 0
+    assert str(video) in [json.loads(line)["path"] for line in capsys.readouterr().out.splitlines()]
+    assert main(search) == 0
+    assert str(indexed / "videos" / r"\udcff.mp4") in capsys.readouterr().out
+
+
 def test_what_cannot_be_searched_is_said(indexed, fails):
     folder = str(indexed / "index")
     assert "for a text, or for a video" in fails("search", "--index", folder, "--device", "cpu")

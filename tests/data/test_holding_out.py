@@ -5,6 +5,7 @@ import pytest
 from hf_video.data import hold_out, load_video_dataset
 
 from ..video_files import encode_video, make_frames
+from .captions import caption_rows
 
 
 def make_rows(folder, head, *rows, **options):
@@ -163,3 +164,9 @@ def test_what_cannot_be_split(tmp_path):
         hold_out(dataset, 1.5, seed=0)
     with pytest.raises(ValueError, match=r"No class has more than one video \(1 in all\), or segments of"):
         hold_out(dataset, 0.5, seed=0)
+
+
+def test_one_captioned_video_has_no_class(tmp_path):
+    rows = caption_rows([{"video": "a.mp4", "caption": ["a dog", "a dog runs"]}])
+    with pytest.raises(ValueError, match=r"There is one captioned video.* Add videos, or a validation split"):
+        hold_out(rows, 0.5, seed=0, split_by="video")

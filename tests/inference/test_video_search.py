@@ -139,7 +139,7 @@ def test_what_is_gone_or_damaged_is_named_with_the_way_out(models, tmp_path):
     assert len(VideoSearch(tmp_path / "index", str(tmp_path / "moved"), device="cpu").search(TEXT).hits) == 6
     (part,) = (tmp_path / "index").glob("part-*")
     part.write_bytes(part.read_bytes()[:-8])
-    with pytest.raises(ValueError, match="index is damaged; the same `hf-video index` again"):
+    with pytest.raises(ValueError, match="index cannot be read. If it is damaged, the same `hf-video index` again"):
         open_index(tmp_path / "index")
     build_index(IndexSettings(videos=[str(videos)], model=str(tmp_path / "moved"), output=str(tmp_path / "index")))
     assert len(open_index(tmp_path / "index").rows) == 5

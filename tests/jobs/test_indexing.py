@@ -121,6 +121,22 @@ def test_videos_that_are_all_broken_leave_the_others_to_be_found(videos, model, 
         open_index(tmp_path / "none")
 
 
+def test_a_damaged_index_is_said_and_made_anew(videos, model, tmp_path):
+    folder = tmp_path / "index"
+    index(videos, model, folder)
+    before = files_of(folder)
+    (part,) = folder.glob("part-*")
+    # The end is that of Parquet, and what stands before it is none.
+    part.write_bytes(before[part.name][:-99] + b"x" * 91 + b"\0\1\0\0PAR1")
+    with pytest.raises(ValueError, match=f"A part of {folder} cannot be read.* `hf-video index` again"):
+        open_index(folder)
+    index(videos, model, folder)
+    assert files_of(folder) == before
+    (folder / ".bulk.json").write_text("{")
+    with pytest.raises(ValueError, match=f"{folder}/.bulk.json is damaged"):
+        open_index(folder)
+
+
 def test_a_folder_that_is_not_there_empties_no_index(videos, model, tmp_path):
     index(videos, model, tmp_path / "index")
     before = files_of(tmp_path / "index")
