@@ -1,4 +1,4 @@
-"""Writes small videos of handwritten digits with captions, such as "a small red seven moves slowly left, then up".
+"""Small videos of handwritten digits with captions, such as "a small red seven moves slowly left, then up".
 
 A digit travels once or twice around a square, as in `hf_video.demo`. A caption says what digit it is, its size, its
 colour, whether it is slow or quick, and in which two directions its round begins. The directions are in the order of
@@ -7,18 +7,13 @@ size, colour and speed is. To tell them apart, a model must know each of these a
 """
 
 import itertools
-import json
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from tqdm.auto import tqdm
 
-from hf_video.demo import MOTIONS, encode_frames, load_labelled_scans, round_places
-from hf_video.io import new_folder
+from hf_video.demo import MOTIONS, round_places
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGIT_SIZES = {"small": 8, "big": 16}
@@ -40,12 +35,8 @@ class Scene(NamedTuple):
 
     @property
     def caption(self) -> str:
-        return f"a {self.size} {self.color} {NUMBERS[self.number]} moves {self.speed} {motion_phrase(self.motion)}"
-
-
-def motion_phrase(motion: str) -> str:
-    """The words for one of `MOTIONS`: "left, then up"."""
-    return motion.replace("-", ", then ")
+        motion = self.motion.replace("-", ", then ")
+        return f"a {self.size} {self.color} {NUMBERS[self.number]} moves {self.speed} {motion}"
 
 
 def split_scenes(seed: int = 0) -> tuple[list[Scene], list[Scene]]:
@@ -58,44 +49,6 @@ def split_scenes(seed: int = 0) -> tuple[list[Scene], list[Scene]]:
         Scene(number, size, color, speed, motion) for number, size, color, speed in shuffled for motion in MOTIONS
     ]
     return scenes[NUM_HELD_OUT:], scenes[:NUM_HELD_OUT]
-
-
-def write_captioned_digits(
-    folder: str | os.PathLike, *, num_train: int = 4320, num_test: int = NUM_HELD_OUT, seed: int = 0
-) -> Path:
-    """Write videos of 8 frames of 32 x 32 pixels, and their captions in `train.json` and `test.json`.
-
-    Scenes take turns. No scan of a digit is in both splits.
-
-    Args:
-        folder: A new or empty folder.
-        num_train, num_test: Videos to train on and to test with.
-        seed: Chooses scenes, scans, and places.
-
-    Returns:
-        The folder, as `load_captions` reads it.
-
-    Raises:
-        ImportError: If scikit-learn is not installed.
-        FileExistsError: If `folder` holds anything.
-    """
-    folder = Path(folder).expanduser().absolute()
-    splits = zip(("train", "test"), (num_train, num_test), split_scenes(seed), load_labelled_scans(seed), strict=True)
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: choose another folder, or remove this one.")
-    with new_folder(folder) as staged:
-        for number, (split, count, scenes, (scans, labels)) in enumerate(splits):
-            (staged / split).mkdir(parents=True)
-            rows = []
-            for index in tqdm(range(count), desc=f"Writing {split} videos", unit="video", disable=None):
-                generator = np.random.default_rng([seed, number, index])
-                scene = scenes[index % len(scenes)]
-                frames = render_scene(scene, generator.choice(scans[labels == scene.number]), generator)
-                name = f"{split}/{index:05d}.mp4"
-                encode_frames(staged / name, frames, fps=4)
-                rows.append({"video": name, "caption": scene.caption})
-            (staged / f"{split}.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return folder
 
 
 def render_scene(scene: Scene, scan: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
