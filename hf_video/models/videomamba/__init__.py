@@ -8,11 +8,13 @@ from .modeling_videomamba import (
     VideoMambaModel,
     VideoMambaPreTrainedModel,
 )
+from .modeling_videomamba_frames import VideoMambaForFrameClassification
 from .modeling_videomamba_pretraining import VideoMambaForPreTraining
 
 __all__ = [
     "VideoMambaBackbone",
     "VideoMambaConfig",
+    "VideoMambaForFrameClassification",
     "VideoMambaForImageClassification",
     "VideoMambaForPreTraining",
     "VideoMambaForVideoClassification",

@@ -1,7 +1,7 @@
 """PyTorch VideoMamba: bidirectional state spaces over the patches of a video."""
 
 import math
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .classification_videomamba import average_views, classification_loss
 from .configuration_videomamba import VideoMambaConfig
+from .frames_videomamba import check_attention_mask, mask_of_tokens, may_pad
 from .pretraining_videomamba import check_mask, select_tokens
 
 try:
@@ -42,6 +43,25 @@ logger = logging.get_logger(__name__)
 
 TokenGrid = tuple[int, int, int]
 ScanOrder = tuple[torch.Tensor, torch.Tensor]
+Interpolation = bool | Literal["space"]
+# Its softplus is zero, in half precision too: a token with this time step leaves the state as it is.
+NO_TIME_STEP = -1e4
+
+
+class ScanContext(NamedTuple):
+    """
+    What the scans of a layer need to know besides the tokens.
+
+    Attributes:
+        temporal_first: the other order of the tokens, if a scan has it.
+        real_tokens: `(batch_size, sequence_length)`, bool, false for padding.
+    """
+
+    temporal_first: ScanOrder | None = None
+    real_tokens: torch.Tensor | None = None
+
+
+NO_CONTEXT = ScanContext()
 
 
 class VideoMambaPatchProjection(nn.Conv3d):
@@ -118,7 +138,7 @@ class VideoMambaEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def positions(
-        self, grid: TokenGrid, interpolate_pos_encoding: bool = True
+        self, grid: TokenGrid, interpolate_pos_encoding: Interpolation = True
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Both tables for a token grid: `(1, 1 + h * w, hidden_size)` over space, and `(1, t, hidden_size)` over time or
@@ -126,7 +146,8 @@ class VideoMambaEmbeddings(nn.Module):
         corners not aligned (`run_class_finetuning.py` of the original).
 
         Raises:
-            ValueError: if the grid differs and `interpolate_pos_encoding` is false.
+            ValueError: if the grid differs and `interpolate_pos_encoding` is false, or if there are more frames than
+                positions and it is `"space"`.
         """
         spatial: torch.Tensor = self.position_embeddings
         temporal: torch.Tensor | None = self.temporal_position_embeddings
@@ -145,7 +166,14 @@ class VideoMambaEmbeddings(nn.Module):
             table = F.interpolate(table, size=grid[1:], mode="bicubic", align_corners=False)
             table = rearrange(table, "1 c h w -> 1 (h w) c").to(spatial.dtype)
             spatial = torch.cat([class_position, table], dim=1)
-        if temporal is not None and grid[0] != built_for[0]:
+        if temporal is not None and interpolate_pos_encoding == "space":
+            if grid[0] > built_for[0]:
+                raise ValueError(
+                    f"The input has {grid[0]} token frames, but there are positions for {built_for[0]}, which are not "
+                    "interpolated over time: pass fewer frames, or call `set_input_size(num_frames=...)`."
+                )
+            temporal = temporal[:, : grid[0]]
+        elif temporal is not None and grid[0] != built_for[0]:
             resized = F.interpolate(temporal.to(dtype).mT, size=grid[0], mode="linear", align_corners=False)
             temporal = resized.mT.to(temporal.dtype)
         return spatial, temporal
@@ -163,7 +191,7 @@ class VideoMambaEmbeddings(nn.Module):
         self,
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = True,
+        interpolate_pos_encoding: Interpolation = True,
     ) -> torch.Tensor:
         grid = self.patch_embeddings.grid_of(pixel_values)
         has_time = grid[0] > 1 or self.config.use_single_frame_position
@@ -180,7 +208,10 @@ class VideoMambaEmbeddings(nn.Module):
 
 
 def temporal_first_order(
-    grid: TokenGrid, bool_masked_pos: torch.Tensor | None, device: torch.device
+    grid: TokenGrid,
+    bool_masked_pos: torch.Tensor | None,
+    device: torch.device,
+    real_tokens: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     The order that visits the class token first, then all frames of the first place, of the second place, and so on.
@@ -189,6 +220,7 @@ def temporal_first_order(
         grid: token grid (t, h, w).
         bool_masked_pos: `(batch_size, t * h * w)`, true for patches that are not in the sequence.
         device: device of the result.
+        real_tokens: `(batch_size, 1 + t * h * w)`, bool, false for padding, which is visited last.
 
     Returns:
         The token that each step visits, and the step that visits each token: both `(batch_size or 1,
@@ -198,6 +230,8 @@ def temporal_first_order(
     rank = rearrange(torch.arange(math.prod(grid), device=device), "(place t) -> 1 (t place) 1", t=t)
     if bool_masked_pos is not None:
         rank = select_tokens(rank, ~bool_masked_pos)
+    if real_tokens is not None:
+        rank = rank + rank.shape[1] * ~real_tokens[:, 1:, None]
     order = F.pad(rank[..., 0].argsort(dim=1) + 1, (1, 0))
     return order, order.argsort(dim=1)
 
@@ -298,13 +332,21 @@ class VideoMambaScan(nn.Module):
         """Decay rates A of the recurrence `(intermediate_size, state_size)`, in float32 at least."""
         return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
 
-    def project(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Time steps, B and C of the recurrence, with time last."""
+    def project(
+        self, inputs: torch.Tensor, is_padding: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Time steps, B and C of the recurrence, with time last. Padding has no time step."""
         time_steps, B, C = self.x_proj(inputs.mT).split(self.sizes, dim=-1)
-        return self.dt_proj(time_steps).mT, B.mT, C.mT
+        delta = self.dt_proj(time_steps).mT
+        delta = delta if is_padding is None else delta.masked_fill(is_padding, NO_TIME_STEP)
+        return delta, B.mT, C.mT
 
     def forward(
-        self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
+        self,
+        hidden_states: torch.Tensor,
+        gate: torch.Tensor | None = None,
+        addend: torch.Tensor | None = None,
+        is_padding: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
         All tensors are `(batch_size, intermediate_size, sequence_length)`.
@@ -313,6 +355,8 @@ class VideoMambaScan(nn.Module):
             hidden_states: input of the convolution.
             gate: if given, its SiLU multiplies the output.
             addend: if given, it is added before the gate: the output of the other direction.
+            is_padding: `(batch_size, 1, sequence_length)`, bool, true for tokens whose input is zero and that leave
+                the state as it is.
         """
         A, D, delta_bias = self.rates(), self.D, self.dt_proj.bias
         # What is not plain, such as an adapter around the convolution, has to be called.
@@ -321,9 +365,10 @@ class VideoMambaScan(nn.Module):
                 *(hidden_states, self.conv1d.weight, self.conv1d.bias, self.project, A, D, gate, delta_bias),
                 reverse=self.reverse,
                 addend=addend,
+                is_padding=is_padding,
             )
         u = self.activation_fn(self.conv1d(hidden_states))
-        delta, B, C = self.project(u)
+        delta, B, C = self.project(u, is_padding)
         scanned = selective_scan(u, delta, A, B, C, D, gate, delta_bias, True, reverse=self.reverse, addend=addend)
         return cast(torch.Tensor, scanned)
 
@@ -346,30 +391,44 @@ class VideoMambaMixer(nn.Module):
         self.gate_fn = ACT2FN[config.hidden_act]
         self.out_proj = VideoMambaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.use_bias)
 
-    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT) -> torch.Tensor:
+        temporal_first, real_tokens = context
         hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
+        is_padding = None
+        if real_tokens is not None:
+            is_padding = ~real_tokens[:, None]
+            hidden_states = hidden_states.masked_fill(is_padding, 0.0)
         if fuses(self.gate_fn) and temporal_first is None:
-            gated = self.scan_and_gate(hidden_states, gate)
+            gated = self.scan_and_gate(hidden_states, gate, is_padding)
         else:
-            mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
+            order = temporal_first if self.reorder_forward else None
+            mixed = scan_in_order(self.forward_scan, hidden_states, is_padding, order)
             if self.backward_scan is not None:
-                mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
+                mixed = mixed + scan_in_order(self.backward_scan, hidden_states, is_padding, temporal_first)
             gated = mixed * self.gate_fn(gate)
         return self.out_proj(gated.mT)
 
-    def scan_and_gate(self, hidden_states: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    def scan_and_gate(
+        self, hidden_states: torch.Tensor, gate: torch.Tensor, is_padding: torch.Tensor | None
+    ) -> torch.Tensor:
         """Let the last scan add the other output and apply the gate. Some backends do this without a copy."""
         if self.backward_scan is None:
-            return self.forward_scan(hidden_states, gate)
-        return self.backward_scan(hidden_states, gate, addend=self.forward_scan(hidden_states))
+            return self.forward_scan(hidden_states, gate, is_padding=is_padding)
+        forward = self.forward_scan(hidden_states, is_padding=is_padding)
+        return self.backward_scan(hidden_states, gate, forward, is_padding)
 
 
-def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: ScanOrder | None) -> torch.Tensor:
+def scan_in_order(
+    scan: VideoMambaScan, hidden_states: torch.Tensor, is_padding: torch.Tensor | None, order: ScanOrder | None
+) -> torch.Tensor:
     """Run a scan over the tokens in another order, and return its output in the order of the tokens."""
     if order is None:
-        return scan(hidden_states)
+        return scan(hidden_states, is_padding=is_padding)
     token_of_step, step_of_token = (index[:, None] for index in order)
-    return scan(hidden_states.take_along_dim(token_of_step, dim=2)).take_along_dim(step_of_token, dim=2)
+    if is_padding is not None:
+        is_padding = is_padding.take_along_dim(token_of_step, dim=2)
+    steps = hidden_states.take_along_dim(token_of_step, dim=2)
+    return scan(steps, is_padding=is_padding).take_along_dim(step_of_token, dim=2)
 
 
 # Copied from hf_video.models.videovit.modeling_videovit.VideoViTDropPath with VideoViT->VideoMamba
@@ -430,8 +489,8 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         self.mixer = VideoMambaMixer(config)
         self.drop_path = VideoMambaDropPath(drop_path_rate)
 
-    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
-        if temporal_first is None and self.can_fuse(hidden_states):
+    def forward(self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT) -> torch.Tensor:
+        if all(each is None for each in context) and self.can_fuse(hidden_states):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
             weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
@@ -439,7 +498,7 @@ class VideoMambaLayer(GradientCheckpointingLayer):
             branch = self.drop_path(mamba_mixer(hidden_states, *weights, directions, *dtypes))
             # Where nobody else holds the branch, the sum may take its memory.
             return branch.add_(hidden_states) if is_plain(self.drop_path) else hidden_states + branch
-        return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), temporal_first))
+        return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), context))
 
     def dtype_of_branch(self) -> torch.dtype:
         """The dtype in which the projections compute."""
@@ -591,7 +650,8 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         self,
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = True,
+        interpolate_pos_encoding: Interpolation = True,
+        attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput | BaseModelOutputWithPooling:
         r"""
@@ -600,8 +660,12 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
                 Normalised frames. Frames and pixels that fill no patch are dropped.
             bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
                 True for patches that are hidden, as many in every clip; only the others become tokens.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            interpolate_pos_encoding (`bool` or `"space"`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured. With `"space"` only rows
+                and columns are resized, and the frames get the positions of the first frames.
+            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
+                1 or true for token frames, 0 or false for padding behind them, which no token sees. Positions are
+                those of `interpolate_pos_encoding="space"`, so that a clip gives the same alone and padded.
 
         Returns:
             [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches, hidden_size)`: the class
@@ -617,18 +681,25 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
             check_mask(bool_masked_pos, pixel_values.shape[0], math.prod(grid))
+        if attention_mask is not None:
+            check_attention_mask(attention_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
+            interpolate_pos_encoding = interpolate_pos_encoding and "space"
         hidden_states = self.embeddings(
             pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
             bool_masked_pos,
             interpolate_pos_encoding,
         )
+        real_tokens = None
+        if attention_mask is not None and may_pad(attention_mask):
+            real_tokens = mask_of_tokens(attention_mask, grid, num_prefix_tokens=1)
         if self.config.residual_in_fp32:
             hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
         temporal_first = None
         if self.config.scan_order != "spatial_first":
-            temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device)
+            temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device, real_tokens)
+        context = ScanContext(temporal_first, real_tokens)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, temporal_first)
+            hidden_states = layer(hidden_states, context)
         tokens = self.norm_f(hidden_states)
         if self.pool_norm is None:
             return BaseModelOutput(last_hidden_state=tokens)
