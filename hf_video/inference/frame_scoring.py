@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_video.data.read_ahead import iterate_ahead
-from hf_video.models.videomamba.state_videomamba import VideoMambaState
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
 from hf_video.reading.live_queue import LiveQueue
@@ -195,6 +194,8 @@ def _clips(
 
 
 def _score_with_state(model: PreTrainedModel, chunks: Iterator[_Clip]) -> Iterator[ScoredWindow]:
+    from hf_video.models.videomamba.state_videomamba import VideoMambaState
+
     state = None
     for chunk in chunks:
         if chunk.is_first:
@@ -222,19 +223,15 @@ def _score_clips(model: PreTrainedModel, batches: Iterator[list[_Clip]], num_tok
 @torch.inference_mode()
 def _score(model: PreTrainedModel, clips: list[_Clip], **state: Any) -> tuple[list[list[ScoredWindow]], Any]:
     """The scores of the token frames of clips of one length, and the next state."""
-    pixel_values = torch.stack(
-        [torch.stack([image for token in clip.tokens for image in token.samples]) for clip in clips]
-    )
-    outputs = model(**{model.main_input_name: pixel_values}, **state)
-    scores = scores_of(outputs.logits, model.config).numpy()
-    tubelets = pixel_values.unflatten(1, (len(clips[0].tokens), -1))
+    images = [torch.stack(token.samples) for clip in clips for token in clip.tokens]
+    # (batch_size, token frames, tubelet_size, num_channels, height, width)
+    tubelets = torch.stack(images).unflatten(0, (len(clips), -1))
+    outputs = model(**{model.main_input_name: tubelets.flatten(1, 2)}, **state)
     scored = [
         [
-            ScoredWindow(
-                token.start, token.end, scores[row, number], tubelets[row, number], clip.is_first and not number
-            )
-            for number, token in enumerate(clip.tokens)
+            ScoredWindow(token.start, token.end, scores, images, clip.is_first and token is clip.tokens[0])
+            for token, scores, images in zip(clip.tokens, rows, of_clip, strict=True)
         ]
-        for row, clip in enumerate(clips)
+        for clip, rows, of_clip in zip(clips, scores_of(outputs.logits, model.config).numpy(), tubelets, strict=True)
     ]
     return scored, getattr(outputs, "state", None)
