@@ -34,6 +34,7 @@ CONFIGURATIONS = {
 }
 PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
+    "VideoMambaState": ".models.videomamba.state_videomamba",
     "VideoWatcher": f"{_QFORMER}.video_watcher",
     "draw_memory": ".drawing.memory_picture",
     "load_released": ".loading.models",

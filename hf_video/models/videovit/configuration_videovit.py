@@ -113,8 +113,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             first token of the normalised sequence.
         use_final_norm (`bool`, *optional*):
             Whether tokens are normalised after the last block. By default it is the opposite of `use_mean_pooling`,
-            and [`VideoViTForPreTraining`], [`VideoViTForFrameClassification`] and [`VideoViTBackbone`] set it to `True`
-            in their configuration. In a classifier of clips that is made from a pre-training checkpoint,
+            and [`VideoViTForPreTraining`], [`VideoViTForFrameClassification`] and [`VideoViTBackbone`] set it to
+            `True` in their configuration. In a classifier of clips that is made from a pre-training checkpoint,
             `use_mean_pooling` decides, as in VideoMAE.
         frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
             Which feature [`VideoViTForFrameClassification`] classifies: the mean of a frame's patches, or the last.
