@@ -38,6 +38,7 @@ _PUBLIC_NAMES = {
     "retrieval_scores": ".retrieval",
     "RetrievalScores": ".retrieval",
     "score_windows": ".prediction",
+    "score_frames": ".frame_scoring",
     "ScoredWindow": ".prediction",
     "search": ".video_search",
     "SearchResult": ".video_search",
