@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
 from transformers import BaseVideoProcessor
 
@@ -97,17 +97,15 @@ class FrameDataset(ClipDataset):
                     clips[name].append(value)
         if not clips["video"]:
             raise ValueError("No frame of the videos has a known label: give segments, or a background.")
-        rows = Dataset.from_dict(clips)
-        kind = List(List(Value("float32"))) if several else List(Value("int64"))
-        features = Features({**rows.features, "frame_labels": kind})
         changes = {"augmentation": augmentation} if training else {}
-        super().__init__(rows.cast(features), processor, training=training, seed=seed, on_error=on_error, **changes)
+        rows = Dataset.from_dict(clips)
+        super().__init__(rows, processor, training=training, seed=seed, on_error=on_error, **changes)
 
     def make_item(self, index: int, key: tuple[int, ...]) -> Any:
         row = self.dataset[index]
         times = row["start"] + np.arange(row["num_frames"]) / self.fps
         frames = read_video_at(open_video(row), times.tolist()).frames
-        item: dict[str, Any] = {"labels": torch.as_tensor(row["frame_labels"])}
+        item: dict[str, Any] = {"labels": torch.tensor(row["frame_labels"])}
         if self.training:
             generator = np.random.default_rng(np.random.SeedSequence(key))
             return item | {"pixel_values": self._draw_view(frames, generator, None)[0], SAMPLE_KEY: key}

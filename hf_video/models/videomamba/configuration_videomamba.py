@@ -112,6 +112,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Whether the feature of a clip is the mean over its patch tokens. Otherwise it is the class token.
         frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
             Which feature [`VideoMambaForFrameClassification`] classifies: the mean of a frame's patches, or the last.
+        frame_delay (`int`, defaults to 0):
+            Token frames by which the logits of a frame classifier are late: those of a frame are for the one
+            `frame_delay` before it.
         smoothing_loss_weight (`float`, defaults to 0.0):
             Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         use_pool_norm (`bool`, defaults to `False`):
@@ -180,6 +183,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     use_mean_pooling: bool = False
     frame_pooling: Literal["mean", "last"] = "mean"
     smoothing_loss_weight: float | int = 0.0
+    frame_delay: int = 0
     use_pool_norm: bool = False
     projection_dim: int = 512
     num_aligned_layers: int = 1

@@ -118,6 +118,9 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             `use_mean_pooling` decides, as in VideoMAE.
         frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
             Which feature [`VideoViTForFrameClassification`] classifies: the mean of a frame's patches, or the last.
+        frame_delay (`int`, defaults to 0):
+            Token frames by which the logits of a frame classifier are late: those of a frame are for the one
+            `frame_delay` before it.
         smoothing_loss_weight (`float`, defaults to 0.0):
             Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         run_length_threshold (`float`, *optional*):
@@ -188,6 +191,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     use_final_norm: bool | None = None
     frame_pooling: Literal["mean", "last"] = "mean"
     smoothing_loss_weight: float | int = 0.0
+    frame_delay: int = 0
     run_length_threshold: float | int | None = None
     use_run_length_embedding: bool = False
     decoder_hidden_size: int = 384
