@@ -37,7 +37,7 @@ stays that would be in the way of the next try; the segments of a stream, which 
 """
 EPILOG = """\
 files in the folder of --output:
-  segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate-segments` takes them
+  segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
   segments.csv    the segments as a table, which grows while the command runs
   segments.vtt    the segments as subtitles for a player
   scores.parquet  the scores of all classes for each window

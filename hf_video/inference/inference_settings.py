@@ -283,15 +283,28 @@ class DetectionEvaluationSettings(DetectionDataSettings):
 
     ground_truth: str | None = setting(
         None,
-        "Annotations, in AVA's form or with names of columns; DATA is then a file of detections, without a model.",
-        "CSV",
-        needs="task=action-detection",
+        "Annotations, in AVA's form or with names of columns, or of segments in ActivityNet's; DATA is then a file of "
+        "detections or of segments, without a model.",
+        "FILE",
+        needs="task=action-detection or segments",
     )
     detections: str | None = setting(
         None,
         "Also write what the model detected in AVA's form to FILE, which must not exist.",
         "FILE",
         needs="task=action-detection",
+    )
+
+
+@dataclass(kw_only=True)
+class SegmentEvaluationSettings:
+    """Segments, with --task segments"""
+
+    tiou: list[float] = setting(
+        [0.3, 0.4, 0.5, 0.6, 0.7], "Thresholds of temporal IoU.", "X", form="several", needs="task=segments"
+    )
+    subset: str | None = setting(
+        None, "Subset of the ground truth to measure on; by default all videos.", "NAME", needs="task=segments"
     )
 
 
@@ -303,14 +316,15 @@ class EvaluateSettings(
     ClassificationSettings,
     RetrievalSettings,
     DetectionEvaluationSettings,
+    SegmentEvaluationSettings,
     Settings,
 ):
     """Output"""
 
-    task: Literal["classification", "retrieval", "action-detection"] = setting(
+    task: Literal["classification", "retrieval", "action-detection", "segments"] = setting(
         "classification",
-        "What is measured: the classes of videos; search among videos by text, and among texts by video; or persons "
-        "and their actions at key frames.",
+        "What is measured: the classes of videos; search among videos by text, and among texts by video; persons and "
+        "their actions at key frames; or a file of segments.",
     )
     split: str | None = setting(
         None,
@@ -328,9 +342,11 @@ class EvaluateSettings(
     def __post_init__(self) -> None:
         super().__post_init__()
         check_values(self, type(self))
+        if self.task == "segments" and self.ground_truth is None:
+            raise ValueError("the following arguments are required: --ground-truth")
         if self.model is None and self.ground_truth is None:
             raise ValueError("the following arguments are required: --model")
         if self.model is not None and self.ground_truth is not None:
-            raise ValueError("--ground-truth measures a file of detections, without a model: leave out one of them.")
+            raise ValueError("--ground-truth measures a file, without a model: leave out one of them.")
         if self.detections is not None and self.ground_truth is not None:
             raise ValueError("--detections writes what a model detected: leave it out with --ground-truth.")
