@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_video.data.read_ahead import iterate_ahead
+from hf_video.models.videomamba.state_videomamba import VideoMambaState
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
 from hf_video.reading.live_queue import LiveQueue
@@ -194,8 +195,6 @@ def _clips(
 
 
 def _score_with_state(model: PreTrainedModel, chunks: Iterator[_Clip]) -> Iterator[ScoredWindow]:
-    from hf_video.models.videomamba.state_videomamba import VideoMambaState
-
     state = None
     for chunk in chunks:
         if chunk.is_first:

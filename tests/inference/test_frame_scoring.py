@@ -1,7 +1,9 @@
 """Scores of every frame: those of the whole video with a state, of the middles of clips without; live, with gaps."""
 
+import gc
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -44,7 +46,7 @@ def vit():
 def make_frames(times):
     generator = np.random.default_rng(0)
     for number, seconds in enumerate(times):
-        yield StreamedFrame(number, seconds, generator.integers(0, 256, (16, 16, 3), dtype=np.uint8))
+        yield StreamedFrame(number, seconds, generator.integers(0, 256, (16, 16, 3), dtype=np.uint8), 0.125)
 
 
 def regular(num_frames, start=0.0):
@@ -106,11 +108,10 @@ def test_after_a_gap_a_model_begins_anew(family, request):
     times = regular(9) + regular(10, start=6.0)
     windows = list(score_frames(model, PROCESSOR, make_frames(times), longest_gap=2.0))
     assert [window.start for window in windows if window.begins_anew] == [0.0, 6.0]
-    images = clip_of(times)
     second = [window.scores for window in windows if window.start >= 6]
     expected = list(score_frames(model, PROCESSOR, list(make_frames(times))[9:]))
     np.testing.assert_allclose(second, scores_of(expected), atol=1e-5)
-    assert len(windows) == 9 and images.shape[1] == 19
+    assert len(windows) == 9
     # Without a limit the last frame goes on.
     assert len(list(score_frames(model, PROCESSOR, make_frames(times)))) == 29
 
@@ -168,6 +169,27 @@ def test_the_queue_knows_the_time_of_the_video(causal):
 
     list(score_frames(causal, PROCESSOR, camera(), queue=queue))
     assert queue.seconds == pytest.approx(time.monotonic() - begin, abs=0.05)
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_memory_does_not_grow_with_the_video(causal, is_live):
+    def camera():
+        image = np.zeros((16, 16, 3), np.uint8)
+        for number in range(2000):
+            yield StreamedFrame(number, number / 8, image.copy(), 0.125)
+            if is_live:
+                taken.acquire(timeout=5)
+
+    taken, sizes, queue = threading.Semaphore(100), [], LiveQueue(20) if is_live else None
+    tracemalloc.start()
+    for number, _ in enumerate(score_frames(causal, PROCESSOR, camera(), batch_size=20, queue=queue)):
+        taken.release(2)
+        if number % 200 == 100:
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    # The images of a model's input would be 5 MB.
+    assert len(sizes) == 5 and max(sizes[1:]) < sizes[0] + 100_000
 
 
 def test_closing_does_not_wait_for_a_silent_camera(causal):
