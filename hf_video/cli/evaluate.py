@@ -55,6 +55,10 @@ def run(settings: EvaluateCommandSettings) -> int:
         from hf_video.inference import evaluate_retrieval
 
         tell(evaluate_retrieval(settings))
+    elif settings.task == "frame-classification":
+        from hf_video.inference import evaluate_frame_classes
+
+        tell(evaluate_frame_classes(settings))
     elif settings.task == "segments":
         from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
 
@@ -122,6 +126,20 @@ def _print_precisions(result: dict[str, Any]) -> None:
     _print_broken(result)
 
 
+def _print_frames(result: dict[str, Any]) -> None:
+    print(f"{result['num_frames']} frames of {result['num_videos']} videos of the {result['split']} split")
+    print(f"right frames  {result['frame_accuracy']:.1%}")
+    if result["edit_score"] is not None:
+        print(f"edit score    {result['edit_score']:.1%}")
+    width = max(map(len, ["all", *result["classes"]]))
+    head = "".join(f"  {f'F1@{tiou * 100:.0f}':>7}" for tiou in result["tious"])
+    print(f"\n{'class':{width}}{head}  segments")
+    for name, each in {"all": result, **result["classes"]}.items():
+        if each["f1"] is not None:
+            print(f"{name:{width}}{_percents(each['f1'])}  {each['num_segments']:8d}")
+    _print_broken(result)
+
+
 def _print_segments(result: dict[str, Any]) -> None:
     # A name of several lines would break the table.
     names = [" ".join(label.split()) for label in result["classes"]]
@@ -161,6 +179,7 @@ _SHOWN_BY = {
     "classification": _print_table,
     "retrieval": _print_recalls,
     "action-detection": _print_precisions,
+    "frame-classification": _print_frames,
     "segments": _print_segments,
 }
 
@@ -174,8 +193,10 @@ COMMAND = Command(
     "`caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo, or as for `hf-video train --task "
     "retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by video. With --task "
     "action-detection, DATA are persons at key frames, as for `hf-video train --task action-detection`, or a file of "
-    "detections with --ground-truth: mean average precision at IoU 0.5. With --task segments, DATA are predicted "
-    "segments of untrimmed videos in ActivityNet's layout, as `hf-video timeline` writes them, and --ground-truth the "
+    "detections with --ground-truth: mean average precision at IoU 0.5. With --task "
+    "frame-classification, DATA are segments of long videos, as for `hf-video train --task frame-classification`: the "
+    "share of right frames, edit score and F1 of segments as MS-TCN measures them. With --task segments, DATA are "
+    "predicted segments of untrimmed videos in ActivityNet's layout, as `hf-video timeline` writes them, and --ground-truth the "
     "annotated ones: average precision at thresholds of temporal IoU, as ActivityNet defines it, and precision, "
     "recall, F1 and border errors of all predictions.",
 )

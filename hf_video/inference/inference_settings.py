@@ -297,6 +297,18 @@ class DetectionEvaluationSettings(DetectionDataSettings):
 
 
 @dataclass(kw_only=True)
+class FrameEvaluationSettings:
+    """Classes of frames, with --task frame-classification"""
+
+    background: str | None = setting(
+        None,
+        "Class of frames outside of all segments, which is no segment; by default they are not measured.",
+        "CLASS",
+        needs="task=frame-classification",
+    )
+
+
+@dataclass(kw_only=True)
 class SegmentEvaluationSettings:
     """Segments, with --task segments"""
 
@@ -316,15 +328,16 @@ class EvaluateSettings(
     ClassificationSettings,
     RetrievalSettings,
     DetectionEvaluationSettings,
+    FrameEvaluationSettings,
     SegmentEvaluationSettings,
     Settings,
 ):
     """Output"""
 
-    task: Literal["classification", "retrieval", "action-detection", "segments"] = setting(
+    task: Literal["classification", "retrieval", "action-detection", "frame-classification", "segments"] = setting(
         "classification",
         "What is measured: the classes of videos; search among videos by text, and among texts by video; persons and "
-        "their actions at key frames; or a file of segments.",
+        "their actions at key frames; the classes of frames; or a file of segments.",
     )
     split: str | None = setting(
         None,

@@ -1,4 +1,4 @@
-"""Loads classifiers of frames and their processors, for training and for use."""
+"""Loads classifiers of frames and their processors for training."""
 
 import logging
 import os
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
-    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoConfig,
     AutoModelForTokenClassification,
     PreTrainedConfig,
@@ -19,10 +18,9 @@ from hf_video.processing import VideoClipProcessor
 from hf_video.settings import few
 
 from .class_names import class_names_of
-from .classifiers import initialize, load_weights
+from .classifiers import classifies_frames, initialize, load_weights
 from .clip_size import input_size, set_input_size
-from .configurations import bounded_models, check_quantization, check_trainable, load_config
-from .models import choose_device, locate_model
+from .configurations import bounded_models, check_trainable, load_config
 from .processors import load_processor
 
 logger = logging.getLogger(__name__)
@@ -62,7 +60,7 @@ def load_frame_classifier(
     _check_type(model, config)
     check_trainable(model, config)
     changes |= _causal_fields(config.model_type) if causal else {}
-    known, is_trained = class_names_of(config), _is_frame_classifier(config)
+    known, is_trained = class_names_of(config), classifies_frames(config)
     labels = _labels(class_names)
     try:
         network, missing = load_weights(
@@ -125,36 +123,8 @@ def make_frame_classifier(
     return network, VideoClipProcessor(num_frames=num_frames, **input_size(image_size))
 
 
-def load_trained_frame_classifier(
-    model: str, *, device: str = "auto", dtype: str = "float32"
-) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """A trained classifier of frames in evaluation mode, and its processor.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: the model is no classifier of frames, or lacks weights.
-    """
-    model = locate_model(model)
-    config = load_config(model)
-    check_quantization(model, config, dtype)
-    if not _is_frame_classifier(config):
-        raise ValueError(
-            f"{model} does not classify frames: `hf-video train --task frame-classification --model` makes a "
-            "classifier of frames of a VideoMamba or VideoViT."
-        )
-    network, missing = load_weights(AutoModelForTokenClassification, model, dtype=dtype)
-    if missing:
-        raise ValueError(f"{model} lacks weights ({few(missing)}), which would be random numbers.")
-    return network.to(choose_device(device)).eval(), load_processor(model, config)
-
-
 def _labels(class_names: Sequence[str]) -> dict[str, Any]:
     return {"id2label": dict(enumerate(class_names)), "label2id": {name: id for id, name in enumerate(class_names)}}
-
-
-def _is_frame_classifier(config: PreTrainedConfig) -> bool:
-    kind = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING.get(type(config), None)
-    return config.model_type in FAMILIES and kind is not None and kind.__name__ in (config.architectures or ())
 
 
 def _check_type(model: str | os.PathLike, config: PreTrainedConfig) -> None:

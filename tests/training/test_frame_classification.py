@@ -43,6 +43,11 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     assert type(model).__name__ == "VideoMambaForFrameClassification" and not model.config.bidirectional
     assert [model.config.id2label[number] for number in range(3)] == ["bright", "dark", "rest"]
     assert AutoVideoProcessor.from_pretrained(folder).frame_interval == 1 / 8
+    words = ("--task", "frame-classification", "--model", folder, "--background", "rest", "--device", "cpu", "--json")
+    assert main(["evaluate", str(times), *map(str, words)]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["num_videos"] == 3 and measured["num_frames"] == 96 and measured["num_segments"] == 6
+    assert measured["frame_accuracy"] > 0.9 and measured["f1"][2] == 1
 
 
 def test_a_clip_classifier_gives_its_encoder(times, tmp_path, caplog):
