@@ -196,7 +196,7 @@ COMMAND = Command(
     "detections with --ground-truth: mean average precision at IoU 0.5. With --task "
     "frame-classification, DATA are segments of long videos, as for `hf-video train --task frame-classification`: the "
     "share of right frames, edit score and F1 of segments as MS-TCN measures them. With --task segments, DATA are "
-    "predicted segments of untrimmed videos in ActivityNet's layout, as `hf-video timeline` writes them, and --ground-truth the "
-    "annotated ones: average precision at thresholds of temporal IoU, as ActivityNet defines it, and precision, "
-    "recall, F1 and border errors of all predictions.",
+    "predicted segments of untrimmed videos in ActivityNet's layout, as `hf-video timeline` writes them, and "
+    "--ground-truth the annotated ones: average precision at thresholds of temporal IoU, as ActivityNet "
+    "defines it, and precision, recall, F1 and border errors of all predictions.",
 )

@@ -9,11 +9,13 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_video.data import FrameCollator, FrameDataset
+from hf_video.data.frame_labels import UNKNOWN
 from hf_video.inference.frame_evaluation import TIOUS, evaluate_frames
 from hf_video.loading.class_names import class_names_of
 
 from .base_trainer import BaseTrainer
 from .callbacks import TrainingFactsCallback
+from .losses import Distillation, make_distillation
 
 
 class FrameClassificationTrainer(BaseTrainer):
@@ -29,6 +31,7 @@ class FrameClassificationTrainer(BaseTrainer):
         model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
         data_collator: defaults to a [`FrameCollator`].
         background: the class that is no segment, if there is one.
+        distillation: a teacher of logits; defaults to the one that the arguments describe, if any.
     """
 
     def __init__(
@@ -38,11 +41,31 @@ class FrameClassificationTrainer(BaseTrainer):
         data_collator: Any = None,
         *more: Any,
         background: str | None = None,
+        distillation: Distillation | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(model, args, data_collator or FrameCollator(), *more, **kwargs)
         self.background = background
+        self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if self.distillation is None or not self.model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs["labels"]
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        taught = self.distillation.loss(inputs["pixel_values"], outputs["logits"], None, inputs["attention_mask"])
+        # The loss of the labels is divided by the known labels of the whole step, and the teacher's by the frames of
+        # the batch.
+        share: Any = 1.0
+        if num_items_in_batch is not None:
+            num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+            share = labels.ne(UNKNOWN).sum() / num_items_in_batch * num_processes
+        weight = self.distillation.weight
+        loss = (1 - weight) * loss + weight * share * taught
+        return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any

@@ -26,6 +26,7 @@ from hf_video.processes import failing_together, is_first_process
 
 from .arguments import FrameTrainingArguments, check_optimization
 from .frame_classification import FrameClassificationTrainer, measure_clips
+from .losses import make_distillation
 from .optimization import settings_by_arguments
 from .resuming import make
 from .run_settings import RegularizationSettings, ScratchSettings, TrainFrameSettings
@@ -80,6 +81,7 @@ def _train_frames(
         # These calls are for their errors alone.
         settings_by_arguments(model, arguments)
         check_optimization(arguments, model)
+        distillation = make_distillation(arguments, model, processor)
         fps = chosen.fps or (1 / processor.frame_interval if processor.frame_interval else processor.fps or FPS)
         processor.frame_interval = 1 / fps
         options: dict[str, Any] = {
@@ -105,6 +107,7 @@ def _train_frames(
         eval_dataset=splits["validation"],
         processing_class=processor,
         background=chosen.background,
+        distillation=distillation,
         callbacks=[*callbacks],
     )
     with start.train(trainer):

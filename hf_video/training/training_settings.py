@@ -428,6 +428,9 @@ class FrameTrainingSettings(FrameSettings, DistillationSettings, FineTuningSetti
     Fields of `FrameTrainingArguments`.
     """
 
+    # Frames learn the classes of a teacher alone. It is no setting.
+    distillation_target = "logits"
+
     warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
 
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification, AutoVideoProcessor
 
-from hf_video import VideoMambaConfig, VideoMambaForVideoClassification
+from hf_video import VideoMambaConfig, VideoMambaForFrameClassification, VideoMambaForVideoClassification
 from hf_video.cli.main import main
 from hf_video.data import FrameDataset, load_video_dataset
 from hf_video.data.frame_labels import annotated_videos
 from hf_video.processing import VideoClipProcessor
+from hf_video.training import Distillation
 from hf_video.training.frame_classification import measure_clips
 
 from ..data.frame_videos import write_flashes
@@ -85,6 +86,53 @@ def test_clips_of_a_video_are_measured_together(times):
     measured = measure_clips(np.eye(3)[truth], clips, ["bright", "dark", "rest"], "rest")
     assert measured["num_videos"] == 3 and measured["num_segments"] == 6
     assert measured["frame_accuracy"] == measured["edit_score"] == measured["f1"][2] == 1
+
+
+@pytest.mark.parametrize("kind", ["single_label_classification", "multi_label_classification"])
+def test_a_student_learns_the_frames_of_its_teacher(kind):
+    sizes = {"image_size": 16, "num_frames": 8, **SIZES, "num_labels": 3, "problem_type": kind}
+    torch.manual_seed(0)
+    teacher = VideoMambaForFrameClassification(VideoMambaConfig(**sizes)).eval()
+    causal = {"bidirectional": False, "use_temporal_position_embeddings": False, "frame_delay": 2}
+    student = VideoMambaForFrameClassification(VideoMambaConfig(**sizes, **causal)).eval()
+    clips, mask = torch.randn(2, 6, 3, 16, 16), torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    logits = student(clips, attention_mask=mask).logits
+    found = Distillation(teacher, student, temperature=2.0).loss(clips, logits, None, mask)
+    known = teacher(clips, attention_mask=mask).logits
+    # Frames 2 to 5 of the first clip answer for 0 to 3, frames 2 and 3 of the second for 0 and 1.
+    learned = torch.cat([logits[0, 2:], logits[1, 2:4]]) / 2
+    expected = torch.cat([known[0, :4], known[1, :2]]) / 2
+    if kind == "single_label_classification":
+        p, q = expected.softmax(-1), learned.softmax(-1)
+        divergence = (p * (p / q).log()).sum(-1).mean()
+    else:
+        p, q = expected.sigmoid(), learned.sigmoid()
+        divergence = (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).mean()
+    torch.testing.assert_close(found, 4 * divergence)
+
+
+def test_a_causal_student_starts_from_the_forward_weights_of_its_teacher(times, tmp_path):
+    config = VideoMambaConfig(
+        image_size=16, num_frames=8, **SIZES, id2label={0: "bright", 1: "dark"}, label2id={"bright": 0, "dark": 1}
+    )
+    teacher = VideoMambaForFrameClassification(config)
+    teacher.save_pretrained(tmp_path / "teacher")
+    VideoClipProcessor(num_frames=8, size={"height": 16, "width": 16}, do_center_crop=False).save_pretrained(
+        tmp_path / "teacher"
+    )
+    words = (
+        "--model",
+        tmp_path / "teacher",
+        "--causal",
+        "--distillation-teacher",
+        tmp_path / "teacher",
+        "--delay",
+        "1",
+    )
+    assert run(times, tmp_path / "student", *words, "--learning-rate", "0", "--epochs", "1") == 0
+    student = AutoModelForTokenClassification.from_pretrained(tmp_path / "student")
+    expected, kept = teacher.state_dict(), student.state_dict()
+    assert len(kept) < len(expected) and all(torch.equal(kept[name], expected[name]) for name in kept)
 
 
 def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
