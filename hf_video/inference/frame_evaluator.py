@@ -64,9 +64,8 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
                 raise
             broken.append(video.row["video"])
             continue
-        delay, count = model.config.frame_delay, len(windows)
-        middles = np.array([(start + end) / 2 for start, end, _ in windows[: count - delay]])
-        scores = np.array([each for _, _, each in windows[delay:]]).reshape(-1, len(names))
+        middles = np.array([(start + end) / 2 for start, end, _ in windows])
+        scores = np.array([each for _, _, each in windows]).reshape(-1, len(names))
         predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
         references.append(video.labels_at(middles, len(names), outside, several))
     if not references:

@@ -1,6 +1,7 @@
 """Class scores of every frame of a video, by a classifier of frames: each frame once with a state, or in clips."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple, TypeVar
@@ -8,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from hf_video import VideoMambaState
 from hf_video.data.read_ahead import iterate_ahead
-from hf_video.models.videomamba.state_videomamba import VideoMambaState
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
 from hf_video.reading.live_queue import LiveQueue
@@ -90,7 +91,7 @@ def score_frames(
     Returns:
         An iterator of [`ScoredWindow`]s that last for one token frame each. The time of a token frame is
         from its first sample to the sample after its last one; samples at the end that fill no token frame are
-        dropped.
+        dropped, and so are the last `config.frame_delay` token frames, whose scores would come later.
 
     Raises:
         ValueError: an option is out of its bounds.
@@ -119,7 +120,19 @@ def score_frames(
     else:
         num_tokens = max(clip_length // tubelet_size, 1)
         scored = _score_clips(model, iterate_ahead(_clips(runs, process, num_tokens, batch_size)), num_tokens)
-    return _give(scored, queue, errors)
+    return _give(_without_delay(scored, model.config.frame_delay), queue, errors)
+
+
+def _without_delay(scored: Iterator[ScoredWindow], delay: int) -> Iterator[ScoredWindow]:
+    """Each frame with the scores that come `delay` token frames later, which are for it. The last ones of a run have
+    none."""
+    waiting = deque[ScoredWindow]()
+    for window in scored:
+        if window.begins_anew:
+            waiting.clear()
+        waiting.append(window)
+        if len(waiting) > delay:
+            yield waiting.popleft()._replace(scores=window.scores)
 
 
 def _give(scored: Iterator[ScoredWindow], queue: LiveQueue | None, errors: list[Exception]) -> Iterator[ScoredWindow]:

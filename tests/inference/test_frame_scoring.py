@@ -67,6 +67,15 @@ def scores_of(windows):
     return np.stack([window.scores for window in windows])
 
 
+def test_late_answers_are_given_to_their_frames(causal, monkeypatch):
+    times = [*regular(12), *regular(8, start=9)]
+    expected = list(score_frames(causal, PROCESSOR, make_frames(times), longest_gap=1))
+    monkeypatch.setattr(causal.config, "frame_delay", 2)
+    late = list(score_frames(causal, PROCESSOR, make_frames(times), longest_gap=1))
+    assert [window.start for window in late] == [expected[number].start for number in (0, 1, 2, 3, 6, 7)]
+    np.testing.assert_array_equal(scores_of(late), scores_of(expected)[[2, 3, 4, 5, 8, 9]])
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_causal_model_gives_what_it_gives_on_the_whole_video(causal, batch_size):
     times = regular(21)
