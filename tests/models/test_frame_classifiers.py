@@ -66,7 +66,7 @@ def test_positions_over_time_are_those_of_the_first_frames(name):
         model(clips)
     larger = random_clips(model.config, image_size=(48, 32), num_frames=model.config.tubelet_size)
     assert model(larger).logits.shape == (2, 1, 5)
-    with pytest.raises(ValueError, match=r"`attention_mask` must have the shape .* \(2, 1\), got \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"mask of frames must have the shape .* \(2, 1\), got \(2, 3\)"):
         model(larger, attention_mask=torch.ones(2, 3))
 
 
@@ -149,5 +149,5 @@ def test_it_is_saved_and_found_by_the_auto_class(name, tmp_path):
 
 def test_run_length_tokens_are_not_padded():
     model = make("videovit", run_length_threshold=0.1)
-    with pytest.raises(ValueError, match="cannot be masked by `attention_mask`"):
+    with pytest.raises(ValueError, match="cannot be masked by `frame_mask`"):
         model(random_clips(model.config), attention_mask=torch.ones(2, 4))

@@ -58,6 +58,23 @@ class VideoMambaBackboneTest(BackboneTesterMixin, unittest.TestCase):
         self.model_tester = VideoMambaModelTester()
 
 
+class VideoMambaForFrameClassificationTester(VideoMambaModelTester):
+    """Adds the mask of token frames."""
+
+    config_kwargs = VideoMambaModelTester.config_kwargs | {"tubelet_size": 1}
+    seq_length = 17
+
+    def get_inputs(self) -> dict[str, torch.Tensor]:
+        mask = torch.ones(self.batch_size, self.num_frames, dtype=torch.long, device=torch_device)
+        return super().get_inputs() | {"attention_mask": mask}
+
+
+class VideoMambaForFrameClassificationTest(VideoModelTestMixin, unittest.TestCase):
+    model_tester_class = VideoMambaForFrameClassificationTester
+    all_model_classes = (VideoMambaForFrameClassification,)
+    has_attentions = False
+
+
 class VideoMambaForImageClassificationTester(VideoModelTester):
     """Images, and the parts of the architecture that the defaults leave out."""
 

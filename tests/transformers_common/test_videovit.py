@@ -60,6 +60,22 @@ class VideoViTBackboneTest(BackboneTesterMixin, unittest.TestCase):
         self.model_tester = VideoViTModelTester()
 
 
+class VideoViTForFrameClassificationTester(VideoViTModelTester):
+    """Adds the mask of token frames."""
+
+    config_kwargs = VideoViTModelTester.config_kwargs | {"tubelet_size": 1}
+    seq_length = 16
+
+    def get_inputs(self) -> dict[str, torch.Tensor]:
+        mask = torch.ones(self.batch_size, self.num_frames, dtype=torch.long, device=torch_device)
+        return super().get_inputs() | {"attention_mask": mask}
+
+
+class VideoViTForFrameClassificationTest(VideoModelTestMixin, unittest.TestCase):
+    model_tester_class = VideoViTForFrameClassificationTester
+    all_model_classes = (VideoViTForFrameClassification,)
+
+
 class VideoViTForImageClassificationTester(VideoModelTester):
     """Images, and the parts of the architecture that the defaults leave out."""
 

@@ -12,24 +12,24 @@ UNKNOWN = -100
 MOST_DIFFERENCE = 4.0
 
 
-# Copied from hf_video.models.videovit.frames_videovit.check_attention_mask
-def check_attention_mask(
-    attention_mask: torch.Tensor, batch_size: int, num_token_frames: int, bool_masked_pos: torch.Tensor | None
+# Copied from hf_video.models.videovit.frames_videovit.check_frame_mask
+def check_frame_mask(
+    frame_mask: torch.Tensor, batch_size: int, num_token_frames: int, bool_masked_pos: torch.Tensor | None
 ) -> None:
     """Raise `ValueError` unless the mask is `(batch_size, num_token_frames)`, without a mask of patches beside it."""
-    if attention_mask.shape != (batch_size, num_token_frames):
+    if frame_mask.shape != (batch_size, num_token_frames):
         raise ValueError(
-            "`attention_mask` must have the shape (batch_size, token frames) = "
-            f"({batch_size}, {num_token_frames}), got {tuple(attention_mask.shape)}."
+            "The mask of frames must have the shape (batch_size, token frames) = "
+            f"({batch_size}, {num_token_frames}), got {tuple(frame_mask.shape)}."
         )
     if bool_masked_pos is not None:
-        raise ValueError("`attention_mask` and `bool_masked_pos` cannot be given both: hide patches, or pad clips.")
+        raise ValueError("A mask of frames and `bool_masked_pos` cannot be given both: pad clips, or hide patches.")
 
 
 # Copied from hf_video.models.videovit.frames_videovit.mask_of_tokens
-def mask_of_tokens(attention_mask: torch.Tensor, grid: tuple[int, int, int], num_prefix_tokens: int) -> torch.Tensor:
+def mask_of_tokens(frame_mask: torch.Tensor, grid: tuple[int, int, int], num_prefix_tokens: int) -> torch.Tensor:
     """The mask of token frames `(batch_size, t)` for tokens: bool, `(batch_size, num_prefix_tokens + t * h * w)`."""
-    patches = attention_mask.bool().repeat_interleave(math.prod(grid[1:]), dim=1)
+    patches = frame_mask.bool().repeat_interleave(math.prod(grid[1:]), dim=1)
     return F.pad(patches, (num_prefix_tokens, 0), value=True)
 
 
@@ -122,8 +122,8 @@ def smoothing_loss(logits: torch.Tensor, attention_mask: torch.Tensor | None, pr
     return (squares * pairs).sum() / pairs.sum().clamp(min=1)
 
 
-def may_pad(attention_mask: torch.Tensor) -> bool:
+def may_pad(frame_mask: torch.Tensor) -> bool:
     """Whether a mask may hold padding. On a CPU its values tell, for fused operators have no padding; a graph that is
     compiled is for any values, and a GPU would have to be waited for."""
-    is_known = attention_mask.device.type == "cpu" and not torch.compiler.is_compiling()
-    return not (is_known and bool(attention_mask.all()))
+    is_known = frame_mask.device.type == "cpu" and not torch.compiler.is_compiling()
+    return not (is_known and bool(frame_mask.all()))

@@ -25,7 +25,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .classification_videomamba import average_views, classification_loss
 from .configuration_videomamba import VideoMambaConfig
-from .frames_videomamba import check_attention_mask, mask_of_tokens, may_pad
+from .frames_videomamba import check_frame_mask, mask_of_tokens, may_pad
 from .pretraining_videomamba import check_mask, select_tokens
 from .state_videomamba import VideoMambaState, check_state
 
@@ -729,7 +729,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: Interpolation = True,
-        attention_mask: torch.Tensor | None = None,
+        frame_mask: torch.Tensor | None = None,
         state: VideoMambaState | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VideoMambaOutput:
@@ -742,7 +742,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             interpolate_pos_encoding (`bool` or `"space"`, defaults to `True`):
                 Whether to resize the positions for an input of another size than configured. With `"space"` only rows
                 and columns are resized, and the frames get the positions of the first frames.
-            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
+            frame_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
                 1 or true for token frames, 0 or false for padding behind them, which no token sees. Positions are
                 those of `interpolate_pos_encoding="space"`, so that a clip gives the same alone and padded.
             state ([`VideoMambaState`], *optional*):
@@ -764,18 +764,16 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
             check_mask(bool_masked_pos, pixel_values.shape[0], math.prod(grid))
-        if attention_mask is not None:
-            check_attention_mask(attention_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
+        if frame_mask is not None:
+            check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
         if state is not None:
-            check_state(state, self.config, pixel_values, bool_masked_pos is not None or attention_mask is not None)
+            check_state(state, self.config, pixel_values, bool_masked_pos is not None or frame_mask is not None)
             if state.has_new and not self.config.bidirectional:
                 state = self.read_class_token(state)
-        if state is not None or attention_mask is not None:
+        if state is not None or frame_mask is not None:
             interpolate_pos_encoding = interpolate_pos_encoding and "space"
         kwargs["return_dict"] = True
-        return self.encode(
-            pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, attention_mask, state, **kwargs
-        )
+        return self.encode(pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, frame_mask, state, **kwargs)
 
     @capture_outputs(tie_last_hidden_states=False)
     def encode(
@@ -784,7 +782,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         grid: TokenGrid,
         bool_masked_pos: torch.Tensor | None,
         interpolate_pos_encoding: Interpolation,
-        attention_mask: torch.Tensor | None,
+        frame_mask: torch.Tensor | None,
         state: VideoMambaState | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VideoMambaOutput:
@@ -796,8 +794,8 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             with_class_token=state is None or self.config.bidirectional,
         )
         real_tokens = temporal_first = None
-        if attention_mask is not None and may_pad(attention_mask):
-            real_tokens = mask_of_tokens(attention_mask, grid, num_prefix_tokens=1)
+        if frame_mask is not None and may_pad(frame_mask):
+            real_tokens = mask_of_tokens(frame_mask, grid, num_prefix_tokens=1)
         if self.config.scan_order != "spatial_first":
             temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device, real_tokens)
         hidden_states, state = self.run_layers(hidden_states, ScanContext(temporal_first, real_tokens), state)

@@ -79,12 +79,11 @@ class VideoMambaForFrameClassification(VideoMambaPreTrainedModel):
         """
         grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
         kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
-        kwargs |= {"attention_mask": attention_mask, "state": state}
-        outputs: VideoMambaOutput = self.videomamba(pixel_values, **kwargs)
+        outputs: VideoMambaOutput = self.videomamba(pixel_values, frame_mask=attention_mask, state=state, **kwargs)
         logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))
         loss = None
         if labels is not None:
-            loss = self.loss_function(labels, logits, self.config, **kwargs)
+            loss = self.loss_function(labels, logits, self.config, attention_mask=attention_mask, **kwargs)
         return VideoMambaFrameClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state
         )

@@ -12,22 +12,22 @@ UNKNOWN = -100
 MOST_DIFFERENCE = 4.0
 
 
-def check_attention_mask(
-    attention_mask: torch.Tensor, batch_size: int, num_token_frames: int, bool_masked_pos: torch.Tensor | None
+def check_frame_mask(
+    frame_mask: torch.Tensor, batch_size: int, num_token_frames: int, bool_masked_pos: torch.Tensor | None
 ) -> None:
     """Raise `ValueError` unless the mask is `(batch_size, num_token_frames)`, without a mask of patches beside it."""
-    if attention_mask.shape != (batch_size, num_token_frames):
+    if frame_mask.shape != (batch_size, num_token_frames):
         raise ValueError(
-            "`attention_mask` must have the shape (batch_size, token frames) = "
-            f"({batch_size}, {num_token_frames}), got {tuple(attention_mask.shape)}."
+            "The mask of frames must have the shape (batch_size, token frames) = "
+            f"({batch_size}, {num_token_frames}), got {tuple(frame_mask.shape)}."
         )
     if bool_masked_pos is not None:
-        raise ValueError("`attention_mask` and `bool_masked_pos` cannot be given both: hide patches, or pad clips.")
+        raise ValueError("A mask of frames and `bool_masked_pos` cannot be given both: pad clips, or hide patches.")
 
 
-def mask_of_tokens(attention_mask: torch.Tensor, grid: tuple[int, int, int], num_prefix_tokens: int) -> torch.Tensor:
+def mask_of_tokens(frame_mask: torch.Tensor, grid: tuple[int, int, int], num_prefix_tokens: int) -> torch.Tensor:
     """The mask of token frames `(batch_size, t)` for tokens: bool, `(batch_size, num_prefix_tokens + t * h * w)`."""
-    patches = attention_mask.bool().repeat_interleave(math.prod(grid[1:]), dim=1)
+    patches = frame_mask.bool().repeat_interleave(math.prod(grid[1:]), dim=1)
     return F.pad(patches, (num_prefix_tokens, 0), value=True)
 
 

@@ -24,7 +24,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .classification_videovit import average_views, classification_loss
 from .configuration_videovit import VideoViTConfig
-from .frames_videovit import check_attention_mask, mask_of_tokens
+from .frames_videovit import check_frame_mask, mask_of_tokens
 from .masking_videovit import DrawsMasks, check_mask, select_tokens, tube_mask
 from .run_lengths_videovit import (
     TokenRuns,
@@ -588,7 +588,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: Interpolation = True,
-        attention_mask: torch.Tensor | None = None,
+        frame_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         r"""
@@ -600,7 +600,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
             interpolate_pos_encoding (`bool` or `"space"`, defaults to `True`):
                 Whether to resize the positions for an input of another size than configured. With `"space"` only rows
                 and columns are resized, and the frames get the positions of the first frames.
-            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
+            frame_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
                 1 or true for token frames, 0 or false for padding behind them, which no token sees. Positions are
                 those of `interpolate_pos_encoding="space"`, so that a clip gives the same alone and padded.
 
@@ -621,10 +621,10 @@ class VideoViTModel(VideoViTPreTrainedModel):
             check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
             if bool_masked_pos.all():
                 raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
-        if attention_mask is not None:
-            check_attention_mask(attention_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
+        if frame_mask is not None:
+            check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
             interpolate_pos_encoding = interpolate_pos_encoding and "space"
-        masks = {"bool_masked_pos": bool_masked_pos, "attention_mask": attention_mask}
+        masks = {"bool_masked_pos": bool_masked_pos, "frame_mask": frame_mask}
         runs = choose_runs(self.config, pixel_values, masks, kwargs.get("output_attentions"))
         kwargs["return_dict"] = True
         outputs = self.encode(pixel_values, grid, interpolate_pos_encoding, runs, **masks, **kwargs)
@@ -638,7 +638,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
         interpolate_pos_encoding: Interpolation,
         runs: TokenRuns | None,
         bool_masked_pos: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
+        frame_mask: torch.Tensor | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """The outputs of `forward`, but those of a packed sequence if there are `runs`."""
@@ -659,11 +659,11 @@ class VideoViTModel(VideoViTPreTrainedModel):
             prefix = angles.new_zeros(1, int(self.config.use_class_token), angles.shape[-1])
             angles = put_in_front(prefix, angles, runs)[:, None]
             rotary = angles.cos(), angles.sin()
-        if attention_mask is not None:
-            real_tokens = mask_of_tokens(attention_mask, grid, int(self.config.use_class_token))
-            attention_mask = create_bidirectional_mask(self.config, hidden_states, real_tokens)
+        if frame_mask is not None:
+            real_tokens = mask_of_tokens(frame_mask, grid, int(self.config.use_class_token))
+            kwargs["attention_mask"] = create_bidirectional_mask(self.config, hidden_states, real_tokens)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, rotary, runs, attention_mask=attention_mask, **kwargs)
+            hidden_states = layer(hidden_states, rotary, runs, **kwargs)
         if self.layernorm is not None:
             hidden_states = self.layernorm(hidden_states)
         return BaseModelOutput(last_hidden_state=hidden_states)

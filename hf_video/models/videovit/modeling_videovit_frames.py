@@ -59,7 +59,7 @@ class VideoViTForFrameClassification(VideoViTPreTrainedModel):
         """
         grid = self.videovit.embeddings.patch_embeddings.grid_of(pixel_values)
         kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
-        outputs: BaseModelOutput = self.videovit(pixel_values, attention_mask=attention_mask, **kwargs)
+        outputs: BaseModelOutput = self.videovit(pixel_values, frame_mask=attention_mask, **kwargs)
         logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))
         loss = None
         if labels is not None:
