@@ -3,8 +3,8 @@ How well `hf-video timeline` finds the events of a ten-minute video, and where t
 
 In the video a digit moves left, right, up or down, stands still, or is not there; its frame rate varies, with gaps. A
 small VideoViT is trained on windows of another such video, of other digits. Its targets are the shares of a window
-that the classes take. `hf-video evaluate-segments` measures what the command found. The whole is done anew for each
-seed: videos, digits and model.
+that the classes take. `hf-video evaluate --task segments` measures what the command found. The whole is done anew for
+each seed: videos, digits and model.
 
 The command has its default options but for three. `--background` names the class that is no event. `--min-duration-on`
 and `--min-duration-off` are the length of a window, at most half of the shortest event or pause. By default windows
@@ -109,7 +109,7 @@ def run(*words: Any) -> str:
 
 
 def measure(folder: Path, seed: int, training_seconds: float, epochs: int, seconds: float) -> dict[str, Any]:
-    """The figures of `hf-video evaluate-segments` for a model and a video made with a seed."""
+    """The figures of `hf-video evaluate --task segments` for a model and a video made with a seed."""
     set_seed(seed)
     begin = time.perf_counter()
     events = write_event_video(folder / "training.mp4", seconds=training_seconds, seed=seed, held_out=False)
@@ -122,7 +122,8 @@ def measure(folder: Path, seed: int, training_seconds: float, epochs: int, secon
     files = ["--model", folder / "model", "--output", folder / "found"]
     run("timeline", folder / "test.mp4", *files, "--device", "cpu", *OPTIONS)
     done = time.perf_counter()
-    found = json.loads(run("evaluate-segments", folder / "found" / "segments.json", folder / "truth.json", "--json"))
+    words = ["--task", "segments", "--ground-truth", folder / "truth.json", "--json"]
+    found = json.loads(run("evaluate", folder / "found" / "segments.json", *words))
     return {**found, "training": trained - begin, "timeline": done - trained}
 
 

@@ -34,6 +34,7 @@ CONFIGURATIONS = {
 }
 PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
+    "VideoMambaState": ".models.videomamba.state_videomamba",
     "VideoWatcher": f"{_QFORMER}.video_watcher",
     "draw_memory": ".drawing.memory_picture",
     "load_released": ".loading.models",
@@ -49,6 +50,7 @@ FAMILIES = {
         (_VIDEOVIT, "VideoViTModel", "AutoModel"),
         (_VIDEOVIT, "VideoViTForVideoClassification", "AutoModelForVideoClassification"),
         (_VIDEOVIT, "VideoViTForImageClassification", "AutoModelForImageClassification"),
+        (f"{_VIDEOVIT}_frames", "VideoViTForFrameClassification", "AutoModelForTokenClassification"),
         (_VIDEOVIT, "VideoViTForPreTraining", "AutoModelForPreTraining"),
         (_VIDEOVIT, "VideoViTBackbone", "AutoBackbone"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
@@ -57,6 +59,7 @@ FAMILIES = {
         (_VIDEOMAMBA, "VideoMambaModel", "AutoModel"),
         (_VIDEOMAMBA, "VideoMambaForVideoClassification", "AutoModelForVideoClassification"),
         (_VIDEOMAMBA, "VideoMambaForImageClassification", "AutoModelForImageClassification"),
+        (f"{_VIDEOMAMBA}_frames", "VideoMambaForFrameClassification", "AutoModelForTokenClassification"),
         (f"{_VIDEOMAMBA}_pretraining", "VideoMambaForPreTraining", "AutoModelForPreTraining"),
         (_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),

@@ -60,7 +60,8 @@ class Setting:
         alias: a shorter name; it counts for nothing where another setting has this name.
         from_scratch: the default for a model from scratch; None if it is the same.
         from_start: the default for the start that ships; None if it is the same.
-        needs: another setting, without which this one has no effect, or such a setting and its value: "loss=focal".
+        needs: another setting, without which this one has no effect, or such a setting and its values: "loss=focal",
+            "task=retrieval or segments".
         changeable: whether a resumed run may have another value.
         common: whether `--help` lists it where a command has many settings.
         form: where its value stands on a command line: behind a flag; behind one that may be given several times, or
@@ -291,7 +292,9 @@ def check_values(settings: Any, kind: type) -> None:
         if isinstance(value, int | float) and _members(each.type) & {int, float}:
             read_value(each.type, value, name)
         needed, _, wanted = (each.needs or "").partition("=")
-        has_effect = not needed or (getattr(settings, needed) == wanted if wanted else getattr(settings, needed))
+        has_effect = not needed or (
+            getattr(settings, needed) in wanted.split(" or ") if wanted else getattr(settings, needed)
+        )
         if value != each.default and not has_effect:
             raise ValueError(f"{name} is {value}, which has no effect without {each.needs}.")
 

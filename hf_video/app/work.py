@@ -25,6 +25,7 @@ from hf_video.drawing.texts import clock
 from hf_video.drawing.timeline_picture import save_figure
 from hf_video.drawing.videos import annotate_frames
 from hf_video.inference import Segment, explain, frame_shares, predict_scores, read_clip, score_windows, top_frames
+from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder
 from hf_video.inference.window_batching import choose_windows
 from hf_video.reading.downloading import open_response, receive_pieces
@@ -73,6 +74,16 @@ class LoadedModel:
         """Length of the clips that it learned from, in full tenths of a second; 1 if it is unknown."""
         interval = getattr(self.processor, "frame_interval", None)
         return 1.0 if interval is None else math.floor(10 * self.processor.num_frames * interval) / 10
+
+    @property
+    def of_frames(self) -> bool:
+        """Whether the model gives classes of frames instead of clips."""
+        return is_frame_classifier(self.network)
+
+    def check_clips(self) -> None:
+        """Refuses (`ValueError`) a model that gives no class of a clip."""
+        if self.of_frames:
+            raise ValueError(f"{self.name} gives a class for every frame, and none for a clip: find segments instead.")
 
     @property
     def class_names(self) -> list[str]:
@@ -128,7 +139,9 @@ def fetch_video(url: str, folder: Path, max_size: int, ticket: Ticket) -> Iterat
 
 
 def classify(model: LoadedModel, visitor: Visitor, ticket: Ticket) -> Iterator[Step]:
-    """The classes with the highest scores. It is a `ValueError` if the scores are not finite."""
+    """The classes with the highest scores. It is a `ValueError` if the model gives classes of frames, or the scores
+    are not finite."""
+    model.check_clips()
     file = ticket.file
     yield "Reading the video ...", ""
     clips = model.processor(str(file), return_tensors="pt")[model.processor.model_input_names[0]]
@@ -163,8 +176,9 @@ def find_segments(
     try:
         thresholds = {"onset": onset, "min_duration_on": min_duration_on, "min_duration_off": min_duration_off}
         finder = make_finder(model.network, **thresholds)
-        sizes = choose_windows(model.processor)
-        windows = score_windows(model.network, model.processor, str(file), batch_size=_WINDOWS_AT_ONCE, **sizes)
+        sizes = {} if model.of_frames else choose_windows(model.processor)
+        score = score_frames if model.of_frames else score_windows
+        windows = score(model.network, model.processor, str(file), batch_size=_WINDOWS_AT_ONCE, **sizes)
         output = TimelineFolder(folder, file.name, finder, model.processor)
         try:
             for window in ticket.until_cancelled(model.locked(windows)):
@@ -231,6 +245,7 @@ def draw_heat_map(
         ValueError: the model cannot be explained.
         ImportError: what explains or draws is not installed.
     """
+    model.check_clips()
     file, folder = ticket.file, visitor.new_folder()
     yield "Reading the video ...", None, ""
     part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}

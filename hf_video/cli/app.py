@@ -91,7 +91,7 @@ def run(settings: AppSettings) -> int:
 
 
 def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
-    """A model that answers if it can, else a classifier."""
+    """A model that answers if it can, else a classifier of videos or of frames."""
     from hf_video.inference.prediction import problem_type_of
     from hf_video.loading.configurations import load_config
 
@@ -100,7 +100,7 @@ def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
         return load_answering_model(model, device=settings.device, dtype=settings.dtype)
     if problem_type_of(config) == "regression":
         raise ValueError(f"{model} is a regression model, which has no classes. Choose a classifier.")
-    return load_trained_model(model, device=settings.device, dtype=settings.dtype)
+    return load_trained_model(model, device=settings.device, dtype=settings.dtype, part="any classifier")
 
 
 def _find_examples(folder: str) -> list[Path]:

@@ -1,10 +1,12 @@
-"""`hf-video evaluate`: measures a trained model on labelled or captioned videos, or a file of detections."""
+"""`hf-video evaluate`: measures a trained model on labelled or captioned videos, or a file of detections
+or segments."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.io import replace_text
@@ -41,6 +43,8 @@ def run(settings: EvaluateCommandSettings) -> int:
                 check_output_file("output", settings.output)
                 replace_text(output, json.dumps(result, indent=2) + "\n")
         finally:  # after a full disk the figures are still printed
+            for warning in result.get("warnings", ()):
+                print(f"warning: {warning}", file=sys.stderr)
             print(json.dumps(result)) if settings.json else _SHOWN_BY[settings.task](result)
 
     if settings.task == "action-detection":
@@ -51,6 +55,15 @@ def run(settings: EvaluateCommandSettings) -> int:
         from hf_video.inference import evaluate_retrieval
 
         tell(evaluate_retrieval(settings))
+    elif settings.task == "frame-classification":
+        from hf_video.inference import evaluate_frame_classes
+
+        tell(evaluate_frame_classes(settings))
+    elif settings.task == "segments":
+        from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
+
+        truth = read_ground_truth(cast(str, settings.ground_truth), settings.subset)
+        tell(evaluate_segments(read_predictions(settings.data), truth, settings.tiou))
     else:
         from hf_video.training import evaluate
 
@@ -113,6 +126,50 @@ def _print_precisions(result: dict[str, Any]) -> None:
     _print_broken(result)
 
 
+def _print_frames(result: dict[str, Any]) -> None:
+    print(f"{result['num_frames']} frames of {result['num_videos']} videos of the {result['split']} split")
+    print(f"right frames  {result['frame_accuracy']:.1%}")
+    if result["edit_score"] is not None:
+        print(f"edit score    {result['edit_score']:.1%}")
+    width = max(map(len, ["all", *result["classes"]]))
+    head = "".join(f"  {f'F1@{tiou * 100:.0f}':>7}" for tiou in result["tious"])
+    print(f"\n{'class':{width}}{head}  segments")
+    for name, each in {"all": result, **result["classes"]}.items():
+        if each["f1"] is not None:
+            print(f"{name:{width}}{_percents(each['f1'])}  {each['num_segments']:8d}")
+    _print_broken(result)
+
+
+def _print_segments(result: dict[str, Any]) -> None:
+    # A name of several lines would break the table.
+    names = [" ".join(label.split()) for label in result["classes"]]
+    width = max(map(len, ["median border error", *names]))
+    head = f"{'temporal IoU':{width}}" + "".join(f"  {tiou:7.2f}" for tiou in result["tious"])
+    shares = {"average precision": "mean_average_precision", "precision": "precision", "recall": "recall", "F1": "f1"}
+    borders = {"median border error": "median_border_error", "90% of them below": "p90_border_error"}
+    lines = [
+        f"{result['num_segments']} segments of {len(result['classes'])} classes in {result['num_videos']} videos, "
+        f"{result['num_predictions']} predictions",
+        "",
+        f"{head}     mean",
+    ]
+    lines += [f"{title:{width}}{_percents(result[key])}" for title, key in shares.items()]
+    lines[3] += f"  {result['average_map']:7.1%}"
+    for title, key in borders.items():
+        cells = ("-" if value is None else f"{value:.2f} s" for value in result[key])
+        lines.append(f"{title:{width}}" + "".join(f"  {cell:>7}" for cell in cells))
+    lines += ["", f"{'average precision':{width}}" + head[width:] + "  segments"]
+    lines += [
+        f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
+        for label, each in zip(names, result["classes"].values(), strict=True)
+    ]
+    print(*lines, sep="\n")
+
+
+def _percents(values: list[float]) -> str:
+    return "".join(f"  {value:7.1%}" for value in values)
+
+
 def _print_broken(result: dict[str, Any]) -> None:
     if broken := result.get("broken_videos"):
         print(f"\n{len(broken)} videos could not be read:", *broken, sep="\n  ")
@@ -122,17 +179,24 @@ _SHOWN_BY = {
     "classification": _print_table,
     "retrieval": _print_recalls,
     "action-detection": _print_precisions,
+    "frame-classification": _print_frames,
+    "segments": _print_segments,
 }
 
 COMMAND = Command(
     name="evaluate",
     settings=EvaluateCommandSettings,
     run=run,
-    help="measure a trained model on labelled or captioned videos, or detected actions",
+    help="measure a trained model on labelled or captioned videos, or detected actions or segments",
     description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
     "classes. Probabilities are averaged over the views of a video. With --task retrieval, DATA are videos with "
     "`caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo, or as for `hf-video train --task "
     "retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by video. With --task "
     "action-detection, DATA are persons at key frames, as for `hf-video train --task action-detection`, or a file of "
-    "detections with --ground-truth: mean average precision at IoU 0.5.",
+    "detections with --ground-truth: mean average precision at IoU 0.5. With --task "
+    "frame-classification, DATA are segments of long videos, as for `hf-video train --task frame-classification`: the "
+    "share of right frames, edit score and F1 of segments as MS-TCN measures them. With --task segments, DATA are "
+    "predicted segments of untrimmed videos in ActivityNet's layout, as `hf-video timeline` writes them, and "
+    "--ground-truth the annotated ones: average precision at thresholds of temporal IoU, as ActivityNet "
+    "defines it, and precision, recall, F1 and border errors of all predictions.",
 )

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hf_video.drawing.video_timeline import Timeline
+    from hf_video.inference.class_changes import ClassChange
     from hf_video.inference.segments import Segment, SegmentFinder
 
 DESCRIPTION = """\
@@ -26,13 +27,17 @@ Find when a video shows which class. The model looks at windows that slide over 
 with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are complete.
 Time per window and memory do not grow with the video, which may be an endless stream.
 
+A classifier of frames gives scores of every frame, and nothing slides: a causal VideoMamba sees each frame once. Of a
+live stream, each begin and end of a class is printed as soon as it is certain, with --json also the delay. If the
+model is slower than the stream, the oldest of the frames that wait are dropped, and counted.
+
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
 before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
 stays that would be in the way of the next try; the segments of a stream, which does not come again, always stay.
 """
 EPILOG = """\
 files in the folder of --output:
-  segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate-segments` takes them
+  segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
   segments.csv    the segments as a table, which grows while the command runs
   segments.vtt    the segments as subtitles for a player
   scores.parquet  the scores of all classes for each window
@@ -68,14 +73,51 @@ def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> 
     comes."""
     with stop_requests("stopping, and writing what was found") as stopped:
         try:
-            found = read(lambda segment: print_segment(segment, settings.json), stopped.until_stopped)
+            found = read(lambda found: print_found(found, settings.json), stopped.until_stopped)
         finally:
             if settings.output is not None and os.path.isdir(settings.output):
                 _say(f"{settings.output} holds {', '.join(sorted(os.listdir(settings.output)))}.")
+    if found.live is not None:
+        _say(_live_summary(found.live))
     if stopped:
         raise stopped.interrupt("" if found.folder is None else f"The segments up to {clock(found.end)} are kept.")
     if not found.num_segments:
         _say(_why_none(found.highest, found.finder))
+
+
+def print_found(found: Segment | ClassChange, as_json: bool) -> None:
+    from hf_video.inference.segments import Segment
+
+    if isinstance(found, Segment):
+        print_segment(found, as_json)
+    else:
+        print_change(found, as_json)
+
+
+def print_change(change: ClassChange, as_json: bool) -> None:
+    from hf_video.drawing.timeline_folder import segment_entry
+
+    if as_json:
+        delay = None if change.delay is None else round(change.delay, 3)
+        line = {"time": round(change.time, 3), "change": "begins" if change.begins else "ends", "delay": delay}
+        entry = {"label": change.label} if change.begins else segment_entry(change.segment)
+        print(json.dumps(line | entry), flush=True)
+        return
+    label = " ".join(change.label.split())
+    lasted = f"{change.segment.end - change.segment.start:.2f} s, {change.segment.score:.1%}"
+    print(f"{clock(change.time, 2)}  {label} " + ("begins" if change.begins else f"ends ({lasted})"), flush=True)
+
+
+def _live_summary(live: dict[str, Any]) -> str:
+    said = (
+        f"{live['num_dropped']} of {live['num_frames']} frames were dropped, as the model was slower than the video."
+    )
+    if live["num_changes"]:
+        said += (
+            f" {live['num_changes']} changes were known after {live['median_delay']:.2f} s (median), "
+            f"{live['longest_delay']:.2f} s at most."
+        )
+    return said
 
 
 def print_segment(segment: Segment, as_json: bool) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_video.training.run_settings import TrainDetectionSettings, TrainRetrievalSettings, TrainSettings
+from hf_video.training.run_settings import (
+    TrainDetectionSettings,
+    TrainFrameSettings,
+    TrainRetrievalSettings,
+    TrainSettings,
+)
 
 from .command import Command
 
@@ -19,6 +24,7 @@ DATA is one of these:
   a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
   a manifest of `hf-video inspect --output`: no video is opened before the first step (with --quick, a hundred at most)
   with --task retrieval: rows of video,caption (.csv, .json, .jsonl, a folder of such files, a data set), and --model
+  with --task frame-classification: rows of path,label,start,end, segments of long videos
   with --task action-detection: rows of video,second,x1,y1,x2,y2,action,person (.csv, folder, data set), and --model
 
 Checkpoints are chosen on the validation split, or else on held-out videos. A test split is used once, for the report.
@@ -45,6 +51,8 @@ def run(settings: TrainSettings) -> int:
         return _run_retrieval(settings_of_task(settings))
     if settings.task == "action-detection":
         return _run_detection(settings_of_task(settings))
+    if settings.task == "frame-classification":
+        return _run_frames(settings_of_task(settings))
     with ended_before_first_step(settings) as callback:
         trainer, metrics = train(settings, [callback])
     if trainer.is_world_process_zero():
@@ -88,6 +96,27 @@ def _run_detection(settings: TrainDetectionSettings) -> int:
         print(f"mAP      {metrics['mean_ap']:.1%} at {metrics['num_key_frames']} {metrics['split']} key frames")
         print(f"report   {Path(output_dir, 'report', 'detection.json')}")
     print(f"model    {output_dir}\ntry it   hf-video detect VIDEO --model {output_dir} --output FILE")
+    return 0
+
+
+def _run_frames(settings: TrainFrameSettings) -> int:
+    """Trains on segments, and prints how well frames and segments are found and where the model is."""
+    from hf_video.training import train_frames
+
+    from .first_step import ended_before_first_step
+
+    with ended_before_first_step(settings) as callback:
+        trainer, metrics = train_frames(settings, [callback])
+    if not trainer.is_world_process_zero():
+        return 0
+    output_dir = trainer.args.output_dir
+    shares = "  ".join(
+        f"F1@{tiou * 100:.0f} {f1:.1%}" for tiou, f1 in zip(metrics["tious"], metrics["f1"], strict=True)
+    )
+    of_split = f"{metrics['num_frames']} frames of {metrics['split']}"
+    print(f"frames   {metrics['frame_accuracy']:.1%} right of {of_split}  {shares}")
+    print(f"model    {output_dir}\nreport   {Path(output_dir, 'report', 'frames.json')}")
+    print(f"try it   hf-video timeline VIDEO --model {output_dir}")
     return 0
 
 

@@ -11,6 +11,8 @@ _PUBLIC_NAMES = {
     "collate_clips": ".batches",
     "DetectionCollator": ".detection_dataset",
     "DetectionDataset": ".detection_dataset",
+    "FrameCollator": ".frame_dataset",
+    "FrameDataset": ".frame_dataset",
     "hold_out": ".holding_out",
     "inspect_videos": ".inspection",
     "is_multi_label": ".columns",

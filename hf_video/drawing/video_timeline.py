@@ -7,20 +7,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hf_video.inference.class_changes import ChangeFinder
+from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.inference_settings import TimelineSettings
 from hf_video.inference.prediction import ScoredWindow, score_windows
 from hf_video.inference.segments import Segment, SegmentFinder, make_finder
-from hf_video.inference.window_batching import windows_of
+from hf_video.inference.window_batching import choose_windows, rate_of, windows_of
 from hf_video.io import replace_file
 from hf_video.loading.models import load_trained_model
 from hf_video.output_folders import KEEP, collected, require_fresh
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
+from hf_video.reading.live_queue import LiveQueue
 from hf_video.reading.sources import is_live, name_of
 
 from .timeline_folder import TimelineFolder
 from .videos import annotate_video
 
+# Seconds without a frame of a live stream after which a classifier of frames begins anew.
+LONGEST_GAP = 2.0
+# What has no meaning for a classifier of frames, and what it means to leave it out.
+_OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
 THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
 
 
@@ -34,6 +41,8 @@ class Timeline(NamedTuple):
         end: seconds of the video that the windows reached.
         folder: the folder of the files; None if there is none.
         is_whole: whether the windows went on to the end of the video.
+        live: of a live video and a classifier of frames, the summary of [`ChangeFinder`], and how many token frames
+            came (`num_frames`) and were dropped (`num_dropped`), as the model was slower.
     """
 
     num_segments: int
@@ -42,6 +51,7 @@ class Timeline(NamedTuple):
     end: float
     folder: Path | None
     is_whole: bool
+    live: dict[str, Any] | None = None
 
 
 class TimelineReader:
@@ -57,34 +67,64 @@ class TimelineReader:
     def __init__(self, settings: TimelineSettings) -> None:
         check_files(settings)
         self.settings = settings
-        self.model, self.processor = load_trained_model(settings.model, device=settings.device, dtype=settings.dtype)
+        options = {"device": settings.device, "dtype": settings.dtype}
+        self.model, self.processor = load_trained_model(settings.model, part="any classifier", **options)
         self.thresholds = {name: getattr(settings, name) for name in THRESHOLDS}
         self.finder = make_finder(self.model, **self.thresholds)
-        self.windows = windows_of(settings, self.processor)
+        self.of_frames, self.is_live = is_frame_classifier(self.model), is_live(settings.video)
+        self.windows = self._frame_options() if self.of_frames else windows_of(settings, self.processor)
+        if settings.longest_gap is not None and not self.of_frames:
+            raise ValueError(
+                f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of "
+                "clips."
+            )
 
     @property
     def unseen(self) -> int:
         """Samples of each stride that are in no window."""
-        return max(self.windows["stride"] - self.windows["num_frames"], 0)
+        return 0 if self.of_frames else max(self.windows["stride"] - self.windows["num_frames"], 0)
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether the begins and ends of classes are told as they come, in place of segments."""
+        return self.of_frames and self.is_live
+
+    def _frame_options(self) -> dict[str, Any]:
+        """The options of [`score_frames`]."""
+        for name, default in _OF_WINDOWS.items():
+            if (value := getattr(self.settings, name)) != default:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {value} is for classifiers of clips; {self.settings.model} is one of "
+                    "frames, which gives scores of every frame: leave it out."
+                )
+        rate = rate_of(self.settings)
+        sizes = choose_windows(self.processor, **rate)
+        gap = self.settings.longest_gap or (LONGEST_GAP if self.is_live else None)
+        return {name: sizes[name] for name in rate} | {"source_fps": self.settings.source_fps, "longest_gap": gap}
 
     def read(
         self,
-        tell: Callable[[Segment], object] = lambda segment: None,
+        tell: Callable[[Any], object] = lambda found: None,
         until_stopped: Callable[[Iterator[ScoredWindow]], Iterable[ScoredWindow]] = iter,
     ) -> Timeline:
-        """Slides windows over the video, and writes the files. Memory does not grow with the video.
+        """Scores windows or frames of the video, and writes the files. Memory does not grow with the video.
 
         Args:
-            tell: is called with each segment as soon as it is complete.
+            tell: is called with each segment as soon as it is complete, or with each [`ClassChange`] if the object
+                `tells_changes`.
             until_stopped: gives the windows up to the moment when a user stops them.
 
         Raises:
             Exception: what failed first, after all that can be written.
         """
-        batch_size = self.settings.batch_size or (1 if is_live(self.settings.video) else 8)
-        scored = score_windows(self.model, self.processor, self.settings.video, batch_size=batch_size, **self.windows)
+        queue: LiveQueue | None = LiveQueue() if self.tells_changes else None
+        options = {"batch_size": self.settings.batch_size or (1 if self.is_live else 8), **self.windows}
+        if self.of_frames:
+            scored = score_frames(self.model, self.processor, self.settings.video, queue=queue, **options)
+        else:
+            scored = score_windows(self.model, self.processor, self.settings.video, **options)
         details = {"model": self.settings.model, **self.thresholds, **self.windows}
-        return follow(scored, self.finder, self.processor, self.settings, details, tell, until_stopped)
+        return follow(scored, self.finder, self.processor, self.settings, details, tell, until_stopped, queue)
 
 
 def timeline(settings: TimelineSettings) -> list[Segment]:
@@ -130,10 +170,12 @@ def follow(
     processor: VideoClipProcessor,
     settings: TimelineSettings,
     details: dict[str, Any],
-    tell: Callable[[Segment], object] = lambda segment: None,
+    tell: Callable[[Any], object] = lambda found: None,
     until_stopped: Callable[[Iterator[ScoredWindow]], Iterable[ScoredWindow]] = iter,
+    queue: LiveQueue | None = None,
 ) -> Timeline:
-    """Tells of the segments in scored windows, and keeps them, until the windows end or fail, or are stopped.
+    """Tells of the segments in scored windows, and keeps them, until the windows end or fail, or are stopped. With the
+    queue of a live video it tells of their changes instead.
 
     Raises:
         Exception: what failed first, after all that can be written.
@@ -143,26 +185,28 @@ def follow(
         folder = TimelineFolder(settings.output, name_of(settings.video), finder, processor)
     count, highest, errors = 0, np.zeros(len(finder.class_names)), list[Exception]()
     end, is_whole = 0.0, False
+    changes = None if queue is None else ChangeFinder(finder, lambda: queue.seconds)
 
     def watched() -> Iterator[ScoredWindow]:
         nonlocal is_whole
         yield from windows
         is_whole = True
 
-    def give(segments: Iterable[Segment]) -> None:
-        """A segment that cannot be told, as the reader went away, is still kept, and so are those after it."""
+    def give(segments: list[Segment], is_cut: bool = False) -> None:
+        """What cannot be told, as the reader went away, is still kept, and so is what comes after it."""
         nonlocal count
-        for segment in segments:
-            count += 1
+        count += len(segments)
+        for found in segments if changes is None else changes.add(segments, is_cut):
             with collected(errors):
-                tell(segment)
+                tell(found)
+        for segment in segments:
             if folder is not None:
                 with collected(errors):
                     folder.add_segment(segment)
 
     with collected(errors):
         for window in until_stopped(watched()):
-            give(finder.add(window.start, window.end, window.scores))
+            give(finder.add(window.start, window.end, window.scores, window.begins_anew), window.begins_anew)
             np.maximum(highest, window.scores, out=highest)
             end = window.end
             if folder is not None:
@@ -170,12 +214,16 @@ def follow(
             if errors:
                 break
     with collected(errors):
-        give(finder.finish())
+        give(finder.finish(), is_cut=True)
+    live = None
+    if queue is not None and changes is not None:
+        live = changes.summary() | {"num_frames": queue.num_items, "num_dropped": queue.num_dropped}
+        details = details | {"live": live}
     if folder is not None:
         _finish(folder, settings, details, errors, is_whole)
     if errors:
         raise errors[0]
-    return Timeline(count, highest, finder, end, None if folder is None else folder.folder, is_whole)
+    return Timeline(count, highest, finder, end, None if folder is None else folder.folder, is_whole, live)
 
 
 def _finish(

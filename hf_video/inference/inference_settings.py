@@ -239,7 +239,14 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         0.0, "Seconds between two segments of a class; shorter gaps are filled."
     )
     batch_size: AtLeast1[int] | None = setting(
-        None, "Windows in one forward pass; by default 8, and 1 for a live stream, which is answered at once."
+        None,
+        "Windows in one forward pass, or frames of a model that keeps a state; by default 8, and 1 for a live stream, "
+        "which is answered at once.",
+    )
+    longest_gap: Positive[float] | None = setting(
+        None,
+        "Seconds between two frames of the video after which a classifier of frames begins anew; by default 2 for a "
+        "live stream; in a file a frame is shown until the next comes.",
     )
     output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
     annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")
@@ -276,15 +283,40 @@ class DetectionEvaluationSettings(DetectionDataSettings):
 
     ground_truth: str | None = setting(
         None,
-        "Annotations, in AVA's form or with names of columns; DATA is then a file of detections, without a model.",
-        "CSV",
-        needs="task=action-detection",
+        "Annotations, in AVA's form or with names of columns, or of segments in ActivityNet's; DATA is then a file of "
+        "detections or of segments, without a model.",
+        "FILE",
+        needs="task=action-detection or segments",
     )
     detections: str | None = setting(
         None,
         "Also write what the model detected in AVA's form to FILE, which must not exist.",
         "FILE",
         needs="task=action-detection",
+    )
+
+
+@dataclass(kw_only=True)
+class FrameEvaluationSettings:
+    """Classes of frames, with --task frame-classification"""
+
+    background: str | None = setting(
+        None,
+        "Class of frames outside of all segments, which is no segment; by default they are not measured.",
+        "CLASS",
+        needs="task=frame-classification",
+    )
+
+
+@dataclass(kw_only=True)
+class SegmentEvaluationSettings:
+    """Segments, with --task segments"""
+
+    tiou: list[float] = setting(
+        [0.3, 0.4, 0.5, 0.6, 0.7], "Thresholds of temporal IoU.", "X", form="several", needs="task=segments"
+    )
+    subset: str | None = setting(
+        None, "Subset of the ground truth to measure on; by default all videos.", "NAME", needs="task=segments"
     )
 
 
@@ -296,14 +328,16 @@ class EvaluateSettings(
     ClassificationSettings,
     RetrievalSettings,
     DetectionEvaluationSettings,
+    FrameEvaluationSettings,
+    SegmentEvaluationSettings,
     Settings,
 ):
     """Output"""
 
-    task: Literal["classification", "retrieval", "action-detection"] = setting(
+    task: Literal["classification", "retrieval", "action-detection", "frame-classification", "segments"] = setting(
         "classification",
-        "What is measured: the classes of videos; search among videos by text, and among texts by video; or persons "
-        "and their actions at key frames.",
+        "What is measured: the classes of videos; search among videos by text, and among texts by video; persons and "
+        "their actions at key frames; the classes of frames; or a file of segments.",
     )
     split: str | None = setting(
         None,
@@ -321,9 +355,11 @@ class EvaluateSettings(
     def __post_init__(self) -> None:
         super().__post_init__()
         check_values(self, type(self))
+        if self.task == "segments" and self.ground_truth is None:
+            raise ValueError("the following arguments are required: --ground-truth")
         if self.model is None and self.ground_truth is None:
             raise ValueError("the following arguments are required: --model")
         if self.model is not None and self.ground_truth is not None:
-            raise ValueError("--ground-truth measures a file of detections, without a model: leave out one of them.")
+            raise ValueError("--ground-truth measures a file, without a model: leave out one of them.")
         if self.detections is not None and self.ground_truth is not None:
             raise ValueError("--detections writes what a model detected: leave it out with --ground-truth.")

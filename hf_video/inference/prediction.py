@@ -25,8 +25,14 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
     Returns:
         (batch_size, num_classes) float32 on the CPU.
     """
-    logits = model(**{model.main_input_name: pixel_values.to(model.device, model.dtype)}).logits.float().cpu()
-    problem_type = problem_type_of(model.config)
+    outputs = model(**{model.main_input_name: pixel_values.to(model.device, model.dtype)})
+    return scores_of(outputs.logits, model.config)
+
+
+def scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """Probabilities (..., num_classes) float32 on the CPU of logits, or the values of a regression model."""
+    logits = logits.float().cpu()
+    problem_type = problem_type_of(config)
     if problem_type == "regression":
         return logits
     return logits.sigmoid() if problem_type == "multi_label_classification" else logits.softmax(-1)
@@ -47,12 +53,14 @@ class ScoredWindow(NamedTuple):
         end: time at which its last real sample ends.
         scores: (num_classes,) float32 probabilities.
         clip: (num_frames, num_channels, height, width) as the model took it.
+        begins_anew: whether a classifier of frames began anew with it, at the start or after a gap.
     """
 
     start: float
     end: float
     scores: np.ndarray
     clip: torch.Tensor
+    begins_anew: bool = False
 
 
 def score_windows(

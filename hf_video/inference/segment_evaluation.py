@@ -248,7 +248,8 @@ def evaluate_segments(
     ground_truth: Mapping[str, Sequence[LabelledSegment]],
     tious: Sequence[float] = TIOUS,
 ) -> dict[str, Any]:
-    """All figures of `hf-video evaluate-segments`, as JSON can hold them. A list has one value for each threshold.
+    """All figures of `hf-video evaluate --task segments`, as JSON can hold them. A list has one value for each
+    threshold.
 
     Precision, recall and F1 count all predictions, whatever their scores. They are for segments that are final, such
     as those of a timeline; a detector that proposes hundreds of segments is measured by average precision.

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from hf_video.processing import VideoClipProcessor
 from hf_video.settings import closest
 
+from .frame_scoring import is_frame_classifier, score_frames
 from .prediction import problem_type_of, score_windows
 
 # Seconds. Times of windows are sums of fractions: 0.1 + 0.2 is not 0.3.
@@ -126,7 +127,7 @@ class SegmentFinder:
         # Start of what the last window speaks for, that window's start and end, its scores.
         self._waiting: tuple[float, float, float, np.ndarray] | None = None
 
-    def add(self, start: float, end: float, scores: Any) -> list[Segment]:
+    def add(self, start: float, end: float, scores: Any, begins_anew: bool = False) -> list[Segment]:
         """
         The segments that are complete when the next window is known. Each is given once, as soon as nothing can change
         it.
@@ -135,6 +136,7 @@ class SegmentFinder:
             start: seconds at which the window begins.
             end: seconds at which it ends.
             scores: (num_classes,) from 0 to 1.
+            begins_anew: whether the video had a gap before the window. Segments then end with the window before.
 
         Raises:
             ValueError: the scores are not one finite number for each class, or the window does not come after the one
@@ -147,9 +149,10 @@ class SegmentFinder:
             raise ValueError(f"The scores of the window at {start:.3f} s are not finite.")
         if not start < end:
             raise ValueError(f"A window from {start} s to {end} s has no length.")
+        closed = self.finish() if begins_anew else []
         if self._waiting is None:
             self._waiting = (start, start, end, scores)
-            return []
+            return closed
         cell_start, last_start, last_end, last_scores = self._waiting
         if start + end <= last_start + last_end:
             raise ValueError(
@@ -158,6 +161,16 @@ class SegmentFinder:
         border = (last_start + last_end + start + end) / 4
         self._waiting = (border, start, end, scores)
         return self._advance(cell_start, border, last_scores)
+
+    @property
+    def open_segments(self) -> list[Segment]:
+        """The segments that have begun and go on, as far as they are known. One that is shorter than
+        `min_duration_on` is not certain yet, and not among them."""
+        return [
+            Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
+            for index, run in self._runs.items()
+            if run.is_open and not _is_shorter(run.start, run.end, self.min_duration_on)
+        ]
 
     def finish(self) -> list[Segment]:
         """The segments that are left. Those still open end with the last window. Another video may then begin."""
@@ -228,20 +241,20 @@ def _is_shorter(start: float, end: float, duration: float) -> bool:
     return end - start < duration - _ROUNDING
 
 
-def segments_of(windows: Iterable[tuple[float, float, Any]], finder: SegmentFinder) -> Iterator[Segment]:
+def segments_of(windows: Iterable[tuple[Any, ...]], finder: SegmentFinder) -> Iterator[Segment]:
     """
     The segments in windows, each as soon as it is complete.
 
     Args:
-        windows: (start, end, scores) of each window, see [`SegmentFinder.add`].
+        windows: (start, end, scores) or (start, end, scores, begins_anew) of each window, see [`SegmentFinder.add`].
         finder: what finds them.
 
     Raises:
         Exception: what `windows` raises, after the segments that were still open: they end with the last window.
     """
     try:
-        for start, end, scores in windows:
-            yield from finder.add(start, end, scores)
+        for window in windows:
+            yield from finder.add(*window)
     except Exception:
         yield from finder.finish()
         raise
@@ -265,11 +278,12 @@ def find_segments(
     not grow with the video, which may be an endless stream.
 
     Args:
-        model: a video classifier in evaluation mode.
+        model: a classifier of videos or of frames in evaluation mode.
         processor: its processor.
         video: see [`window_batches`].
         onset, offset, min_duration_on, min_duration_off, background: see [`SegmentFinder`].
-        windows: options of [`window_batches`], such as `num_frames`, `stride`, `fps` and `batch_size`.
+        windows: options of [`window_batches`], such as `num_frames`, `stride`, `fps` and `batch_size`; for a
+            classifier of frames those of [`score_frames`].
 
     Raises:
         ValueError: the model is a regression model, an option is out of its bounds, or scores are not finite.
@@ -278,8 +292,9 @@ def find_segments(
     """
     options = {"min_duration_on": min_duration_on, "min_duration_off": min_duration_off, "background": background}
     finder = make_finder(model, onset=onset, offset=offset, **options)
-    scored = score_windows(model, processor, video, **windows)
-    return segments_of(((window.start, window.end, window.scores) for window in scored), finder)
+    score = score_frames if is_frame_classifier(model) else score_windows
+    scored = score(model, processor, video, **windows)
+    return segments_of(((window.start, window.end, window.scores, window.begins_anew) for window in scored), finder)
 
 
 def make_finder(model: PreTrainedModel, **options: Any) -> SegmentFinder:

@@ -1,6 +1,6 @@
 """Windows of a video as batches of a model's input; each frame is decoded and processed once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -74,6 +74,22 @@ def window_batches(
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
 
+    windows = choose_windows(
+        processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
+    )
+    num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
+    samples = _warn_if_far(
+        timed_samples(source, **windows, source_fps=source_fps), num_frames, processor.frame_interval
+    )
+    process = image_transform(processor, describe(source), device, dtype)
+    return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
+
+
+def image_transform(
+    processor: VideoClipProcessor, name: str, device: torch.device | str, dtype: torch.dtype
+) -> Callable[[list[StreamedFrame]], Sequence[torch.Tensor]]:
+    """A function of frames that gives each as a model takes it: (num_channels, height, width) on a device. All calls
+    must have frames of one size, otherwise it is a `VideoReadError` with the `name` of the video."""
     shapes: list[tuple[int, ...]] = []
 
     def process(frames: list[StreamedFrame]) -> Sequence[torch.Tensor]:
@@ -84,20 +100,12 @@ def window_batches(
         for frame, image in zip(frames, images, strict=True):
             if image.shape != shapes[0]:
                 raise VideoReadError(
-                    f"{describe(source)}: frame {frame.number} is {image.shape[:2]} (height, width), the first is "
-                    f"{shapes[0][:2]}."
+                    f"{name}: frame {frame.number} is {image.shape[:2]} (height, width), the first is {shapes[0][:2]}."
                 )
         inputs = processor(np.stack(images), do_sample_frames=False, num_crops=1, return_tensors="pt")
         return inputs[processor.model_input_names[0]][0].to(device, dtype).unbind()
 
-    windows = choose_windows(
-        processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
-    )
-    num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
-    samples = _warn_if_far(
-        timed_samples(source, **windows, source_fps=source_fps), num_frames, processor.frame_interval
-    )
-    return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
+    return process
 
 
 def choose_windows(
@@ -141,24 +149,23 @@ def choose_windows(
     }
 
 
+def rate_of(settings: WindowSettings) -> dict[str, float | None]:
+    """The rate of samples that settings name; it is a `ValueError` if there are two."""
+    if settings.fps is not None and settings.frame_sampling_rate is not None:
+        raise ValueError(
+            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of "
+            "samples: give one of them."
+        )
+    return {"fps": settings.fps, "frame_sampling_rate": settings.frame_sampling_rate}
+
+
 def windows_of(settings: WindowSettings, processor: VideoClipProcessor) -> dict[str, Any]:
     """The options of [`window_batches`] that settings name.
 
     Raises:
         ValueError: `fps` and `frame_sampling_rate` are both given.
     """
-    if settings.fps is not None and settings.frame_sampling_rate is not None:
-        raise ValueError(
-            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of "
-            "samples: give one of them."
-        )
-    windows = choose_windows(
-        processor,
-        num_frames=settings.window,
-        stride=settings.stride,
-        fps=settings.fps,
-        frame_sampling_rate=settings.frame_sampling_rate,
-    )
+    windows = choose_windows(processor, num_frames=settings.window, stride=settings.stride, **rate_of(settings))
     return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import (
     MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
     AutoModelForPreTraining,
+    AutoModelForTokenClassification,
     AutoModelForVideoClassification,
     PreTrainedConfig,
     PreTrainedModel,
@@ -29,7 +30,7 @@ from .start import SHIPPED, model_path
 
 logger = logging.getLogger(__name__)
 
-TrainedPart = Literal["classifier", "features", "base"]
+TrainedPart = Literal["classifier", "any classifier", "features", "base"]
 
 # The types of models that have a class for masked pre-training.
 MASKED_FAMILIES = ("videovit", "videomamba")
@@ -105,7 +106,8 @@ def load_trained_classifier(
         model, kwargs: see [`load_classifier`].
         part: what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
             its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm
-            before the head may be missing as well, and begins as if it were not there.
+            before the head may be missing as well, and begins as if it were not there. "any classifier" may also be
+            one of frames, such as [`VideoMambaForFrameClassification`].
 
     Raises:
         OSError, ImportError, ValueError: see [`load_classifier`] and [`check_quantization`]; or weights are missing,
@@ -114,14 +116,22 @@ def load_trained_classifier(
     """
     config = load_config(model)
     _check_kind(model, config)
-    if not class_names_of(config) and part == "classifier":
+    is_classifier, of_frames = part.endswith("classifier"), classifies_frames(config)
+    if of_frames and part == "classifier":
+        raise ValueError(
+            f"{model} is a classifier of frames, which gives no class of a clip: `hf-video timeline` finds when a "
+            "video shows which class."
+        )
+    if not class_names_of(config) and is_classifier:
         raise ValueError(
             f"{Path(model, CONFIG_NAME)}: `id2label` names no class, so the model classifies nothing: name its "
             "classes, or take the features of its tokens, with `hf-video extract --pooling mean`."
         )
     check_quantization(model, config, kwargs.get("dtype"))
-    network, missing = load_weights(AutoModelForVideoClassification, model, **kwargs)
-    if part != "classifier":
+    takes_frames = of_frames and part == "any classifier"
+    auto_class = AutoModelForTokenClassification if takes_frames else AutoModelForVideoClassification
+    network, missing = load_weights(auto_class, model, **kwargs)
+    if not is_classifier:
         norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
         begun = [name for name in missing if re.match(_HEAD, name) or name.rpartition(".")[0] in norms]
         missing = [name for name in missing if name not in begun]
@@ -134,6 +144,11 @@ def load_trained_classifier(
             f"train a classifier from it first, with `hf-video train --model`{no_head if part == 'features' else ''}."
         )
     return network.base_model if part == "base" else drop_query_axis(network)
+
+
+def classifies_frames(config: PreTrainedConfig) -> bool:
+    """Whether a saved configuration is that of a classifier of frames."""
+    return any(name.endswith("ForFrameClassification") for name in config.architectures or ())
 
 
 def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:

@@ -37,6 +37,7 @@ def causal_conv1d(
     bias: torch.Tensor | None = None,
     *,
     reverse: bool = False,
+    initial_state: torch.Tensor | None = None,
     backend: str | None = None,
 ) -> torch.Tensor:
     """
@@ -51,6 +52,8 @@ def causal_conv1d(
             Added before SiLU.
         reverse (`bool`, defaults to `False`):
             Whether to convolve over each step and those after it.
+        initial_state (`torch.Tensor` of shape `(batch_size, dim, taps - 1)`, *optional*):
+            The steps before the first one, or with `reverse` after the last one; zero by default.
         backend (`str`, *optional*):
             `"reference"`, `"cpu"`, `"triton"` (CUDA) or `"causal_conv1d"` (CUDA, with the package of that name,
             https://github.com/Dao-AILab/causal-conv1d). By default [`choose_backend`] decides, for the scan that would
@@ -72,7 +75,11 @@ def causal_conv1d(
         backend = choose_backend(choose_scan(x.device.type, x.dtype, 1, False, None), weight.shape[-1])
     if backend not in BACKENDS:
         raise ValueError(f"There is no backend {backend!r} of causal_conv1d; choose one of {', '.join(BACKENDS)}.")
-    return BACKENDS[backend](x, weight, bias, reverse)
+    if initial_state is None:
+        return BACKENDS[backend](x, weight, bias, reverse)
+    parts = (x, initial_state.to(x.dtype)) if reverse else (initial_state.to(x.dtype), x)
+    convolved = BACKENDS[backend](torch.cat(parts, dim=-1), weight, bias, reverse)
+    return convolved.narrow(-1, 0 if reverse else initial_state.shape[-1], x.shape[-1])
 
 
 @torch.compiler.assume_constant_result

@@ -277,7 +277,7 @@ def runs_of(shape: MixerShape) -> dict[str, Callable[[int], Any]]:
         weights = (norm, 1e-5, in_proj, out_proj, directions)
         mamba_mixer(hidden_states[:, :num_tokens], *weights, dtype, products)
 
-    def project(direction: Direction, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def project(direction: Direction, u: torch.Tensor, _: None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         time_steps, B, C = F.linear(u.mT, direction.x_proj).split([rank, state_size, state_size], dim=-1)
         return F.linear(time_steps, direction.dt_proj).mT, B.mT, C.mT
 

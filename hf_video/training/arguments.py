@@ -18,6 +18,7 @@ from .parallelism import check_device, prepare_sharding
 from .training_settings import (
     AnswerTrainingSettings,
     DetectionTrainingSettings,
+    FrameTrainingSettings,
     PreTrainingSettings,
     RetrievalTrainingSettings,
     VideoTrainingSettings,
@@ -205,6 +206,26 @@ class DetectionTrainingArguments(DetectionTrainingSettings, TrainingArguments):
             )
         if self.lr_drop_epochs != sorted(self.lr_drop_epochs):
             raise ValueError(f"lr_drop_epochs is {self.lr_drop_epochs}; ascending numbers are expected.")
+
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """As in the base class, but `warmup_epochs` replaces `warmup_steps` if it is given."""
+        if self.warmup_epochs is None:
+            return super().get_warmup_steps(num_training_steps)
+        return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
+
+
+@dataclass
+class FrameTrainingArguments(FrameTrainingSettings, TrainingArguments):
+    """`transformers.TrainingArguments` with the settings that [`FrameClassificationTrainer`] adds. The defaults
+    evaluate once an epoch, and keep the checkpoint with the highest F1 at an overlap of 50 %.
+    """
+
+    def __post_init__(self) -> None:
+        _check_before(self, FrameTrainingSettings)
+        super().__post_init__()
+        _check_after(self)
+        if self.data_seed is None:
+            self.data_seed = self.seed
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """As in the base class, but `warmup_epochs` replaces `warmup_steps` if it is given."""

@@ -1,8 +1,8 @@
-"""The losses of video classification: of labels, soft targets and values, and of a teacher."""
+"""The losses of the classification of videos and frames: of labels, soft targets and values, and of a teacher."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 from transformers.utils import ModelOutput
 
 from hf_video.inference.features import watch_features
+from hf_video.inference.frame_scoring import is_frame_classifier
 from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import load_trained_classifier
@@ -131,7 +132,8 @@ class Distillation:
     """The loss between a student and its teacher. The whole loss is (1 - weight) * loss of the labels + weight * this.
 
     - "logits": temperature² * KL divergence of the student's classes from the teacher's, both at `temperature`
-      (https://arxiv.org/abs/1503.02531).
+      (https://arxiv.org/abs/1503.02531). Where there may be several classes, it is the mean divergence of each class's
+      presence. Of a classifier of frames each frame counts as a clip does.
     - "features_cosine", "features_mse": 1 - cosine similarity, or mean squared error, of the features before the
       head. If their widths differ, a linear projection of the student's features is trained along with it.
 
@@ -139,7 +141,7 @@ class Distillation:
     checkpoints do not contain it.
 
     Args:
-        teacher: a video classifier; changed in place.
+        teacher: a classifier of videos, or of frames if the student is one; changed in place.
         student: the classifier to train.
         target: one of the above.
         weight: above 0, up to 1.
@@ -147,8 +149,8 @@ class Distillation:
 
     Raises:
         ValueError: there is no such target, the teacher does not know a class of the student, logits are asked for
-            and the student is not a single-label classifier, or the student has adapters of PEFT and needs a
-            projection.
+            and the student has values in place of classes, the teacher is of another kind, or its
+            answers are later, or the student has adapters of PEFT and needs a projection.
     """
 
     def __init__(
@@ -166,8 +168,18 @@ class Distillation:
         self._class_order: list[int] = []
         config: Any = student.config
         if target == "logits":
-            if (kind := problem_type_of(config)) != "single_label_classification":
+            kind, taught = problem_type_of(config), problem_type_of(teacher.config)
+            if kind == "regression":
                 raise ValueError(f"Logits of {kind} are not distilled: use distillation_target=features_cosine.")
+            if kind != taught or is_frame_classifier(student) != is_frame_classifier(teacher):
+                raise ValueError(
+                    f"The teacher is a {type(teacher).__name__} for {taught} and the student a "
+                    f"{type(student).__name__} for {kind}: one kind is expected to learn logits."
+                )
+            self._is_multi = kind == "multi_label_classification"
+            self._delay = getattr(config, "frame_delay", 0) - getattr(teacher.config, "frame_delay", 0)
+            if self._delay < 0:
+                raise ValueError(f"The answers of the teacher are {-self._delay} frames later than the student's.")
             known, wanted = class_names_of(teacher.config), class_names_of(config)
             if unknown := [name for name in wanted if name not in known]:
                 raise ValueError(
@@ -203,28 +215,46 @@ class Distillation:
         finally:
             del student.distillation_projection
 
-    def loss(self, pixel_values: torch.Tensor, logits: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """The mean loss of the clips of a batch, a float32 scalar.
+    def loss(
+        self,
+        pixel_values: torch.Tensor,
+        logits: torch.Tensor,
+        features: torch.Tensor | None,
+        attention_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The mean loss of the clips of a batch, or of their frames, a float32 scalar.
 
         Args:
             pixel_values: (num_clips, num_frames, num_channels, height, width), the clips that the student saw.
-            logits: (num_clips, num_classes), the student's logits.
-            features: (num_clips, hidden_size), the student's features before the head.
+            logits: (num_clips, num_classes), the student's logits; those of frames (num_clips, t, num_classes).
+            features: (num_clips, hidden_size), the student's features before the head; None for "logits".
+            attention_mask: (num_clips, t), 1 for frames and 0 for padding, of classifiers of frames.
         """
         teacher = self.teacher.to(pixel_values.device)
         with torch.no_grad(), watch_features(teacher) as seen:
-            known = teacher(**{teacher.main_input_name: pixel_values.to(teacher.dtype)}).logits
+            mask = {} if attention_mask is None else {"attention_mask": attention_mask}
+            known = teacher(**{teacher.main_input_name: pixel_values.to(teacher.dtype)}, **mask).logits
         if self.target == "logits":
-            expected, learned = (
-                (each.float() / self.temperature).log_softmax(-1) for each in (known[:, self._class_order], logits)
-            )
+            known = known[..., self._class_order]
+            if attention_mask is not None:
+                # The student answers for the frame `_delay` before.
+                is_real = attention_mask[:, self._delay :].bool()
+                known, logits = known[:, : is_real.shape[1]][is_real], logits[:, self._delay :][is_real]
+            expected, learned = (self._log_probabilities(each.float()) for each in (known, logits))
             return self.temperature**2 * F.kl_div(learned, expected, reduction="batchmean", log_target=True)
         if self.projection is not None:
             features = self.projection(features)
-        features, expected = features.float(), seen[0].float()
+        features, expected = cast(torch.Tensor, features).float(), seen[0].float()
         if self.target == "features_mse":
             return F.mse_loss(features, expected)
         return 1 - F.cosine_similarity(features, expected, dim=-1).mean()
+
+    def _log_probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        """(n, outcomes): those of the classes, or of the presence and absence of each."""
+        logits = logits / self.temperature
+        if self._is_multi:
+            return torch.stack([F.logsigmoid(logits), F.logsigmoid(-logits)], dim=-1).flatten(0, -2)
+        return logits.log_softmax(-1)
 
 
 def make_distillation(
@@ -237,7 +267,7 @@ def make_distillation(
     if name is None:
         return None
     name = locate_model(name, "--distillation-teacher")
-    teacher = load_trained_classifier(name)
+    teacher = load_trained_classifier(name, part="any classifier" if is_frame_classifier(student) else "classifier")
     set_input_size(teacher, **clip_size(student.config)._asdict())
     if processor is not None:
         own = load_processor(name, teacher.config)

@@ -23,6 +23,8 @@ from .training_settings import (
     CaptionSettings,
     DetectionSettings,
     DetectionTrainingSettings,
+    FrameSettings,
+    FrameTrainingSettings,
     PreTrainingSettings,
     ProbeTrainingSettings,
     RetrievalTrainingSettings,
@@ -194,9 +196,10 @@ _FROM_START: dict[str, Any] = {
 class TaskSettings:
     """Data and output"""
 
-    task: Literal["classification", "retrieval", "action-detection"] = setting(
+    task: Literal["classification", "retrieval", "action-detection", "frame-classification"] = setting(
         "classification",
-        "What is learned: classes, which captions belong to which videos, or where people are and what they do.",
+        "What is learned: classes, which captions belong to which videos, where people are and what they do, or the "
+        "class of each frame.",
     )
 
 
@@ -217,6 +220,7 @@ class TrainSettings(
     CaptionSettings,
     DetectionDataSettings,
     DetectionSettings,
+    FrameSettings,
     ScratchSettings,
 ):
     """Settings of `hf_video.training.train`, and of the command `hf-video train`. Fields that are None or left at
@@ -387,10 +391,47 @@ class TrainDetectionSettings(RunSettings, DetectionDataSettings, DetectorSetting
     without = ("lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha")
 
 
+@dataclass(kw_only=True)
+class FrameModelSettings:
+    """Model"""
+
+    model: str | None = setting(
+        None,
+        "What to fine-tune, a VideoMamba or VideoViT: a folder or Hub name; by default a model with random weights.",
+        "MODEL",
+        common=True,
+    )
+    num_frames: AtLeast1[int] | None = setting(None, "Frames of a training clip.", from_scratch=32, common=True)
+    image_size: AtLeast1[int] | None = setting(
+        None, "Height and width of a clip in pixels.", from_scratch=112, common=True
+    )
+
+
+@dataclass(kw_only=True)
+@with_defaults(num_train_epochs=20.0, per_device_eval_batch_size=None, learning_rate={"from_scratch": 1e-3})
+class TrainFrameSettings(
+    RunSettings,
+    FrameModelSettings,
+    RegularizationSettings,
+    FrameTrainingSettings,
+    HeldOutSettings,
+    ClipAugmentationSettings,
+    ScratchSettings,
+):
+    """Settings of `hf_video.training.train_frames`, and of `hf-video train --task frame-classification`."""
+
+    # A clip has one view, its frames have hard labels, and the whole model is trained.
+    without = (
+        *("num_augmentations", "lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha"),
+        "classifier_init_scale",
+    )
+
+
 # For each other task of `train` its settings, and those which `train` has for it alone.
 TASKS: dict[str, tuple[type[Settings], tuple[type, ...]]] = {
     "retrieval": (TrainRetrievalSettings, (CaptionSettings,)),
     "action-detection": (TrainDetectionSettings, (DetectionDataSettings, DetectionSettings)),
+    "frame-classification": (TrainFrameSettings, (FrameSettings,)),
 }
 
 

@@ -209,8 +209,23 @@ class FineTuningSettings(TrainingSettings):
 
 
 @dataclass
+class DistillationSettings:
+    """Training"""
+
+    distillation_teacher: str | None = setting(
+        None, "A trained classifier to learn from beside the labels: a folder or Hub name.", "MODEL"
+    )
+    distillation_weight: Annotated[Positive[float], Le(1)] = setting(
+        0.5, "Share of the teacher in the loss; the labels have the rest.", needs="distillation_teacher"
+    )
+    distillation_temperature: Positive[float] = setting(
+        1.0, "Temperature of the teacher's and the student's classes.", needs="distillation_teacher"
+    )
+
+
+@dataclass
 @with_defaults(metric_for_best_model="top1_accuracy", logging_steps=0.01, no_weight_decay=list(NO_WEIGHT_DECAY))
-class VideoTrainingSettings(FineTuningSettings):
+class VideoTrainingSettings(DistillationSettings, FineTuningSettings):
     """Training
 
     Fields of `VideoTrainingArguments`.
@@ -249,17 +264,8 @@ class VideoTrainingSettings(FineTuningSettings):
     freeze_layers: NotNegative[int] = setting(
         0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings.", common=True
     )
-    distillation_teacher: str | None = setting(
-        None, "A trained classifier to learn from beside the labels: a folder or Hub name.", "MODEL"
-    )
     distillation_target: Literal["logits", "features_cosine", "features_mse"] = setting(
         "logits", "What is learned from the teacher: its classes or its features.", needs="distillation_teacher"
-    )
-    distillation_weight: Annotated[Positive[float], Le(1)] = setting(
-        0.5, "Share of the teacher in the loss; the labels have the rest.", needs="distillation_teacher"
-    )
-    distillation_temperature: Positive[float] = setting(
-        1.0, "Temperature of the teacher's and the student's classes.", needs="distillation_teacher"
     )
 
 
@@ -386,6 +392,44 @@ class DetectionTrainingSettings(DetectionSettings, FineTuningSettings):
 
     Fields of `DetectionTrainingArguments`.
     """
+
+    warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
+
+
+@dataclass
+class FrameSettings:
+    """Classes of frames, with --task frame-classification"""
+
+    fps: Positive[float] | None = setting(
+        None, "Frames a second that the model sees, by the times of a video; by default the model's, or 8."
+    )
+    clip_overlap: BelowOne[float] = setting(0.5, "Share of a training clip that the next one shows again.")
+    background: str | None = setting(
+        None, "Class of frames outside of all segments; by default they are unknown and teach nothing.", "NAME"
+    )
+    family: Literal["videomamba", "videovit"] = setting("videomamba", "What is trained without --model.")
+    causal: bool = setting(False, "Make a VideoMamba that sees no later frames, and answers live.")
+    delay: NotNegative[int] = setting(
+        0, "Token frames that the model sees behind the one it answers for: its answers are late by as many."
+    )
+    frame_pooling: Literal["mean", "last"] | None = setting(
+        None, "Feature of a frame: the mean of its patches, or its last one; by default the model's."
+    )
+    smoothing_loss_weight: NotNegative[float] | None = setting(
+        None, "Weight of the loss that makes neighbouring frames alike, 0.15 in MS-TCN; by default the model's."
+    )
+
+
+@dataclass
+@with_defaults(metric_for_best_model="f1_50", logging_steps=0.01, no_weight_decay=list(NO_WEIGHT_DECAY))
+class FrameTrainingSettings(FrameSettings, DistillationSettings, FineTuningSettings):
+    """Training
+
+    Fields of `FrameTrainingArguments`.
+    """
+
+    # Frames learn the classes of a teacher alone. It is no setting.
+    distillation_target = "logits"
 
     warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
 

@@ -8,8 +8,9 @@ import av
 import numpy as np
 import pytest
 
+from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForFrameClassification
 from hf_video.app.visitors import Cancelled, Ticket, Visitors
-from hf_video.app.work import LoadedModel, annotate, classify, find_segments
+from hf_video.app.work import LoadedModel, annotate, classify, draw_heat_map, find_segments
 from hf_video.drawing.texts import class_color
 from hf_video.loading.models import load_trained_model
 
@@ -123,3 +124,20 @@ def test_durations_are_a_clip_of_the_model(model):
     assert model.window_seconds == 1.0
     processor = type(model.processor)(num_frames=8, frame_interval=0.26)
     assert LoadedModel("known", model.network, processor).window_seconds == 2.0
+
+
+def test_a_classifier_of_frames_has_segments_but_no_class_of_a_clip(work, flicker):
+    labels = {"id2label": {0: "red", 1: "blue"}, "label2id": {"red": 0, "blue": 1}}
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = VideoViTConfig(num_frames=8, image_size=16, patch_size=8, **sizes, **labels)
+    size = {"height": 16, "width": 16}
+    processor = VideoClipProcessor(num_frames=8, size=size, crop_size=size, frame_interval=1 / FPS)
+    model = LoadedModel("frames", VideoViTForFrameClassification(config).eval(), processor)
+    said, shown, *_, files, _ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
+    rows = rows_of(files)
+    assert "in 0:00:06" in said and shown.count("<button") == len(rows) >= 1
+    # A token frame is two of 65 frames; the last one fills none.
+    assert float(rows[-1]["end"]) == pytest.approx(64 / FPS, abs=0.01)
+    for step, inputs in ((classify, ()), (draw_heat_map, ("red", False, 0.0))):
+        with pytest.raises(ValueError, match="frames gives a class for every frame, and none for a clip"):
+            work(step, flicker, *inputs, model=model)

@@ -22,11 +22,11 @@ def files(tmp_path):
         "b": {"subset": "training", "duration": 60, "annotations": [entry("run", 0, 5)]},
     }
     truth.write_text(json.dumps({"database": database}))
-    return [str(predictions), str(truth)]
+    return [str(predictions), "--task", "segments", "--ground-truth", str(truth)]
 
 
 def test_a_table_for_people(files, capsys):
-    assert main(["evaluate-segments", *files, "--subset", "test", "--tiou", "0.5", "0.7"]) == 0
+    assert main(["evaluate", *files, "--subset", "test", "--tiou", "0.5", "0.7"]) == 0
     out, err = capsys.readouterr()
     lines = [re.split(r"  +", line.strip()) for line in out.splitlines()]
     assert lines[0] == ["3 segments of 2 classes in 1 videos, 2 predictions"]
@@ -42,7 +42,7 @@ def test_a_table_for_people(files, capsys):
 
 def test_json_on_stdout_and_in_a_file_and_warnings_on_stderr(files, tmp_path, capsys):
     output = tmp_path / "figures.json"
-    assert main(["evaluate-segments", *files, "--json", "--output", str(output)]) == 0
+    assert main(["evaluate", *files, "--json", "--output", str(output)]) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
     assert result == json.loads(output.read_text())
@@ -52,21 +52,23 @@ def test_json_on_stdout_and_in_a_file_and_warnings_on_stderr(files, tmp_path, ca
 
 
 def test_a_file_is_never_overwritten(files, tmp_path, fails):
-    assert "exists" in fails("evaluate-segments", *files, "--output", files[1])
-    assert "does not exist" in fails("evaluate-segments", *files, "--output", tmp_path / "none" / "figures.json")
+    assert "exists" in fails("evaluate", *files, "--output", files[0])
+    assert "does not exist" in fails("evaluate", *files, "--output", tmp_path / "none" / "figures.json")
 
 
 def test_mistakes_are_sentences(files, tmp_path, fails):
-    assert "a ground truth has `database`" in fails("evaluate-segments", *reversed(files))
-    assert "does not exist" in fails("evaluate-segments", tmp_path / "none.json", files[1])
-    assert "no video of the subset 'validation'" in fails("evaluate-segments", *files, "--subset", "validation")
-    assert "above 0 and up to 1" in fails("evaluate-segments", *files, "--tiou", "50")
+    assert "a ground truth has `database`" in fails("evaluate", *files[:-1], files[0])
+    assert "does not exist" in fails("evaluate", tmp_path / "none.json", *files[1:])
+    assert "no video of the subset 'validation'" in fails("evaluate", *files, "--subset", "validation")
+    assert "required: --ground-truth" in fails("evaluate", files[0], "--task", "segments")
+    assert "no effect without task=segments" in fails("evaluate", files[0], "--model", "m", "--subset", "test")
+    assert "above 0 and up to 1" in fails("evaluate", *files, "--tiou", "50")
 
 
 def test_it_explains_itself(capsys):
-    assert main(["evaluate-segments", "--help"]) == 0
+    assert main(["evaluate", "--help-all"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert out.startswith("usage: hf-video evaluate-segments") and "(default: 0.3 0.4 0.5 0.6 0.7)" in out
+    assert "(default: 0.3 0.4 0.5 0.6 0.7)" in out
     assert "--tiou X [X ...]" in out
 
 
@@ -74,5 +76,6 @@ def test_the_name_of_a_class_stays_on_its_line(tmp_path, capsys):
     files = tmp_path / "predictions.json", tmp_path / "truth.json"
     files[0].write_text(json.dumps({"results": {"a": [entry("two\nlines", 0, 10, score=0.9)]}}))
     files[1].write_text(json.dumps({"database": {"a": {"annotations": [entry("two\nlines", 0, 10)]}}}))
-    assert main(["evaluate-segments", *map(str, files)]) == 0
+    words = ["--task", "segments", "--ground-truth", str(files[1])]
+    assert main(["evaluate", str(files[0]), *words]) == 0
     assert re.search(r"^two lines +100\.0%", capsys.readouterr().out, re.MULTILINE)

@@ -137,8 +137,8 @@ def test_the_files_agree(model_folder, video, sees_light, tmp_path, capsys):
     truth = {"label": "bright", "segment": [1.0, 2.0]}
     database = {"flash": {"subset": "test", "duration": 3.0, "annotations": [truth]}}
     (tmp_path / "truth.json").write_text(json.dumps({"database": database}))
-    words = [str(folder / "segments.json"), str(tmp_path / "truth.json"), "--json"]
-    assert main(["evaluate-segments", *words]) == 0
+    words = [str(folder / "segments.json"), "--ground-truth", str(tmp_path / "truth.json"), "--json"]
+    assert main(["evaluate", "--task", "segments", *words]) == 0
     assert json.loads(capsys.readouterr().out)["mean_average_precision"] == [1.0] * 5
 
 

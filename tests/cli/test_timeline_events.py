@@ -1,4 +1,4 @@
-"""`hf-video timeline` finds the known events of a video of variable frame rate; `evaluate-segments` says how well."""
+"""`hf-video timeline` finds the known events of a video of variable frame rate; `evaluate` says how well."""
 
 import json
 import os
@@ -78,8 +78,8 @@ def test_the_events_of_a_video_are_found(model, tmp_path, capsys):
     words = ["--model", model, "--background", BACKGROUND, "--output", tmp_path / "found", "--device", "cpu"]
     assert main(["timeline", str(tmp_path / "test.mp4"), *map(str, words)]) == 0
     capsys.readouterr()
-    words = [tmp_path / "found" / "segments.json", tmp_path / "truth.json", "--json"]
-    assert main(["evaluate-segments", *map(str, words)]) == 0
+    words = [tmp_path / "found" / "segments.json", "--ground-truth", tmp_path / "truth.json", "--json"]
+    assert main(["evaluate", "--task", "segments", *map(str, words)]) == 0
     found = json.loads(capsys.readouterr().out)
     at = found["tious"].index(0.5)
     assert found["num_segments"] == len(events) >= 15 and set(found["classes"]) == set(DIRECTIONS)

@@ -162,7 +162,10 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match="The teacher does not know 2 of 2 classes, such as 'left'"):
         Distillation(teacher, other)
     other.config.problem_type = "multi_label_classification"
-    with pytest.raises(ValueError, match="Logits of multi_label_classification are not distilled"):
+    with pytest.raises(ValueError, match="one kind is expected to learn logits"):
+        Distillation(teacher, other)
+    other.config.problem_type = "regression"
+    with pytest.raises(ValueError, match="Logits of regression are not distilled"):
         Distillation(teacher, other)
     with pytest.raises(ValueError, match="have 24 channels and the teacher's 32, which needs a projection"):
         Distillation(teacher, add_lora(student, rank=2), target="features_mse")

@@ -8,6 +8,7 @@ from transformers.testing_utils import torch_device
 from hf_video import (
     VideoMambaBackbone,
     VideoMambaConfig,
+    VideoMambaForFrameClassification,
     VideoMambaForImageClassification,
     VideoMambaForPreTraining,
     VideoMambaForVideoClassification,
@@ -39,7 +40,12 @@ class VideoMambaModelTester(VideoModelTester):
 
 class VideoMambaModelTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoMambaModelTester
-    all_model_classes = (VideoMambaModel, VideoMambaForVideoClassification, VideoMambaBackbone)
+    all_model_classes = (
+        VideoMambaModel,
+        VideoMambaForVideoClassification,
+        VideoMambaForFrameClassification,
+        VideoMambaBackbone,
+    )
     has_attentions = False
 
 
@@ -50,6 +56,23 @@ class VideoMambaBackboneTest(BackboneTesterMixin, unittest.TestCase):
 
     def setUp(self) -> None:
         self.model_tester = VideoMambaModelTester()
+
+
+class VideoMambaForFrameClassificationTester(VideoMambaModelTester):
+    """Adds the mask of token frames."""
+
+    config_kwargs = VideoMambaModelTester.config_kwargs | {"tubelet_size": 1}
+    seq_length = 17
+
+    def get_inputs(self) -> dict[str, torch.Tensor]:
+        mask = torch.ones(self.batch_size, self.num_frames, dtype=torch.long, device=torch_device)
+        return super().get_inputs() | {"attention_mask": mask}
+
+
+class VideoMambaForFrameClassificationTest(VideoModelTestMixin, unittest.TestCase):
+    model_tester_class = VideoMambaForFrameClassificationTester
+    all_model_classes = (VideoMambaForFrameClassification,)
+    has_attentions = False
 
 
 class VideoMambaForImageClassificationTester(VideoModelTester):

@@ -8,6 +8,7 @@ from transformers.testing_utils import torch_device
 from hf_video import (
     VideoViTBackbone,
     VideoViTConfig,
+    VideoViTForFrameClassification,
     VideoViTForImageClassification,
     VideoViTForPreTraining,
     VideoViTForVideoClassification,
@@ -43,7 +44,12 @@ class VideoViTModelTester(VideoModelTester):
 
 class VideoViTModelTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoViTModelTester
-    all_model_classes = (VideoViTModel, VideoViTForVideoClassification, VideoViTBackbone)
+    all_model_classes = (
+        VideoViTModel,
+        VideoViTForVideoClassification,
+        VideoViTForFrameClassification,
+        VideoViTBackbone,
+    )
 
 
 class VideoViTBackboneTest(BackboneTesterMixin, unittest.TestCase):
@@ -52,6 +58,22 @@ class VideoViTBackboneTest(BackboneTesterMixin, unittest.TestCase):
 
     def setUp(self) -> None:
         self.model_tester = VideoViTModelTester()
+
+
+class VideoViTForFrameClassificationTester(VideoViTModelTester):
+    """Adds the mask of token frames."""
+
+    config_kwargs = VideoViTModelTester.config_kwargs | {"tubelet_size": 1}
+    seq_length = 16
+
+    def get_inputs(self) -> dict[str, torch.Tensor]:
+        mask = torch.ones(self.batch_size, self.num_frames, dtype=torch.long, device=torch_device)
+        return super().get_inputs() | {"attention_mask": mask}
+
+
+class VideoViTForFrameClassificationTest(VideoModelTestMixin, unittest.TestCase):
+    model_tester_class = VideoViTForFrameClassificationTester
+    all_model_classes = (VideoViTForFrameClassification,)
 
 
 class VideoViTForImageClassificationTester(VideoModelTester):

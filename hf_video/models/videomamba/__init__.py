@@ -3,19 +3,28 @@
 from .configuration_videomamba import VideoMambaConfig
 from .modeling_videomamba import (
     VideoMambaBackbone,
+    VideoMambaClassifierOutput,
     VideoMambaForImageClassification,
     VideoMambaForVideoClassification,
     VideoMambaModel,
+    VideoMambaOutput,
     VideoMambaPreTrainedModel,
 )
+from .modeling_videomamba_frames import VideoMambaForFrameClassification, VideoMambaFrameClassifierOutput
 from .modeling_videomamba_pretraining import VideoMambaForPreTraining
+from .state_videomamba import VideoMambaState
 
 __all__ = [
     "VideoMambaBackbone",
+    "VideoMambaClassifierOutput",
     "VideoMambaConfig",
+    "VideoMambaForFrameClassification",
     "VideoMambaForImageClassification",
     "VideoMambaForPreTraining",
     "VideoMambaForVideoClassification",
+    "VideoMambaFrameClassifierOutput",
     "VideoMambaModel",
+    "VideoMambaOutput",
     "VideoMambaPreTrainedModel",
+    "VideoMambaState",
 ]

@@ -19,7 +19,7 @@ PRESETS = {
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "state_size", "conv_kernel"]
     + ["time_step_rank", "projection_dim", "num_aligned_layers"],
-    "at least 0": ["num_hidden_layers", "time_step_floor", "time_step_scale"],
+    "at least 0": ["num_hidden_layers", "time_step_floor", "time_step_scale"] + ["smoothing_loss_weight"],
     "above 0": ["expand", "layer_norm_eps", "initializer_range", "aligned_layer_interval"]
     + ["time_step_min", "time_step_max"],
     "in [0, 1)": ["hidden_dropout_prob", "drop_path_rate", "classifier_dropout"],
@@ -110,6 +110,13 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             call chooses the layers.
         use_mean_pooling (`bool`, defaults to `False`):
             Whether the feature of a clip is the mean over its patch tokens. Otherwise it is the class token.
+        frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
+            Which feature [`VideoMambaForFrameClassification`] classifies: the mean of a frame's patches, or the last.
+        frame_delay (`int`, defaults to 0):
+            Token frames by which the logits of a frame classifier are late: those of a frame are for the one
+            `frame_delay` before it.
+        smoothing_loss_weight (`float`, defaults to 0.0):
+            Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         use_pool_norm (`bool`, defaults to `False`):
             Whether [`VideoMambaModel`] returns a vector for each token frame: a layer norm of the class token plus the
             mean over the patches of the frame, as multimodal models compare it with text.
@@ -139,6 +146,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     """
 
     model_type = "videomamba"
+    keys_to_ignore_at_inference = ["state"]
 
     image_size: int | list[int] | tuple[int, int] = 224
     patch_size: int | list[int] | tuple[int, int] = 16
@@ -173,6 +181,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     residual_in_fp32: bool = True
     gradient_checkpointing_layers: int | list[int] | None = None
     use_mean_pooling: bool = False
+    frame_pooling: Literal["mean", "last"] = "mean"
+    smoothing_loss_weight: float | int = 0.0
+    frame_delay: int = 0
     use_pool_norm: bool = False
     projection_dim: int = 512
     num_aligned_layers: int = 1

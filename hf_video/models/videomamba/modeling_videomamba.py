@@ -1,7 +1,8 @@
 """PyTorch VideoMamba: bidirectional state spaces over the patches of a video."""
 
 import math
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,6 @@ from transformers.backbone_utils import BackboneMixin, filter_output_hidden_stat
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BackboneOutput,
-    BaseModelOutput,
     BaseModelOutputWithPooling,
     ImageClassifierOutput,
 )
@@ -25,7 +25,9 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .classification_videomamba import average_views, classification_loss
 from .configuration_videomamba import VideoMambaConfig
+from .frames_videomamba import check_frame_mask, mask_of_tokens, may_pad
 from .pretraining_videomamba import check_mask, select_tokens
+from .state_videomamba import VideoMambaState, check_state
 
 try:
     from hf_video.ops.cpu_choices import CpuChoice, choose
@@ -42,6 +44,55 @@ logger = logging.get_logger(__name__)
 
 TokenGrid = tuple[int, int, int]
 ScanOrder = tuple[torch.Tensor, torch.Tensor]
+# `(batch_size, intermediate_size, state_size)` and `(batch_size, intermediate_size, conv_kernel - 1)`.
+LayerState = tuple[torch.Tensor, torch.Tensor]
+Interpolation = bool | Literal["space"]
+# Its softplus is zero, in half precision too: a token with this time step leaves the state as it is.
+NO_TIME_STEP = -1e4
+
+
+class ScanContext(NamedTuple):
+    """
+    What the scans of a layer need to know besides the tokens.
+
+    Attributes:
+        temporal_first: the other order of the tokens, if a scan has it.
+        real_tokens: `(batch_size, sequence_length)`, bool, false for padding.
+        state: the state of the forward scan before the first token, and the last inputs of its convolution.
+    """
+
+    temporal_first: ScanOrder | None = None
+    real_tokens: torch.Tensor | None = None
+    state: LayerState | None = None
+
+
+NO_CONTEXT = ScanContext()
+
+
+@dataclass
+class VideoMambaOutput(BaseModelOutputWithPooling):
+    """
+    Output of [`VideoMambaModel`].
+
+    Args:
+        state ([`VideoMambaState`], *optional*):
+            If the call had a state, the one to go on with.
+    """
+
+    state: VideoMambaState | None = None
+
+
+@dataclass
+class VideoMambaClassifierOutput(ImageClassifierOutput):
+    """
+    Output of classifiers of clips.
+
+    Args:
+        state ([`VideoMambaState`], *optional*):
+            If the call had a state, the one to go on with.
+    """
+
+    state: VideoMambaState | None = None
 
 
 class VideoMambaPatchProjection(nn.Conv3d):
@@ -118,7 +169,7 @@ class VideoMambaEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def positions(
-        self, grid: TokenGrid, interpolate_pos_encoding: bool = True
+        self, grid: TokenGrid, interpolate_pos_encoding: Interpolation = True
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Both tables for a token grid: `(1, 1 + h * w, hidden_size)` over space, and `(1, t, hidden_size)` over time or
@@ -126,7 +177,8 @@ class VideoMambaEmbeddings(nn.Module):
         corners not aligned (`run_class_finetuning.py` of the original).
 
         Raises:
-            ValueError: if the grid differs and `interpolate_pos_encoding` is false.
+            ValueError: if the grid differs and `interpolate_pos_encoding` is false, or if there are more frames than
+                positions and it is `"space"`.
         """
         spatial: torch.Tensor = self.position_embeddings
         temporal: torch.Tensor | None = self.temporal_position_embeddings
@@ -145,7 +197,14 @@ class VideoMambaEmbeddings(nn.Module):
             table = F.interpolate(table, size=grid[1:], mode="bicubic", align_corners=False)
             table = rearrange(table, "1 c h w -> 1 (h w) c").to(spatial.dtype)
             spatial = torch.cat([class_position, table], dim=1)
-        if temporal is not None and grid[0] != built_for[0]:
+        if temporal is not None and interpolate_pos_encoding == "space":
+            if grid[0] > built_for[0]:
+                raise ValueError(
+                    f"The input has {grid[0]} token frames, but there are positions for {built_for[0]}, which are not "
+                    "interpolated over time: pass fewer frames, or call `set_input_size(num_frames=...)`."
+                )
+            temporal = temporal[:, : grid[0]]
+        elif temporal is not None and grid[0] != built_for[0]:
             resized = F.interpolate(temporal.to(dtype).mT, size=grid[0], mode="linear", align_corners=False)
             temporal = resized.mT.to(temporal.dtype)
         return spatial, temporal
@@ -163,7 +222,8 @@ class VideoMambaEmbeddings(nn.Module):
         self,
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = True,
+        interpolate_pos_encoding: Interpolation = True,
+        with_class_token: bool = True,
     ) -> torch.Tensor:
         grid = self.patch_embeddings.grid_of(pixel_values)
         has_time = grid[0] > 1 or self.config.use_single_frame_position
@@ -175,12 +235,20 @@ class VideoMambaEmbeddings(nn.Module):
         tokens = tokens.flatten(1, 2)
         if bool_masked_pos is not None:
             tokens = select_tokens(tokens, ~bool_masked_pos)
-        class_token = (self.cls_token + spatial[:, :1]).expand(tokens.shape[0], -1, -1)
-        return self.dropout(torch.cat([class_token.to(tokens.dtype), tokens], dim=1))
+        if with_class_token:
+            tokens = torch.cat([self.class_token(tokens.shape[0]).to(tokens.dtype), tokens], dim=1)
+        return self.dropout(tokens)
+
+    def class_token(self, batch_size: int) -> torch.Tensor:
+        """The class token with its position, `(batch_size, 1, hidden_size)`."""
+        return (self.cls_token + self.position_embeddings[:, :1]).expand(batch_size, -1, -1)
 
 
 def temporal_first_order(
-    grid: TokenGrid, bool_masked_pos: torch.Tensor | None, device: torch.device
+    grid: TokenGrid,
+    bool_masked_pos: torch.Tensor | None,
+    device: torch.device,
+    real_tokens: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     The order that visits the class token first, then all frames of the first place, of the second place, and so on.
@@ -189,6 +257,7 @@ def temporal_first_order(
         grid: token grid (t, h, w).
         bool_masked_pos: `(batch_size, t * h * w)`, true for patches that are not in the sequence.
         device: device of the result.
+        real_tokens: `(batch_size, 1 + t * h * w)`, bool, false for padding, which is visited last.
 
     Returns:
         The token that each step visits, and the step that visits each token: both `(batch_size or 1,
@@ -198,6 +267,8 @@ def temporal_first_order(
     rank = rearrange(torch.arange(math.prod(grid), device=device), "(place t) -> 1 (t place) 1", t=t)
     if bool_masked_pos is not None:
         rank = select_tokens(rank, ~bool_masked_pos)
+    if real_tokens is not None:
+        rank = rank + rank.shape[1] * ~real_tokens[:, 1:, None]
     order = F.pad(rank[..., 0].argsort(dim=1) + 1, (1, 0))
     return order, order.argsort(dim=1)
 
@@ -298,21 +369,34 @@ class VideoMambaScan(nn.Module):
         """Decay rates A of the recurrence `(intermediate_size, state_size)`, in float32 at least."""
         return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
 
-    def project(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Time steps, B and C of the recurrence, with time last."""
+    def project(
+        self, inputs: torch.Tensor, is_padding: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Time steps, B and C of the recurrence, with time last. Padding has no time step."""
         time_steps, B, C = self.x_proj(inputs.mT).split(self.sizes, dim=-1)
-        return self.dt_proj(time_steps).mT, B.mT, C.mT
+        delta = self.dt_proj(time_steps).mT
+        delta = delta if is_padding is None else delta.masked_fill(is_padding, NO_TIME_STEP)
+        return delta, B.mT, C.mT
 
     def forward(
-        self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
-    ) -> torch.Tensor:
+        self,
+        hidden_states: torch.Tensor,
+        gate: torch.Tensor | None = None,
+        addend: torch.Tensor | None = None,
+        is_padding: torch.Tensor | None = None,
+        state: LayerState | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """
-        All tensors are `(batch_size, intermediate_size, sequence_length)`.
+        All tensors are `(batch_size, intermediate_size, sequence_length)`. With a state, the one of the scan after the
+        last token is returned, too.
 
         Args:
             hidden_states: input of the convolution.
             gate: if given, its SiLU multiplies the output.
             addend: if given, it is added before the gate: the output of the other direction.
+            is_padding: `(batch_size, 1, sequence_length)`, bool, true for tokens whose input is zero and that leave
+                the state as it is.
+            state: as [`ScanContext`] has it.
         """
         A, D, delta_bias = self.rates(), self.D, self.dt_proj.bias
         # What is not plain, such as an adapter around the convolution, has to be called.
@@ -321,11 +405,19 @@ class VideoMambaScan(nn.Module):
                 *(hidden_states, self.conv1d.weight, self.conv1d.bias, self.project, A, D, gate, delta_bias),
                 reverse=self.reverse,
                 addend=addend,
+                is_padding=is_padding,
+                state=state,
             )
-        u = self.activation_fn(self.conv1d(hidden_states))
-        delta, B, C = self.project(u)
-        scanned = selective_scan(u, delta, A, B, C, D, gate, delta_bias, True, reverse=self.reverse, addend=addend)
-        return cast(torch.Tensor, scanned)
+        scan_state, conv_state = state or (None, None)
+        if conv_state is None:
+            convolved = self.conv1d(hidden_states)
+        else:
+            convolved = self.conv1d(torch.cat([conv_state.to(hidden_states.dtype), hidden_states], dim=-1))
+            convolved = convolved[..., conv_state.shape[-1] :]
+        u = self.activation_fn(convolved)
+        delta, B, C = self.project(u, is_padding)
+        options = {"reverse": self.reverse, "initial_state": scan_state, "return_last_state": state is not None}
+        return selective_scan(u, delta, A, B, C, D, gate, delta_bias, True, addend=addend, **options)
 
 
 class VideoMambaMixer(nn.Module):
@@ -333,8 +425,8 @@ class VideoMambaMixer(nn.Module):
     Gated state space layer. With two scans it is that of VideoMamba and Vision Mamba: both read one input projection
     and share one gate. Their outputs are summed, not averaged.
 
-    mamba-ssm's `Mamba` can continue a sequence token by token with `inference_params`. This layer cannot, because the
-    backward scan starts at the last token. `selective_scan` can, with its `initial_state`.
+    With a state in its context, the forward scan continues an earlier part of the sequence, and the output is a tuple
+    with the state after the last token. The backward scan sees the given tokens alone.
     """
 
     def __init__(self, config: VideoMambaConfig):
@@ -346,30 +438,58 @@ class VideoMambaMixer(nn.Module):
         self.gate_fn = ACT2FN[config.hidden_act]
         self.out_proj = VideoMambaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.use_bias)
 
-    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
+    def forward(
+        self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT
+    ) -> torch.Tensor | tuple[torch.Tensor, LayerState]:
+        temporal_first, real_tokens, state = context
         hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
+        if state is not None:
+            return self.go_on(hidden_states, gate, state)
+        is_padding = None
+        if real_tokens is not None:
+            is_padding = ~real_tokens[:, None]
+            hidden_states = hidden_states.masked_fill(is_padding, 0.0)
         if fuses(self.gate_fn) and temporal_first is None:
-            gated = self.scan_and_gate(hidden_states, gate)
+            gated = self.scan_and_gate(hidden_states, gate, is_padding)
         else:
-            mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
+            order = temporal_first if self.reorder_forward else None
+            mixed = scan_in_order(self.forward_scan, hidden_states, is_padding, order)
             if self.backward_scan is not None:
-                mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
+                mixed = mixed + scan_in_order(self.backward_scan, hidden_states, is_padding, temporal_first)
             gated = mixed * self.gate_fn(gate)
         return self.out_proj(gated.mT)
 
-    def scan_and_gate(self, hidden_states: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    def scan_and_gate(
+        self, hidden_states: torch.Tensor, gate: torch.Tensor, is_padding: torch.Tensor | None
+    ) -> torch.Tensor:
         """Let the last scan add the other output and apply the gate. Some backends do this without a copy."""
         if self.backward_scan is None:
-            return self.forward_scan(hidden_states, gate)
-        return self.backward_scan(hidden_states, gate, addend=self.forward_scan(hidden_states))
+            return self.forward_scan(hidden_states, gate, is_padding=is_padding)
+        forward = self.forward_scan(hidden_states, is_padding=is_padding)
+        return self.backward_scan(hidden_states, gate, forward, is_padding)
+
+    def go_on(
+        self, hidden_states: torch.Tensor, gate: torch.Tensor, state: LayerState
+    ) -> tuple[torch.Tensor, LayerState]:
+        """The output for tokens that continue a sequence, and the state after them."""
+        mixed, scan_state = self.forward_scan(hidden_states, state=state)
+        if self.backward_scan is not None:
+            mixed = self.backward_scan(hidden_states, addend=mixed)
+        conv_state = torch.cat([state[1], hidden_states], dim=-1)[..., hidden_states.shape[-1] :]
+        return self.out_proj((mixed * self.gate_fn(gate)).mT), (scan_state, conv_state)
 
 
-def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: ScanOrder | None) -> torch.Tensor:
+def scan_in_order(
+    scan: VideoMambaScan, hidden_states: torch.Tensor, is_padding: torch.Tensor | None, order: ScanOrder | None
+) -> torch.Tensor:
     """Run a scan over the tokens in another order, and return its output in the order of the tokens."""
     if order is None:
-        return scan(hidden_states)
+        return scan(hidden_states, is_padding=is_padding)
     token_of_step, step_of_token = (index[:, None] for index in order)
-    return scan(hidden_states.take_along_dim(token_of_step, dim=2)).take_along_dim(step_of_token, dim=2)
+    if is_padding is not None:
+        is_padding = is_padding.take_along_dim(token_of_step, dim=2)
+    steps = hidden_states.take_along_dim(token_of_step, dim=2)
+    return scan(steps, is_padding=is_padding).take_along_dim(step_of_token, dim=2)
 
 
 # Copied from hf_video.models.videovit.modeling_videovit.VideoViTDropPath with VideoViT->VideoMamba
@@ -422,7 +542,10 @@ def is_plain(module: nn.Module) -> bool:
 
 
 class VideoMambaLayer(GradientCheckpointingLayer):
-    """Pre-norm block with a mixer and without an MLP. Its input and its output are the residual stream."""
+    """
+    Pre-norm block with a mixer and without an MLP. Its input and its output are the residual stream. With a state in
+    its context it also returns the next one.
+    """
 
     def __init__(self, config: VideoMambaConfig, drop_path_rate: float):
         super().__init__()
@@ -430,16 +553,25 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         self.mixer = VideoMambaMixer(config)
         self.drop_path = VideoMambaDropPath(drop_path_rate)
 
-    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
-        if temporal_first is None and self.can_fuse(hidden_states):
+    def forward(
+        self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT
+    ) -> torch.Tensor | tuple[torch.Tensor, LayerState]:
+        state = context.state
+        if self.can_fuse(hidden_states, context):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
             weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
             dtypes = self.dtype_of_branch(), getattr(torch, self.cpu_choice(hidden_states).products)
-            branch = self.drop_path(mamba_mixer(hidden_states, *weights, directions, *dtypes))
+            branch, *last_state = mamba_mixer(hidden_states, *weights, directions, *dtypes, state)
+            branch = self.drop_path(branch)
             # Where nobody else holds the branch, the sum may take its memory.
-            return branch.add_(hidden_states) if is_plain(self.drop_path) else hidden_states + branch
-        return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), temporal_first))
+            outputs = branch.add_(hidden_states) if is_plain(self.drop_path) else hidden_states + branch
+            return outputs if state is None else (outputs, tuple(last_state))
+        branch = self.mixer(self.norm(hidden_states), context)
+        if state is None:
+            return hidden_states + self.drop_path(branch)
+        branch, last_state = branch
+        return hidden_states + self.drop_path(branch), last_state
 
     def dtype_of_branch(self) -> torch.dtype:
         """The dtype in which the projections compute."""
@@ -454,17 +586,22 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         dtype = str(self.dtype_of_branch()).removeprefix("torch.")
         return hidden_size, dim, state_size, rank, scan.conv1d.weight.shape[-1], num_directions, dtype
 
-    def cpu_choice(self, hidden_states: torch.Tensor) -> "CpuChoice":
-        needs_gradient = hidden_states.requires_grad or self.mixer.in_proj.weight.requires_grad
-        return choose(*self.mixer_shape(), with_backward=torch.is_grad_enabled() and needs_gradient)
+    def needs_gradient(self, hidden_states: torch.Tensor) -> bool:
+        return torch.is_grad_enabled() and (hidden_states.requires_grad or self.mixer.in_proj.weight.requires_grad)
 
-    def can_fuse(self, hidden_states: torch.Tensor) -> bool:
-        """Whether norm and mixer run as one operator. It needs that operator, plain modules, and that no measurement
-        has found it slower on this CPU."""
+    def cpu_choice(self, hidden_states: torch.Tensor) -> "CpuChoice":
+        return choose(*self.mixer_shape(), with_backward=self.needs_gradient(hidden_states))
+
+    def can_fuse(self, hidden_states: torch.Tensor, context: ScanContext) -> bool:
+        """Whether norm and mixer run as one operator. It needs that operator, plain modules, tokens in their order
+        without padding, no gradients through a state, and that no measurement has found it slower on this CPU."""
         mixer = self.mixer
         dim, state_size = mixer.forward_scan.A_log.shape
         return (
             HAS_OPS
+            and context.temporal_first is None
+            and context.real_tokens is None
+            and not (context.state is not None and self.needs_gradient(hidden_states))
             and can_fuse_mixer(hidden_states, dim, state_size, self.dtype_of_branch())
             and self.norm.bias is None
             and mixer.in_proj.bias is None
@@ -586,55 +723,112 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         self.post_init()
 
     @merge_with_config_defaults
-    @capture_outputs(tie_last_hidden_states=False)
+    @can_return_tuple
     def forward(
         self,
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = True,
+        interpolate_pos_encoding: Interpolation = True,
+        frame_mask: torch.Tensor | None = None,
+        state: VideoMambaState | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput | BaseModelOutputWithPooling:
+    ) -> VideoMambaOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames. Frames and pixels that fill no patch are dropped.
             bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
                 True for patches that are hidden, as many in every clip; only the others become tokens.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            interpolate_pos_encoding (`bool` or `"space"`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured. With `"space"` only rows
+                and columns are resized, and the frames get the positions of the first frames.
+            frame_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
+                1 or true for token frames, 0 or false for padding behind them, which no token sees. Positions are
+                those of `interpolate_pos_encoding="space"`, so that a clip gives the same alone and padded.
+            state ([`VideoMambaState`], *optional*):
+                What is known of earlier frames of the same videos. The output has the state to go on with. Positions
+                over time count within the call, as with `interpolate_pos_encoding="space"`.
 
         Returns:
-            [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches, hidden_size)`: the class
-            token, then the patches in the order time, row, column, whatever the order of the scans. `hidden_states`
-            are the residual stream before the final norm. With `config.use_pool_norm` there is a `pooler_output`,
-            `(batch_size, t, hidden_size)`, or `(batch_size, 1, hidden_size)` under a mask.
+            [`VideoMambaOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches, hidden_size)`: the class
+            token, then the patches in the order time, row, column, whatever the order of the scans. A causal model
+            with a state leaves out the class token, which it reads once a stream, before the first frame.
+            `hidden_states` are the residual stream before the final norm. With `config.use_pool_norm` there is a
+            `pooler_output`, `(batch_size, t, hidden_size)`, or `(batch_size, 1, hidden_size)` under a mask.
 
         Raises:
             ValueError: for another rank or number of channels, a dtype that is not floating point, an input smaller
-                than a patch, masks of another shape or with unequal counts, or another size if
-                `interpolate_pos_encoding` is false.
+                than a patch, masks of another shape or with unequal counts, another size if
+                `interpolate_pos_encoding` is false, or a state that does not fit or that this model cannot continue.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
             check_mask(bool_masked_pos, pixel_values.shape[0], math.prod(grid))
+        if frame_mask is not None:
+            check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
+        if state is not None:
+            check_state(state, self.config, pixel_values, bool_masked_pos is not None or frame_mask is not None)
+            if state.has_new and not self.config.bidirectional:
+                state = self.read_class_token(state)
+        if state is not None or frame_mask is not None:
+            interpolate_pos_encoding = interpolate_pos_encoding and "space"
+        kwargs["return_dict"] = True
+        return self.encode(pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, frame_mask, state, **kwargs)
+
+    @capture_outputs(tie_last_hidden_states=False)
+    def encode(
+        self,
+        pixel_values: torch.Tensor,
+        grid: TokenGrid,
+        bool_masked_pos: torch.Tensor | None,
+        interpolate_pos_encoding: Interpolation,
+        frame_mask: torch.Tensor | None,
+        state: VideoMambaState | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> VideoMambaOutput:
+        """The outputs of `forward`. In a causal model a state is one that has read the class token."""
         hidden_states = self.embeddings(
             pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
             bool_masked_pos,
             interpolate_pos_encoding,
+            with_class_token=state is None or self.config.bidirectional,
         )
-        if self.config.residual_in_fp32:
-            hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        temporal_first = None
+        real_tokens = temporal_first = None
+        if frame_mask is not None and may_pad(frame_mask):
+            real_tokens = mask_of_tokens(frame_mask, grid, num_prefix_tokens=1)
         if self.config.scan_order != "spatial_first":
-            temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, temporal_first)
+            temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device, real_tokens)
+        hidden_states, state = self.run_layers(hidden_states, ScanContext(temporal_first, real_tokens), state)
         tokens = self.norm_f(hidden_states)
         if self.pool_norm is None:
-            return BaseModelOutput(last_hidden_state=tokens)
+            return VideoMambaOutput(last_hidden_state=tokens, state=state)
         frames = tokens[:, 1:].unflatten(1, (grid[0] if bool_masked_pos is None else 1, -1))
         pooled = self.pool_norm(tokens[:, :1] + frames.mean(dim=2))
-        return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=pooled)
+        return VideoMambaOutput(last_hidden_state=tokens, pooler_output=pooled, state=state)
+
+    def run_layers(
+        self, hidden_states: torch.Tensor, context: ScanContext, state: VideoMambaState | None
+    ) -> tuple[torch.Tensor, VideoMambaState | None]:
+        """The residual stream after all layers, and the state after the last token if there is a state."""
+        if self.config.residual_in_fp32:
+            hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+        if state is None:
+            for layer in self.layers:
+                hidden_states = layer(hidden_states, context)
+            return hidden_states, None
+        last_states = []
+        for layer, *states in zip(self.layers, state.scan_states, state.conv_states, strict=True):
+            hidden_states, last_state = layer(hidden_states, context._replace(state=tuple(states)))
+            last_states.append(last_state)
+        return hidden_states, state.next(*zip(*last_states, strict=True))
+
+    def read_class_token(self, state: VideoMambaState) -> VideoMambaState:
+        """The state in which new streams have read the class token, which is the same for all of them."""
+        class_token = self.embeddings.dropout(self.embeddings.class_token(1))
+        class_token = class_token.to(self.embeddings.patch_embeddings.projection.weight.dtype)
+        empty = VideoMambaState(self.config, device=class_token.device)
+        _, after_class_token = self.run_layers(class_token, NO_CONTEXT, empty)
+        return state.where_new(after_class_token)
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):
@@ -654,21 +848,25 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
         self.loss_function = classification_loss
         self.post_init()
 
-    def pool(self, tokens: torch.Tensor) -> torch.Tensor:
+    def pool(self, tokens: torch.Tensor, has_class_token: bool = True) -> torch.Tensor:
         """Pooled features `(batch_size, hidden_size)` of tokens `(batch_size, sequence_length, hidden_size)`."""
-        return tokens[:, 1:].mean(dim=1) if self.config.use_mean_pooling else tokens[:, 0]
+        if self.config.use_mean_pooling:
+            return tokens[:, int(has_class_token) :].mean(dim=1)
+        if not has_class_token:
+            raise ValueError("The class token of a causal model sees no frames: with a state, use_mean_pooling=True.")
+        return tokens[:, 0]
 
-    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTClassifier.classify with VideoViT->VideoMamba
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
-    ) -> ImageClassifierOutput:
+    ) -> VideoMambaClassifierOutput:
         clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
-        outputs: BaseModelOutput = self.videomamba(clips, return_dict=True, **kwargs)
-        features = self.dropout(self.pool(outputs.last_hidden_state))
+        outputs: VideoMambaOutput = self.videomamba(clips, return_dict=True, **kwargs)
+        has_class_token = self.config.bidirectional or outputs.state is None
+        features = self.dropout(self.pool(outputs.last_hidden_state, has_class_token))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
-        return ImageClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        return VideoMambaClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state
         )
 
 
@@ -761,7 +959,7 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
             hidden_size, t, h, w)`, after the final norm.
         """
         t, h, _ = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
-        outputs: BaseModelOutput = self.videomamba(pixel_values, return_dict=True, **kwargs)
+        outputs: VideoMambaOutput = self.videomamba(pixel_values, return_dict=True, **kwargs)
         feature_maps = []
         for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
             if stage in self.out_features:
@@ -772,8 +970,10 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
 
 __all__ = [
     "VideoMambaBackbone",
+    "VideoMambaClassifierOutput",
     "VideoMambaForImageClassification",
     "VideoMambaForVideoClassification",
     "VideoMambaModel",
+    "VideoMambaOutput",
     "VideoMambaPreTrainedModel",
 ]

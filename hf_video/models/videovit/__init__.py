@@ -9,10 +9,12 @@ from .modeling_videovit import (
     VideoViTModel,
     VideoViTPreTrainedModel,
 )
+from .modeling_videovit_frames import VideoViTForFrameClassification
 
 __all__ = [
     "VideoViTBackbone",
     "VideoViTConfig",
+    "VideoViTForFrameClassification",
     "VideoViTForImageClassification",
     "VideoViTForPreTraining",
     "VideoViTForVideoClassification",

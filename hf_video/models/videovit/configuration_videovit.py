@@ -14,7 +14,8 @@ from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
     + ["intermediate_size"],
-    "at least 0": ["num_hidden_layers", "classifier_init_scale", "layer_scale_init_value", "run_length_threshold"],
+    "at least 0": ["num_hidden_layers", "classifier_init_scale", "layer_scale_init_value", "run_length_threshold"]
+    + ["smoothing_loss_weight"],
     "above 0": ["initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"],
     "in [0, 1)": ["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"],
     "between 0 and 1": ["mask_ratio"],
@@ -112,8 +113,16 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             first token of the normalised sequence.
         use_final_norm (`bool`, *optional*):
             Whether tokens are normalised after the last block. By default it is the opposite of `use_mean_pooling`,
-            and [`VideoViTForPreTraining`] and [`VideoViTBackbone`] set it to `True` in their configuration. In a
-            classifier that is made from a pre-training checkpoint, `use_mean_pooling` decides, as in VideoMAE.
+            and [`VideoViTForPreTraining`], [`VideoViTForFrameClassification`] and [`VideoViTBackbone`] set it to
+            `True` in their configuration. In a classifier of clips that is made from a pre-training checkpoint,
+            `use_mean_pooling` decides, as in VideoMAE.
+        frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
+            Which feature [`VideoViTForFrameClassification`] classifies: the mean of a frame's patches, or the last.
+        frame_delay (`int`, defaults to 0):
+            Token frames by which the logits of a frame classifier are late: those of a frame are for the one
+            `frame_delay` before it.
+        smoothing_loss_weight (`float`, defaults to 0.0):
+            Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         run_length_threshold (`float`, *optional*):
             Drops tokens that repeat over time (run-length tokens, https://arxiv.org/abs/2411.05222): the largest mean
             absolute difference of normalised pixel values between a patch and the one before it in time that counts
@@ -180,6 +189,9 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     use_class_token: bool = False
     use_mean_pooling: bool = True
     use_final_norm: bool | None = None
+    frame_pooling: Literal["mean", "last"] = "mean"
+    smoothing_loss_weight: float | int = 0.0
+    frame_delay: int = 0
     run_length_threshold: float | int | None = None
     use_run_length_embedding: bool = False
     decoder_hidden_size: int = 384

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BackboneOutput, BaseModelOutput, ImageClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -23,6 +24,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .classification_videovit import average_views, classification_loss
 from .configuration_videovit import VideoViTConfig
+from .frames_videovit import check_frame_mask, mask_of_tokens
 from .masking_videovit import DrawsMasks, check_mask, select_tokens, tube_mask
 from .run_lengths_videovit import (
     TokenRuns,
@@ -34,6 +36,7 @@ from .run_lengths_videovit import (
 
 TokenGrid = tuple[int, int, int]
 RotaryEmbedding = tuple[torch.Tensor, torch.Tensor]
+Interpolation = bool | Literal["space"]
 
 
 @dataclass
@@ -141,7 +144,7 @@ class VideoViTEmbeddings(nn.Module):
         self,
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = True,
+        interpolate_pos_encoding: Interpolation = True,
         runs: TokenRuns | None = None,
     ) -> torch.Tensor:
         tokens = self.patch_embeddings(pixel_values, runs)
@@ -214,7 +217,7 @@ class VideoViTPositionEmbeddings(nn.Module):
         table = sinusoidal_positions(t * h * w, self.hidden_size)
         return self.resize(table, (t, h, w), self.grid)
 
-    def forward(self, grid: TokenGrid, interpolate_pos_encoding: bool = True) -> torch.Tensor:
+    def forward(self, grid: TokenGrid, interpolate_pos_encoding: Interpolation = True) -> torch.Tensor:
         """Positions `(1, num_prefix_tokens + t * h * w, hidden_size)` for a token grid; see `resize`."""
         # A sinusoidal table is resized in float32 whatever the model's dtype, as the originals do.
         table: torch.Tensor = self.weight
@@ -227,7 +230,15 @@ class VideoViTPositionEmbeddings(nn.Module):
                 f"The input has a token grid (t, h, w) of {grid}, the positions one of {self.grid}: pass "
                 f"`interpolate_pos_encoding=True`, resize the input, or call `set_input_size`."
             )
-        return self.resize(table, self.grid, grid)
+        if interpolate_pos_encoding != "space":
+            return self.resize(table, self.grid, grid)
+        if grid[0] > self.grid[0]:
+            raise ValueError(
+                f"The input has {grid[0]} token frames, but there are positions for {self.grid[0]}, which are not "
+                "interpolated over time: pass fewer frames, or call `set_input_size(num_frames=...)`."
+            )
+        table = self.resize(table, self.grid, (self.grid[0], *grid[1:]))
+        return table[:, : self.num_prefix_tokens + math.prod(grid)]
 
     def resize(self, table: torch.Tensor, old_grid: TokenGrid, new_grid: TokenGrid) -> torch.Tensor:
         """Turn a table for one token grid into one for another, as `position_embedding_resize` says."""
@@ -311,8 +322,8 @@ def eager_attention_forward(
 class VideoViTAttention(nn.Module):
     """
     Multi-head self-attention. One projection gives all queries, then all keys, then all values. `qv_bias` holds the
-    biases of queries and values. There is no attention mask: all clips of a batch have the same number of tokens, or
-    `runs` says which tokens of a packed sequence are whose.
+    biases of queries and values. The attention mask is for padding; `runs` says which tokens of a packed sequence are
+    whose.
 
     In cosine attention (VideoMAE V2) scores are cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -340,6 +351,7 @@ class VideoViTAttention(nn.Module):
         hidden_states: torch.Tensor,
         rotary: RotaryEmbedding | None = None,
         runs: TokenRuns | None = None,
+        attention_mask: Any = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         qkv = self.qkv(hidden_states)
@@ -360,9 +372,8 @@ class VideoViTAttention(nn.Module):
             self.config._attn_implementation, eager_attention_forward
         )
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
-        context, weights = attend(
-            attention_interface, self, query, key, value, runs, dropout=dropout, scaling=self.scaling, **kwargs
-        )
+        kwargs |= {"dropout": dropout, "scaling": self.scaling}
+        context, weights = attend(attention_interface, self, query, key, value, attention_mask, runs, **kwargs)
         return self.o_proj(context.flatten(2)), weights
 
 
@@ -576,7 +587,8 @@ class VideoViTModel(VideoViTPreTrainedModel):
         self,
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = True,
+        interpolate_pos_encoding: Interpolation = True,
+        frame_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         r"""
@@ -585,8 +597,12 @@ class VideoViTModel(VideoViTPreTrainedModel):
                 Normalised frames. Frames and pixels that fill no patch are dropped.
             bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
                 True for patches that are hidden, as many in every clip; only the others become tokens.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            interpolate_pos_encoding (`bool` or `"space"`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured. With `"space"` only rows
+                and columns are resized, and the frames get the positions of the first frames.
+            frame_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
+                1 or true for token frames, 0 or false for padding behind them, which no token sees. Positions are
+                those of `interpolate_pos_encoding="space"`, so that a clip gives the same alone and padded.
 
         Returns:
             [`BaseModelOutput`]. `last_hidden_state` is `(batch_size, sequence_length, hidden_size)`: the class token
@@ -605,9 +621,13 @@ class VideoViTModel(VideoViTPreTrainedModel):
             check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
             if bool_masked_pos.all():
                 raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
-        runs = choose_runs(self.config, pixel_values, bool_masked_pos, kwargs.get("output_attentions"))
+        if frame_mask is not None:
+            check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
+            interpolate_pos_encoding = interpolate_pos_encoding and "space"
+        masks = {"bool_masked_pos": bool_masked_pos, "frame_mask": frame_mask}
+        runs = choose_runs(self.config, pixel_values, masks, kwargs.get("output_attentions"))
         kwargs["return_dict"] = True
-        outputs = self.encode(pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, runs, **kwargs)
+        outputs = self.encode(pixel_values, grid, interpolate_pos_encoding, runs, **masks, **kwargs)
         return outputs if runs is None else runs.fill_outputs(outputs)
 
     @capture_outputs(tie_last_hidden_states=False)
@@ -615,9 +635,10 @@ class VideoViTModel(VideoViTPreTrainedModel):
         self,
         pixel_values: torch.Tensor,
         grid: TokenGrid,
-        bool_masked_pos: torch.Tensor | None,
-        interpolate_pos_encoding: bool,
+        interpolate_pos_encoding: Interpolation,
         runs: TokenRuns | None,
+        bool_masked_pos: torch.Tensor | None,
+        frame_mask: torch.Tensor | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """The outputs of `forward`, but those of a packed sequence if there are `runs`."""
@@ -638,6 +659,9 @@ class VideoViTModel(VideoViTPreTrainedModel):
             prefix = angles.new_zeros(1, int(self.config.use_class_token), angles.shape[-1])
             angles = put_in_front(prefix, angles, runs)[:, None]
             rotary = angles.cos(), angles.sin()
+        if frame_mask is not None:
+            real_tokens = mask_of_tokens(frame_mask, grid, int(self.config.use_class_token))
+            kwargs["attention_mask"] = create_bidirectional_mask(self.config, hidden_states, real_tokens)
         for layer in self.layers:
             hidden_states = layer(hidden_states, rotary, runs, **kwargs)
         if self.layernorm is not None:

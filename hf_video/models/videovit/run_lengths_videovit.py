@@ -90,11 +90,12 @@ def repeated_tokens(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int
 def choose_runs(
     config: VideoViTConfig,
     pixel_values: torch.Tensor,
-    bool_masked_pos: torch.Tensor | None,
+    masks: dict[str, torch.Tensor | None],
     output_attentions: bool | None,
 ) -> TokenRuns | None:
     """
-    The runs in a batch, or `None` if the configuration has no threshold or no token repeats another.
+    The runs in a batch, or `None` if the configuration has no threshold or no token repeats another. There may be no
+    `masks` then; they are given by their names.
 
     Raises:
         ValueError: for what a model cannot do while the values of its input decide which tokens it keeps.
@@ -102,8 +103,9 @@ def choose_runs(
     if config.run_length_threshold is None:
         return None
     way_out = "set `config.run_length_threshold=None` to keep all tokens."
-    if bool_masked_pos is not None:
-        raise ValueError(f"Run-length tokens cannot be masked by `bool_masked_pos`: {way_out}")
+    for name, mask in masks.items():
+        if mask is not None:
+            raise ValueError(f"Run-length tokens cannot be masked by `{name}`: {way_out}")
     if config.output_attentions if output_attentions is None else output_attentions:
         raise ValueError(f"Run-length tokens have attention weights of another size in every clip: {way_out}")
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
@@ -193,6 +195,7 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    attention_mask: Any,
     runs: TokenRuns | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -204,6 +207,7 @@ def attend(
         module: attention module, for the function.
         query, key, value: `(batch_size, num_attention_heads, sequence_length, head_dim)`, a row for each clip; with
             `runs` packed, `(1, num_attention_heads, num_kept, head_dim)`.
+        attention_mask: mask of a padded batch, as the function takes it; `None` for no padding, and with runs.
         kwargs: further arguments of the function.
 
     Returns:
@@ -211,7 +215,7 @@ def attend(
         weights if the function returns them and there are no runs.
     """
     if runs is None:
-        return attention_interface(module, query, key, value, None, **kwargs)
+        return attention_interface(module, query, key, value, attention_mask, **kwargs)
     # Left out of a compiled model, whose code would fit one number and length of clips. Outside of one, the attention
     # function may compile itself, as FlexAttention does.
     within_clips = attend_uncompiled if torch.compiler.is_compiling() else attend_within_clips

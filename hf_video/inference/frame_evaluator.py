@@ -1,0 +1,76 @@
+"""Measures a classifier of frames on the segments of whole videos."""
+
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from hf_video.data import is_multi_label, load_video_dataset
+from hf_video.data.frame_labels import annotated_videos, have_several_labels
+from hf_video.data.stored_videos import open_video
+from hf_video.loading.class_names import class_names_of
+from hf_video.loading.models import load_trained_model
+from hf_video.reading import VideoReadError
+
+from .frame_evaluation import evaluate_frames
+from .frame_scoring import is_frame_classifier, score_frames
+from .inference_settings import EvaluateSettings
+from .prediction import problem_type_of
+
+
+def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
+    """Measures the classes of frames of whole videos, as `hf-video evaluate --task frame-classification`.
+
+    Args:
+        settings: labelled segments, see `load_video_dataset`, a classifier of frames, and what differs from the
+            defaults.
+
+    Returns:
+        What [`evaluate_frames`] gives, and what was measured.
+
+    Raises:
+        ValueError, OSError: a setting or a video cannot be used, or the model does not know a class of the data.
+    """
+    model, processor = load_trained_model(
+        settings.model or "", part="any classifier", device=settings.device, dtype=settings.dtype
+    )
+    if not is_frame_classifier(model):
+        raise ValueError(
+            f"{settings.model} classifies clips: `hf-video train --task frame-classification` makes a classifier of "
+            "frames of a VideoMamba or VideoViT."
+        )
+    names = class_names_of(model.config)
+    if settings.background is not None and settings.background not in names:
+        raise ValueError(f"--background {settings.background} is no class of {settings.model}: {', '.join(names)}.")
+    splits = load_video_dataset(settings.data, labels=names, video_root=settings.video_root)
+    split = settings.split or next(name for name in ("test", "validation", "train") if name in splits)
+    if split not in splits:
+        raise ValueError(f"--split {split}: {settings.data} only has {', '.join(splits)}.")
+    videos = annotated_videos(splits[split])
+    several = problem_type_of(model.config) == "multi_label_classification"
+    if not several and (is_multi_label(splits[split]) or have_several_labels(videos)):
+        raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
+    outside = None if settings.background is None else names.index(settings.background)
+    predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
+    for video in tqdm(videos, desc="Videos"):
+        try:
+            source = open_video(video.row)
+            windows = [
+                (window.start, window.end, window.scores)
+                for window in score_frames(model, processor, source, batch_size=settings.batch_size)
+            ]
+        except VideoReadError:
+            if settings.on_error == "error":
+                raise
+            broken.append(video.row["video"])
+            continue
+        middles = np.array([(start + end) / 2 for start, end, _ in windows])
+        scores = np.array([each for _, _, each in windows]).reshape(-1, len(names))
+        predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
+        references.append(video.labels_at(middles, len(names), outside, several))
+    if not references:
+        raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
+    background = [] if settings.background is None else [settings.background]
+    result = {"model": settings.model, "data": settings.data, "split": split}
+    result |= evaluate_frames(predictions, references, names, background)
+    return result | ({"broken_videos": broken} if broken else {})

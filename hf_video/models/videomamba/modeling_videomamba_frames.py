@@ -1,0 +1,92 @@
+"""VideoMamba with a classifier of every frame."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers.modeling_outputs import TokenClassifierOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple
+
+from .configuration_videomamba import VideoMambaConfig
+from .frames_videomamba import frame_loss, pool_frames
+from .modeling_videomamba import VideoMambaModel, VideoMambaOutput, VideoMambaPreTrainedModel
+from .state_videomamba import VideoMambaState
+
+
+@dataclass
+class VideoMambaFrameClassifierOutput(TokenClassifierOutput):
+    """
+    Output of [`VideoMambaForFrameClassification`].
+
+    Args:
+        state ([`VideoMambaState`], *optional*):
+            If the call had a state, the one to go on with.
+    """
+
+    state: VideoMambaState | None = None
+
+
+class VideoMambaForFrameClassification(VideoMambaPreTrainedModel):
+    """
+    VideoMamba with a linear classifier on the feature of each token frame: `config.frame_pooling` of its patches after
+    the final norm.
+    """
+
+    _supports_views = False
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.videomamba = VideoMambaModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
+        self.loss_function = frame_loss
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        state: VideoMambaState | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> VideoMambaFrameClassifierOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames. `t = num_frames // config.tubelet_size` token frames have logits.
+            labels (`torch.Tensor`, *optional*):
+                Classes `(batch_size, t)`, int64, or, for several at once, targets in [0, 1] `(batch_size, t,
+                num_labels)`, float; -100 where they are unknown. `config.problem_type` says which; if it is not set,
+                the first labels decide by their dtype.
+            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
+                1 or true for token frames, 0 or false for padding behind them, which no token sees.
+            state ([`VideoMambaState`], *optional*):
+                What is known of earlier frames of the same videos. Without one, a video begins and ends here.
+            kwargs: other arguments of [`VideoMambaModel`]. Positions are not interpolated over time:
+                `interpolate_pos_encoding="space"` is the default.
+
+        Returns:
+            [`VideoMambaFrameClassifierOutput`] with `logits` of shape `(batch_size, t, num_labels)` and, if there was
+            a state, the next one.
+
+        Raises:
+            ValueError: for more token frames than positions, for labels or masks of another shape, and for a state
+                that does not fit or that this model cannot continue.
+        """
+        grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
+        kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
+        outputs: VideoMambaOutput = self.videomamba(pixel_values, frame_mask=attention_mask, state=state, **kwargs)
+        logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels, logits, self.config, attention_mask=attention_mask, **kwargs)
+        return VideoMambaFrameClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state
+        )
+
+
+__all__ = ["VideoMambaForFrameClassification", "VideoMambaFrameClassifierOutput"]

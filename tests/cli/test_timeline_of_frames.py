@@ -1,0 +1,185 @@
+"""`hf-video timeline` with a classifier of frames: files, folders, live streams, and what has no meaning for it."""
+
+import io
+import json
+import signal
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hf_video import VideoClipProcessor, VideoMambaConfig
+from hf_video.cli.main import main
+from hf_video.inference import find_segments
+from hf_video.loading.models import load_trained_model
+from hf_video.models.videomamba import VideoMambaForFrameClassification, VideoMambaFrameClassifierOutput
+
+from ..video_files import encode_video
+
+NAMES = ["dark", "bright"]
+SIZE = {"height": 16, "width": 16}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("frame_model")
+    torch.manual_seed(0)
+    labels = {"id2label": dict(enumerate(NAMES)), "label2id": {name: index for index, name in enumerate(NAMES)}}
+    config = VideoMambaConfig(
+        image_size=16,
+        patch_size=8,
+        num_frames=8,
+        hidden_size=16,
+        num_hidden_layers=1,
+        bidirectional=False,
+        use_temporal_position_embeddings=False,
+        **labels,
+    )
+    VideoMambaForFrameClassification(config).save_pretrained(folder)
+    VideoClipProcessor(num_frames=8, size=SIZE, crop_size=SIZE, frame_interval=1 / 16).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def sees_light(monkeypatch):
+    """The model tells bright frames from dark ones. Gives the time that it takes for a call, which may be changed."""
+    seconds = [0.0]
+
+    def forward(self, pixel_values, state=None, **kwargs):
+        time.sleep(seconds[0])
+        light = pixel_values.mean(dim=(2, 3, 4))
+        return VideoMambaFrameClassifierOutput(logits=10 * torch.stack([-light, light], dim=-1), state=state)
+
+    monkeypatch.setattr(VideoMambaForFrameClassification, "forward", forward)
+    return seconds
+
+
+def flashing_frames(num_frames=96, on=(32, 64)):
+    frames = np.full((num_frames, 16, 16, 3), 20, np.uint8)
+    frames[slice(*on)] = 235
+    return frames
+
+
+def run(model_folder, video, *words):
+    return main(["timeline", str(video), "--model", model_folder, "--device", "cpu", *map(str, words)])
+
+
+def json_lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@contextmanager
+def camera(frames, fps):
+    """Sends the frames to whoever connects, each at its time; gives the address."""
+    pieces, output = [], io.BytesIO()
+    with av.open(output, "w", format="mpegts") as container:
+        stream = container.add_stream("mpeg2video", rate=fps, width=64, height=64, pix_fmt="yuv420p")
+        stream.codec_context.max_b_frames = 0
+        for image in frames:
+            picture = np.kron(image, np.ones((4, 4, 1), np.uint8))
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            pieces.append(output.getvalue())
+            output.seek(0)
+            output.truncate()
+        container.mux(stream.encode())
+    pieces.append(output.getvalue())
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                begin = time.monotonic()
+                for number, piece in enumerate(pieces):
+                    time.sleep(max(begin + number / fps - time.monotonic(), 0))
+                    try:
+                        connection.sendall(piece)
+                    except OSError:  # the reader has gone
+                        return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_file_gives_segments_with_borders_of_a_frame(model_folder, sees_light, tmp_path, capsys):
+    video = encode_video(tmp_path / "flash.mp4", flashing_frames(), fps=32)
+    assert run(model_folder, video, "--json", "--output", tmp_path / "out") == 0
+    lines = json_lines(capsys)
+    assert [line["label"] for line in lines] == ["dark", "bright", "dark"]
+    # Frames are taken 16 times a second.
+    np.testing.assert_allclose([line["segment"] for line in lines], [[0, 1], [1, 2], [2, 3]], atol=1e-3)
+    kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+    assert kept["results"] == {"flash": lines} and kept["external_data"]["fps"] == 16
+    assert "live" not in kept["external_data"] and len(list((tmp_path / "out").iterdir())) == 5
+    model, processor = load_trained_model(model_folder, device="cpu", part="any classifier")
+    found = [(segment.label, segment.start) for segment in find_segments(model, processor, str(video), batch_size=5)]
+    assert found == [(line["label"], pytest.approx(line["segment"][0], abs=1e-3)) for line in lines]
+
+
+def test_a_folder_of_pictures(model_folder, sees_light, tmp_path, capsys):
+    for number, image in enumerate(flashing_frames(48, (16, 32))):
+        Image.fromarray(image).save(tmp_path / f"{number:03}.png")
+    assert run(model_folder, tmp_path, "--source-fps", 16, "--background", "dark", "--json") == 0
+    (line,) = json_lines(capsys)
+    assert (line["label"], line["segment"]) == ("bright", [1.0, 2.0])
+
+
+def test_each_change_of_a_live_stream_is_told_with_its_delay(model_folder, sees_light, tmp_path, capsys):
+    frames = flashing_frames(64, (20, 40))
+    with camera(frames, 32) as address:
+        assert run(model_folder, address, "--background", "dark", "--json", "--output", tmp_path / "out") == 0
+    printed = capsys.readouterr()
+    begins, ends = map(json.loads, printed.out.splitlines())
+    assert begins.pop("delay") < 1 and ends.pop("delay") < 1
+    assert begins == {"time": pytest.approx(20 / 32, abs=0.07), "change": "begins", "label": "bright"}
+    assert ends["change"] == "ends" and ends["time"] == ends["segment"][1] == pytest.approx(40 / 32, abs=0.07)
+    assert ends["segment"][0] == begins["time"]
+    assert "0 of 32 frames were dropped" in printed.err and "2 changes were known after 0." in printed.err
+    live = json.loads((tmp_path / "out" / "segments.json").read_text())["external_data"]["live"]
+    assert live["num_changes"] == 2 and 0 < live["median_delay"] <= live["longest_delay"] < 1
+
+
+def test_a_camera_that_is_faster_than_the_model(model_folder, sees_light, capsys):
+    sees_light[0] = 0.2
+    with camera(flashing_frames(96, (32, 96)), 32) as address:
+        assert run(model_folder, address, "--background", "dark") == 0
+    printed = capsys.readouterr()
+    dropped = int(printed.err.rpartition(" of 48 frames were dropped")[0].split()[-1])
+    assert 15 < dropped < 40
+    # Times stay right to the distance of the frames that are left.
+    begins, ends = printed.out.splitlines()
+    assert begins.endswith("bright begins") and 0.8 <= float(begins.split()[0].rpartition(":")[2]) <= 1.4
+    assert "bright ends" in ends and 2.9 <= float(ends.split()[0].rpartition(":")[2]) <= 3.1
+
+
+@pytest.mark.parametrize("with_folder", [False, True])
+def test_ctrl_c_leaves_whole_files(model_folder, sees_light, tmp_path, capsys, with_folder):
+    words = ["--json", *(["--output", tmp_path / "out"] if with_folder else [])]
+    interrupt = threading.Timer(1.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    interrupt.start()
+    with camera(flashing_frames(640, (10, 640)), 32) as address:
+        assert run(model_folder, address, *words) == 130
+    interrupt.join()
+    lines = json_lines(capsys)
+    assert [line["change"] for line in lines[:3]] == ["begins", "ends", "begins"]
+    assert lines[-1]["change"] == "ends" and lines[-1]["delay"] is None
+    if with_folder:
+        kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+        assert not kept["external_data"]["is_complete"] and len(list((tmp_path / "out").iterdir())) == 5
+        (segments,) = kept["results"].values()
+        assert [segment["label"] for segment in segments] == ["dark", "bright"]
+
+
+def test_what_has_no_meaning_for_frames_is_refused(model_folder, tmp_path, fails):
+    video = encode_video(tmp_path / "flash.mp4", flashing_frames(16), fps=32)
+    words = ("timeline", video, "--model", model_folder)
+    assert "--window 8 is for classifiers of clips" in fails(*words, "--window", 8)
+    assert "--stride 4 is for classifiers of clips" in fails(*words, "--stride", 4)
+    assert "--last-window drop is for classifiers of clips" in fails(*words, "--last-window", "drop")
+    assert "is a classifier of frames" in fails("predict", video, "--model", model_folder)

@@ -1,0 +1,90 @@
+"""Labels of frames from segments of videos, clips of them, and batches."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_video.data import FrameCollator, FrameDataset, load_video_dataset
+from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, hold_out_ends
+from hf_video.processing import VideoClipProcessor
+
+from .frame_videos import write_flashes
+
+PROCESSOR = VideoClipProcessor(num_frames=8, size={"height": 16, "width": 16}, do_center_crop=False)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return load_video_dataset(write_flashes(tmp_path, num_videos=2))["train"]
+
+
+def test_a_token_frame_has_the_label_of_its_middle(rows):
+    video = annotated_videos(rows)[0]
+    assert video.end == pytest.approx(4.0)
+    # bright from 1 to 2 s, dark from 2 to 3.5 s.
+    moments = np.array([0.5, 1.0, 1.99, 2.0, 3.49, 3.5])
+    assert video.labels_at(moments, 2).tolist() == [-100, 0, 0, 1, 1, -100]
+    assert video.labels_at(moments, 3, background=2).tolist() == [2, 0, 0, 1, 1, 2]
+    several = video.labels_at(moments, 2, several=True)
+    assert several[0].tolist() == [-100, -100] and several[1].tolist() == [1, 0]
+
+
+def test_overlapping_segments_of_other_classes_are_several_labels(rows, tmp_path):
+    assert not have_several_labels(annotated_videos(rows))
+    (tmp_path / "own.csv").write_text("path,label,start,end\n0.mp4,bright,0,2\n0.mp4,dark,1,3\n")
+    (video,) = annotated_videos(load_video_dataset(tmp_path / "own.csv")["train"])
+    assert have_several_labels([video])
+    assert video.labels_at(np.array([0.5, 1.5, 2.5]), 2, several=True).tolist() == [[1, 0], [1, 1], [0, 1]]
+
+
+def test_clips_overlap_and_cover_each_frame(rows):
+    names = frame_classes(rows, "rest")
+    assert names == ["bright", "dark", "rest"]
+    options = {"fps": 8, "tubelet_size": 2, "training": False, "background": "rest"}
+    videos = annotated_videos(rows)
+    plain = FrameDataset(videos, PROCESSOR, names, **options)
+    # 32 samples are 16 token frames, and a clip has 4 of them.
+    assert plain.dataset["start"][:4] == [0, 1, 2, 3] and len(plain) == 8
+    assert sum(plain.dataset["frame_labels"][:4], []) == [2] * 4 + [0] * 4 + [1] * 6 + [2] * 2
+    half = FrameDataset(videos, PROCESSOR, names, overlap=0.5, **options)
+    assert half.dataset["start"][:7] == [0, 0.5, 1, 1.5, 2, 2.5, 3] and len(half) == 14
+    late = FrameDataset(videos, PROCESSOR, names, frame_delay=1, **options)
+    assert late.dataset["frame_labels"][1] == [-100, 0, 0, 0]
+
+
+def test_items_show_what_their_labels_say(rows):
+    options = {"fps": 8, "tubelet_size": 2, "training": False}
+    dataset = FrameDataset(annotated_videos(rows), PROCESSOR, ["bright", "dark"], **options)
+    item = dataset[0]
+    assert item["pixel_values"].shape == (8, 3, 16, 16) and item["labels"].tolist() == [0] * 4
+    assert item["pixel_values"].mean() > dataset[1]["pixel_values"].mean() + 1
+    for clip in dataset:
+        assert clip["pixel_values"].shape[0] == 2 * len(clip["labels"])
+
+
+def test_batches_are_padded_at_the_end(rows):
+    first, second = hold_out_ends(annotated_videos(rows), 0.25)
+    assert (first[0].end, second[0].begin, second[0].end) == pytest.approx((3, 3, 4))
+    options = {"fps": 8, "tubelet_size": 2, "training": True, "overlap": 0.5}
+    items = [FrameDataset(first, PROCESSOR, ["bright", "dark"], **options)[0]]
+    shorter = {name: items[0][name][:count] for name, count in {"pixel_values": 4, "labels": 2}.items()}
+    batch = FrameCollator()([*items, None, shorter])
+    assert batch["pixel_values"].shape == (2, 8, 3, 16, 16) and not batch["pixel_values"][1, 4:].any()
+    assert batch["attention_mask"].tolist() == [[1] * 4, [1, 1, 0, 0]]
+    assert batch["labels"][1, 2:].tolist() == [-100, -100] and batch["labels"].dtype == torch.int64
+
+
+def test_draws_depend_on_seed_epoch_and_index(rows):
+    options = {"fps": 8, "tubelet_size": 2, "training": True}
+    processor = VideoClipProcessor(num_frames=8, size={"shortest_edge": 20}, crop_size={"height": 16, "width": 16})
+    videos = annotated_videos(rows)
+    first, second = (FrameDataset(videos, processor, ["bright", "dark"], **options) for _ in range(2))
+    torch.testing.assert_close(first[3]["pixel_values"], second[3]["pixel_values"], rtol=0, atol=0)
+
+
+def test_nothing_to_learn(rows):
+    videos = [
+        video._replace(labels=[[]], starts=np.array([9.0]), ends=np.array([9.5])) for video in annotated_videos(rows)
+    ]
+    with pytest.raises(ValueError, match="No frame of the videos has a known label"):
+        FrameDataset(videos, PROCESSOR, ["bright"], fps=8, tubelet_size=2, training=False)

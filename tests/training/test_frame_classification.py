@@ -1,0 +1,144 @@
+"""`hf-video train --task frame-classification`: from random weights, from a clip classifier, and what is measured."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForTokenClassification, AutoVideoProcessor
+
+from hf_video import VideoMambaConfig, VideoMambaForFrameClassification, VideoMambaForVideoClassification
+from hf_video.cli.main import main
+from hf_video.data import FrameDataset, load_video_dataset
+from hf_video.data.frame_labels import annotated_videos
+from hf_video.processing import VideoClipProcessor
+from hf_video.training import Distillation
+from hf_video.training.frame_classification import measure_clips
+
+from ..data.frame_videos import write_flashes
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "patch_size": 16, "tubelet_size": 1}
+SCRATCH = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+OPTIONS = ("--task", "frame-classification", "--device", "cpu", "--report-to", "none", "--disable-tqdm")
+
+
+@pytest.fixture(scope="module")
+def times(tmp_path_factory):
+    return write_flashes(tmp_path_factory.mktemp("times"), num_videos=3)
+
+
+def run(times, folder, *words):
+    words = (*OPTIONS, "--output-dir", folder, "--per-device-train-batch-size", "4", *words)
+    return main(["train", str(times), *map(str, words)])
+
+
+def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_path, capsys):
+    words = ("--causal", "--num-frames", "16", "--image-size", "16", "--fps", "8", "--background", "rest", *SCRATCH)
+    folder = tmp_path / "model"
+    assert run(times, folder, "--epochs", "10", "--learning-rate", "0.01", *words) == 0
+    out = capsys.readouterr().out
+    assert "1 of 3 videos" in out and "right of 32 frames of validation" in out and f"--model {folder}" in out
+    metrics = json.loads((folder / "report" / "frames.json").read_text())
+    assert metrics["num_frames"] == 32 and metrics["frame_accuracy"] > 0.9 and metrics["f1"][2] == 1
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    assert type(model).__name__ == "VideoMambaForFrameClassification" and not model.config.bidirectional
+    assert [model.config.id2label[number] for number in range(3)] == ["bright", "dark", "rest"]
+    assert AutoVideoProcessor.from_pretrained(folder).frame_interval == 1 / 8
+    words = ("--task", "frame-classification", "--model", folder, "--background", "rest", "--device", "cpu", "--json")
+    assert main(["evaluate", str(times), *map(str, words)]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["num_videos"] == 3 and measured["num_frames"] == 96 and measured["num_segments"] == 6
+    assert measured["frame_accuracy"] > 0.9 and measured["f1"][2] == 1
+
+
+def test_a_clip_classifier_gives_its_encoder(times, tmp_path, caplog):
+    config = VideoMambaConfig(image_size=32, num_frames=8, **SIZES, num_labels=2)
+    source = tmp_path / "clips"
+    clips = VideoMambaForVideoClassification(config)
+    clips.save_pretrained(source)
+    folder = tmp_path / "model"
+    words = ("--model", source, "--smoothing-loss-weight", "0.15", "--delay", "2", "--frame-pooling", "last")
+    assert run(times, folder, *words, "--learning-rate", "0", "--epochs", "1", "--validation-fraction", "0.4") == 0
+    assert "gives its encoder: the head for 2 classes of frames starts afresh" in caplog.text
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    expected, kept = clips.videomamba.state_dict(), model.videomamba.state_dict()
+    assert all(torch.equal(kept[name], expected[name]) for name in kept)
+    assert (model.config.smoothing_loss_weight, model.config.frame_delay) == (0.15, 2)
+    assert model.config.frame_pooling == "last"
+
+
+def test_the_end_of_a_single_video_is_held_out(tmp_path, capsys):
+    times = write_flashes(tmp_path, num_videos=1)
+    words = ("--num-frames", "8", "--image-size", "16", "--family", "videovit", "--num-attention-heads", "2", *SCRATCH)
+    assert run(times, tmp_path / "model", *words, "--epochs", "1", "--background", "rest") == 0
+    assert "The last 20% of each video are held out" in capsys.readouterr().out
+    metrics = json.loads((tmp_path / "model" / "report" / "frames.json").read_text())
+    assert metrics["split"] == "validation" and metrics["num_frames"] == 6
+
+
+def test_clips_of_a_video_are_measured_together(times):
+    processor = VideoClipProcessor(num_frames=8, size={"height": 16, "width": 16}, do_center_crop=False)
+    videos = annotated_videos(load_video_dataset(times)["train"])
+    clips = FrameDataset(
+        videos, processor, ["bright", "dark", "rest"], fps=8, tubelet_size=1, training=False, background="rest"
+    )
+    truth = np.array(clips.dataset["frame_labels"][:])
+    measured = measure_clips(np.eye(3)[truth], clips, ["bright", "dark", "rest"], "rest")
+    assert measured["num_videos"] == 3 and measured["num_segments"] == 6
+    assert measured["frame_accuracy"] == measured["edit_score"] == measured["f1"][2] == 1
+
+
+@pytest.mark.parametrize("kind", ["single_label_classification", "multi_label_classification"])
+def test_a_student_learns_the_frames_of_its_teacher(kind):
+    sizes = {"image_size": 16, "num_frames": 8, **SIZES, "num_labels": 3, "problem_type": kind}
+    torch.manual_seed(0)
+    teacher = VideoMambaForFrameClassification(VideoMambaConfig(**sizes)).eval()
+    causal = {"bidirectional": False, "use_temporal_position_embeddings": False, "frame_delay": 2}
+    student = VideoMambaForFrameClassification(VideoMambaConfig(**sizes, **causal)).eval()
+    clips, mask = torch.randn(2, 6, 3, 16, 16), torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    logits = student(clips, attention_mask=mask).logits
+    found = Distillation(teacher, student, temperature=2.0).loss(clips, logits, None, mask)
+    known = teacher(clips, attention_mask=mask).logits
+    # Frames 2 to 5 of the first clip answer for 0 to 3, frames 2 and 3 of the second for 0 and 1.
+    learned = torch.cat([logits[0, 2:], logits[1, 2:4]]) / 2
+    expected = torch.cat([known[0, :4], known[1, :2]]) / 2
+    if kind == "single_label_classification":
+        p, q = expected.softmax(-1), learned.softmax(-1)
+        divergence = (p * (p / q).log()).sum(-1).mean()
+    else:
+        p, q = expected.sigmoid(), learned.sigmoid()
+        divergence = (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).mean()
+    torch.testing.assert_close(found, 4 * divergence)
+
+
+def test_a_causal_student_starts_from_the_forward_weights_of_its_teacher(times, tmp_path):
+    config = VideoMambaConfig(
+        image_size=16, num_frames=8, **SIZES, id2label={0: "bright", 1: "dark"}, label2id={"bright": 0, "dark": 1}
+    )
+    teacher = VideoMambaForFrameClassification(config)
+    teacher.save_pretrained(tmp_path / "teacher")
+    VideoClipProcessor(num_frames=8, size={"height": 16, "width": 16}, do_center_crop=False).save_pretrained(
+        tmp_path / "teacher"
+    )
+    words = (
+        "--model",
+        tmp_path / "teacher",
+        "--causal",
+        "--distillation-teacher",
+        tmp_path / "teacher",
+        "--delay",
+        "1",
+    )
+    assert run(times, tmp_path / "student", *words, "--learning-rate", "0", "--epochs", "1") == 0
+    student = AutoModelForTokenClassification.from_pretrained(tmp_path / "student")
+    expected, kept = teacher.state_dict(), student.state_dict()
+    assert len(kept) < len(expected) and all(torch.equal(kept[name], expected[name]) for name in kept)
+
+
+def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
+    words = ["train", str(times), "--output-dir", str(tmp_path / "model")]
+    assert main([*words, "--fps", "8"]) == 2
+    assert "--fps has no effect without --task frame-classification" in capsys.readouterr().err
+    assert main([*words, *OPTIONS, "--causal", "--family", "videovit"]) == 2
+    assert "--causal is for a VideoMamba" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
