@@ -12,6 +12,7 @@ _PUBLIC_NAMES = {
     "DetectSettings": ".inference_settings",
     "evaluate_detection_file": ".detection_evaluation",
     "evaluate_detections": ".detector_evaluation",
+    "evaluate_frames": ".frame_evaluation",
     "evaluate_retrieval": ".retrieval",
     "evaluate_segments": ".segment_evaluation",
     "EvaluateSettings": ".inference_settings",
