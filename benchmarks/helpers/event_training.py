@@ -11,7 +11,11 @@ from transformers import PreTrainedModel, get_cosine_schedule_with_warmup
 
 from hf_video.inference import LabelledSegment, evaluate_segments, window_batches
 from hf_video.inference.segments import make_finder, segments_of
-from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForFrameClassification
+from hf_video.models.videomamba import (
+    VideoMambaConfig,
+    VideoMambaForFrameClassification,
+    VideoMambaForVideoClassification,
+)
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
@@ -38,6 +42,13 @@ def make_processor() -> VideoClipProcessor:
 def make_window_classifier() -> VideoViTForVideoClassification:
     sizes = {"num_frames": NUM_FRAMES, "num_attention_heads": 4, "intermediate_size": 192}
     return VideoViTForVideoClassification(VideoViTConfig(**_SIZES, **sizes))
+
+
+def make_clip_classifier() -> VideoMambaForVideoClassification:
+    """A model of windows that reads the class token and has positions over time, as released weights do."""
+    return VideoMambaForVideoClassification(
+        VideoMambaConfig(**_SIZES, num_frames=NUM_FRAMES, time_step_init_scheme="random")
+    )
 
 
 def make_frame_classifier(num_frames: int, bidirectional: bool = False) -> VideoMambaForFrameClassification:
