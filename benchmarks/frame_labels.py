@@ -30,6 +30,7 @@ from helpers.event_training import (
     NUM_FRAMES,
     figures_at_half,
     find_events,
+    make_clip_classifier,
     make_frame_classifier,
     make_processor,
     make_window_classifier,
@@ -102,7 +103,7 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
     set_seed(seed)
     video, test = folder / "training.mp4", folder / "test.mp4"
     events = write_event_video(video, seconds=training_seconds, seed=seed, held_out=False)
-    test_events = write_event_video(test, seconds=seconds, seed=seed, held_out=True)
+    on_test = (test, write_event_video(test, seconds=seconds, seed=seed, held_out=True), seconds)
 
     def learn_frames(name: str, delay: int, bidirectional: bool = False, **ways: Any) -> tuple[Figures, Any]:
         set_seed(seed)
@@ -111,10 +112,11 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
             # The weights of its backward scans have no place.
             model.load_state_dict(teacher.state_dict(), strict=False)
         train(model, *read_frames(video, events, CLIP, CLIP_STRIDE, delay), epochs, batch_size=8, delay=delay, **ways)
-        return measure(name, model, test, test_events, seconds, delay), model
+        return measure(name, model, *on_test, delay), model
 
     windows = train(make_window_classifier(), *read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE), window_epochs)
-    of_windows = measure("windows, stride 2", windows, test, test_events, seconds)
+    of_windows = measure("windows, stride 2", windows, *on_test)
+    measure("VideoMamba over windows, random weights, for its time", make_clip_classifier().eval(), *on_test)
     for delay in arguments.delays:
         of_frames, model = learn_frames(f"frames, delay {delay}", delay)
     if arguments.save:
