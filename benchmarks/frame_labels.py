@@ -15,7 +15,8 @@ Wanted: F1 at a temporal IoU of 0.5 not below that of windows, the median error 
 time of the model at most a quarter, for the last delay. It takes about five minutes for a seed on an idle core, and
 with `--teacher` ten minutes more.
 
-    python benchmarks/frame_labels.py [--seeds 1] [--delays 0 2] [--teacher] [--save FOLDER] [--smoke]
+    python benchmarks/frame_labels.py [--seeds 1] [--delays 0 2] [--teacher] [--save FOLDER]
+        [--load FOLDER] [--smoke]
 """
 
 import sys
@@ -45,11 +46,15 @@ from transformers import PreTrainedModel, set_seed
 
 from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.prediction import score_windows
+from hf_video.models.videomamba import VideoMambaForFrameClassification
+from hf_video.models.videovit import VideoViTForVideoClassification
 
 # Frames of a clip in training, from one clip to the next, and in a forward pass with a state. Windows have a batch of
 # as many frames.
 CLIP, CLIP_STRIDE, CHUNK = 32, 8, 128
 TRAINING_STRIDE, STRIDE = 3, 2
+# What reads a model that is kept, and its folder.
+SAVED = ((VideoViTForVideoClassification, "windows"), (VideoMambaForFrameClassification, "frames"))
 
 
 class Figures(NamedTuple):
@@ -105,6 +110,10 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
     events = write_event_video(video, seconds=training_seconds, seed=seed, held_out=False)
     on_test = (test, write_event_video(test, seconds=seconds, seed=seed, held_out=True), seconds)
 
+    def measure_windows(model: PreTrainedModel) -> Figures:
+        measure("VideoMamba over windows, random weights, for its time", make_clip_classifier().eval(), *on_test)
+        return measure("windows, stride 2", model, *on_test)
+
     def learn_frames(name: str, delay: int, bidirectional: bool = False, **ways: Any) -> tuple[Figures, Any]:
         set_seed(seed)
         model, teacher = make_frame_classifier(CLIP, bidirectional), ways.get("teacher")
@@ -114,14 +123,19 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
         train(model, *read_frames(video, events, CLIP, CLIP_STRIDE, delay), epochs, batch_size=8, delay=delay, **ways)
         return measure(name, model, *on_test, delay), model
 
-    windows = train(make_window_classifier(), *read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE), window_epochs)
-    of_windows = measure("windows, stride 2", windows, *on_test)
-    measure("VideoMamba over windows, random weights, for its time", make_clip_classifier().eval(), *on_test)
+    if arguments.load:
+        windows, model = (kind.from_pretrained(arguments.load / name).eval() for kind, name in SAVED)
+        delay = arguments.delays[-1]
+        return measure_windows(windows), measure(f"frames, delay {delay}", model, *on_test, delay)
+    clips = read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE)
+    windows = train(make_window_classifier(), *clips, window_epochs)
+    of_windows = measure_windows(windows)
     for delay in arguments.delays:
         of_frames, model = learn_frames(f"frames, delay {delay}", delay)
     if arguments.save:
-        model.save_pretrained(arguments.save)
-        make_processor().save_pretrained(arguments.save)
+        for trained, (_, name) in zip((windows, model), SAVED, strict=True):
+            trained.save_pretrained(arguments.save / name)
+            make_processor().save_pretrained(arguments.save / name)
     if arguments.teacher:
         _, teacher = learn_frames("teacher, both ways", 0, bidirectional=True)
         for delay in arguments.delays:
@@ -136,7 +150,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="length of the training video")
     parser.add_argument("--epochs", type=int, default=8, help="of frames; windows have twice as many")
     parser.add_argument("--teacher", action="store_true", help="also train a bidirectional teacher, and its students")
-    parser.add_argument("--save", metavar="FOLDER", help="keep the frame model of the last delay and seed")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="keep the models of the last delay and seed")
+    parser.add_argument("--load", type=Path, metavar="FOLDER", help="measure models that were kept, and train none")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print_machine("torch", "transformers", "av", threads=1)

@@ -6,7 +6,7 @@ first 1,000; it is that of the processor, on one thread. The speed of a machine 
 measured in turns as well, and that decides: a frame of the stream that has seen 10,000 frames, then one of a stream
 that is new. Logits must equal those in chunks of 100 frames to 1e-5 of the largest one, and memory must be flat.
 
-With `--model`, a folder that `frame_labels.py --save` wrote, F1 at a temporal IoU of 0.5 in the last tenth of the
+With `--model`, the folder `frames` of `frame_labels.py --save`, F1 at a temporal IoU of 0.5 in the last tenth of the
 video must be within 2 points of that in the first. Without one, weights are random. It takes about four minutes on an
 idle core.
 
