@@ -11,8 +11,9 @@ leaves out reading.
 With `--teacher` a bidirectional frame model learns first. Its probabilities are half of what further causal models
 learn, and the scans of those begin with its forward weights.
 
-Wanted: F1 at a temporal IoU of 0.5 not below that of windows, the median error of borders at most half as large, and
-time of the model at most a quarter, for the last delay. It takes about five minutes for a seed on an idle core, and
+Wanted for the last delay: F1 at a temporal IoU of 0.5 not below that of windows, the median error of borders at most
+half as large, and time of the model at most a quarter of that of a bidirectional VideoMamba of this size over windows.
+The time of that one needs no training. It takes about five minutes for a seed on an idle core, and
 with `--teacher` ten minutes more.
 
     python benchmarks/frame_labels.py [--seeds 1] [--delays 0 2] [--teacher] [--save FOLDER]
@@ -100,8 +101,8 @@ def measure(name: str, model: PreTrainedModel, video: Path, events: Any, seconds
     return figures
 
 
-def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figures]:
-    """The figures of windows, and of frames with the last delay."""
+def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figures, Figures]:
+    """The figures of windows, of an untrained VideoMamba over windows, and of frames with the last delay."""
     training_seconds, seconds, epochs, window_epochs = (
         (24, 24, 1, 1) if arguments.smoke else (arguments.seconds, 600, arguments.epochs, 2 * arguments.epochs)
     )
@@ -110,9 +111,9 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
     events = write_event_video(video, seconds=training_seconds, seed=seed, held_out=False)
     on_test = (test, write_event_video(test, seconds=seconds, seed=seed, held_out=True), seconds)
 
-    def measure_windows(model: PreTrainedModel) -> Figures:
-        measure("VideoMamba over windows, random weights, for its time", make_clip_classifier().eval(), *on_test)
-        return measure("windows, stride 2", model, *on_test)
+    def measure_windows(model: PreTrainedModel) -> tuple[Figures, Figures]:
+        untrained = measure("VideoMamba of random weights over windows", make_clip_classifier().eval(), *on_test)
+        return measure("windows, stride 2", model, *on_test), untrained
 
     def learn_frames(name: str, delay: int, bidirectional: bool = False, **ways: Any) -> tuple[Figures, Any]:
         set_seed(seed)
@@ -126,10 +127,10 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
     if arguments.load:
         windows, model = (kind.from_pretrained(arguments.load / name).eval() for kind, name in SAVED)
         delay = arguments.delays[-1]
-        return measure_windows(windows), measure(f"frames, delay {delay}", model, *on_test, delay)
+        return *measure_windows(windows), measure(f"frames, delay {delay}", model, *on_test, delay)
     clips = read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE)
     windows = train(make_window_classifier(), *clips, window_epochs)
-    of_windows = measure_windows(windows)
+    of_windows, untrained = measure_windows(windows)
     for delay in arguments.delays:
         of_frames, model = learn_frames(f"frames, delay {delay}", delay)
     if arguments.save:
@@ -140,7 +141,7 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
         _, teacher = learn_frames("teacher, both ways", 0, bidirectional=True)
         for delay in arguments.delays:
             learn_frames(f"student, delay {delay}", delay, teacher=teacher)
-    return of_windows, of_frames
+    return of_windows, untrained, of_frames
 
 
 def main() -> int:
@@ -159,14 +160,15 @@ def main() -> int:
     for seed in range(arguments.seeds):
         print(f"seed {seed}")
         with tempfile.TemporaryDirectory() as folder:
-            windows, frames = measure_seed(seed, arguments, Path(folder))
+            windows, untrained, frames = measure_seed(seed, arguments, Path(folder))
         print(
             f"  delay {arguments.delays[-1]} against windows: F1 {frames.f1 - windows.f1:+.3f}, wanted: 0 or more; "
             f"border error {frames.border / windows.border:.2f} of it, wanted: 0.50; "
-            f"{windows.model_time / frames.model_time:.1f} times cheaper, wanted: 4"
+            f"{windows.model_time / frames.model_time:.1f} times cheaper, "
+            f"and {untrained.model_time / frames.model_time:.1f} times than VideoMamba over windows, wanted: 4"
         )
         is_good &= frames.f1 >= windows.f1 and frames.border <= windows.border / 2
-        is_good &= 4 * frames.model_time <= windows.model_time
+        is_good &= 4 * frames.model_time <= untrained.model_time
     return 0 if is_good or arguments.smoke else GOAL_MISSED
 
 
