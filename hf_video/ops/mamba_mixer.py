@@ -157,7 +157,8 @@ def mamba_mixer(
     directions: list[Direction],
     dtype: torch.dtype,
     product_dtype: torch.dtype,
-) -> torch.Tensor:
+    state: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
     """
     Args:
         hidden_states: `(batch_size, length, hidden_size)`, float32 or bfloat16 like everything.
@@ -168,12 +169,17 @@ def mamba_mixer(
         directions: the weights of the scan from the first token on and, if there are two, of the one from the last.
         dtype: in which what the backward needs is kept, whatever the dtypes of the weights.
         product_dtype: in which matrix products compute.
+        state: state of the first direction before the first token, `(batch_size, dim, state_size)`, and the last
+            inputs of its convolution, `(batch_size, dim, taps - 1)`, both float32. There are no gradients then.
 
     Returns:
-        `(batch_size, length, hidden_size)`, in the dtype of the hidden states.
+        `(batch_size, length, hidden_size)`, in the dtype of the hidden states; with a state, also the next one's two
+        tensors.
     """
     tensors = [hidden_states, norm, in_proj, out_proj, *(weight for direction in directions for weight in direction)]
-    return mixer_forward(tensors, eps, needs_gradient(tensors), dtype, product_dtype)[0]
+    keeps_states = state is None and needs_gradient(tensors)
+    outputs = mixer_forward(tensors, eps, keeps_states, dtype, product_dtype, *(state or ()))
+    return outputs[:1] if state is None else outputs
 
 
 def tiles(batch_size: int, length: int, taps: int, reverse: bool) -> Iterator[Tile]:
@@ -245,7 +251,13 @@ def prepare(
 @torch.library.custom_op("hf_video::mamba_mixer", mutates_args=())
 @torch.autocast("cpu", enabled=False)
 def mixer_forward(
-    tensors: list[torch.Tensor], eps: float, keeps_states: bool, dtype: torch.dtype, product_dtype: torch.dtype
+    tensors: list[torch.Tensor],
+    eps: float,
+    keeps_states: bool,
+    dtype: torch.dtype,
+    product_dtype: torch.dtype,
+    scan_state: torch.Tensor | None = None,
+    conv_state: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """
     Args:
@@ -254,10 +266,11 @@ def mixer_forward(
         keeps_states: whether to return what the backward needs.
         dtype: dtype of what is kept, except for the states, which are float32.
         product_dtype: in which matrix products compute.
+        scan_state, conv_state: the two tensors of `state`.
 
     Returns:
         The output. If states are kept, also the output of `in_proj` and, for each direction, the output of `x_proj`
-        and the states before each chunk.
+        and the states before each chunk. With a state, also the next one's two tensors.
     """
     from .cpu_kernels import gate_forward_unit
 
@@ -272,18 +285,31 @@ def mixer_forward(
     x, gate = projected_input.chunk(2, dim=-1)
     outputs, total = torch.empty_like(hidden_states), torch.empty(x.shape, dtype=torch.float32)
     kept, kept_length = [], length if keeps_states else 0
+    next_state = [] if scan_state is None else [torch.empty_like(scan_state)]
+    if conv_state is not None:
+        extended = torch.cat([conv_state.mT.to(x.dtype), x], dim=1)
+        next_state.append(extended[:, length:].mT.to(conv_state.dtype, copy=True))
     for number, direction in enumerate(directions):
         state, reverse = None, number == 1
         all_projected = x.new_empty(batch_size, kept_length, direction.x_proj.shape[0])
         borders = direction.A.new_empty(shape_of_borders(batch_size, kept_length, direction.A, 1))
         kept += [all_projected, borders]
-        for tile in tiles(batch_size, length, direction.conv_weight.shape[1], reverse):
-            projected, u, delta, B, C = prepare(x, None, direction, tile, reverse)
+        continues, num_old = scan_state is not None and not reverse, direction.conv_weight.shape[1] - 1
+        for tile in tiles(batch_size, length, num_old + 1, reverse):
+            first_state = None
+            if continues:
+                start, end, _ = tile.tokens.indices(length)
+                tile = tile._replace(seen=slice(start, end + num_old), own=slice(num_old, num_old + end - start))
+                first_state = scan_state[tile.clips]
+            inputs = extended if continues else x
+            projected, u, delta, B, C = prepare(inputs, None, direction, tile, reverse)
             y = tile.of(total) if number == 0 else torch.empty_like(u, dtype=torch.float32)
             state = run_forward(
                 *(y, borders[tile.clips, tile.chunks], u, delta, direction.A, B, C, direction.D, direction.dt_bias),
-                *(True, reverse, None if tile.is_first else state, is_rough),
+                *(True, reverse, first_state if tile.is_first else state, is_rough),
             )
+            if continues and tile.is_last:
+                next_state[0][tile.clips] = state
             if keeps_states:
                 tile.of(all_projected).copy_(projected)
             if number == len(directions) - 1:
@@ -292,7 +318,7 @@ def mixer_forward(
                 arrays = (tile.of(total), y, tile.of(gate), gated, number > 0)
                 run_units(gate_forward_unit, arrays, split_tokens(*gated.shape[:2]))
                 write_product(tile.of(outputs).flatten(0, 1), gated.flatten(0, 1), out_proj.T)
-    return [outputs, projected_input, *kept] if keeps_states else [outputs]
+    return [outputs, projected_input, *kept] if keeps_states else [outputs, *next_state]
 
 
 @torch.library.custom_op("hf_video::mamba_mixer_backward", mutates_args=())
@@ -397,11 +423,12 @@ def add_gradients(
 
 
 @mixer_forward.register_fake
-def _(tensors, eps, keeps_states, dtype, product_dtype):
+def _(tensors, eps, keeps_states, dtype, product_dtype, scan_state=None, conv_state=None):
     hidden_states, _, in_proj, _, directions = unpack(tensors, dtype)
     outputs = [torch.empty_like(hidden_states)]
     if not keeps_states:
-        return outputs
+        next_state = (scan_state, conv_state) if scan_state is not None else ()
+        return outputs + [torch.empty_like(states, memory_format=torch.contiguous_format) for states in next_state]
     batch_size, length, _ = hidden_states.shape
     outputs.append(in_proj.new_empty(batch_size, length, in_proj.shape[0]))
     for direction in directions:
@@ -423,7 +450,7 @@ def _save(ctx, inputs, output):
 def _differentiate(ctx, gradients):
     saved = list(ctx.saved_tensors)
     kept, tensors = saved[: ctx.num_kept], saved[ctx.num_kept :]
-    return mixer_backward(gradients[0], kept, tensors, *ctx.options), None, None, None, None
+    return mixer_backward(gradients[0], kept, tensors, *ctx.options), *[None] * 6
 
 
 mixer_forward.register_autograd(_differentiate, setup_context=_save)

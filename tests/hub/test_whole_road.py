@@ -15,7 +15,7 @@ from hf_video.hub import publish
 from hf_video.hub.custom_code import classes_of, collect
 from tests.hub_server.fixtures import run_in_fresh_process
 
-from .conftest import make_model
+from .conftest import TINY_CLASSIFIERS, make_model, make_processor
 
 STRANGER = """
     import json, transformers
@@ -130,3 +130,39 @@ def test_a_published_videomamba_takes_the_operations_of_an_installed_hf_video(hu
     process = run_in_fresh_process(hub, program, with_hf_video=True)
     assert process.stdout.split() == ["hf_video.ops.selective_scan.dispatch"] * 2, process.stderr
     assert "pip install git+https://github.com/hf-video/hf-video" not in process.stderr
+
+
+@pytest.mark.parametrize("family", ["VideoMamba", "VideoViT"])
+def test_a_frame_classifier_is_the_same_without_hf_video_and_goes_on_with_a_state(hub, tmp_path, family):
+    settings = {"bidirectional": False, "use_temporal_position_embeddings": False} if family == "VideoMamba" else {}
+    config = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family], **settings, tubelet_size=1, num_labels=3)
+    model, folder = getattr(hf_video, f"{family}ForFrameClassification")(config).eval(), tmp_path / "model"
+    for part in (model, make_processor()):
+        part.save_pretrained(folder)
+    publish(folder, "alice/frames", check_download=False)
+    clip = torch.randn(1, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    save_file({"pixel_values": clip}, tmp_path / "clip")
+    program = f"""
+        import torch
+        from safetensors.torch import load_file, save_file
+        from transformers import AutoModelForTokenClassification
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        model = AutoModelForTokenClassification.from_pretrained("alice/frames", trust_remote_code=True)
+        clip = load_file({str(tmp_path / "clip")!r})["pixel_values"]
+        found = {{"whole": model(clip).logits.detach()}}
+        if {family == "VideoMamba"}:
+            State = get_class_from_dynamic_module("state_videomamba.VideoMambaState", "alice/frames")
+            state, logits = State(model.config), []
+            for frames in clip.split([1, 3], dim=1):
+                outputs = model(frames, state=state)
+                state = outputs.state
+                logits.append(outputs.logits.detach())
+            found["chunks"] = torch.cat(logits, dim=1)
+        save_file(found, {str(tmp_path / "found")!r})
+    """
+    process = run_in_fresh_process(hub, program)
+    assert process.returncode == 0, process.stderr
+    expected = model(clip).logits.detach()
+    for logits in load_file(tmp_path / "found").values():
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 * expected.abs().max().item())

@@ -8,7 +8,7 @@ when it is imported.
 import pytest
 import torch
 
-from hf_video import VideoMambaForVideoClassification
+from hf_video import VideoMambaForFrameClassification, VideoMambaForVideoClassification, VideoMambaState
 from hf_video.ops import causal_conv1d
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
@@ -257,3 +257,16 @@ def test_a_model_gives_what_it_gives_on_the_reference(monkeypatch):
     sizes = {"image_size": 16, "num_frames": 2, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 2}
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", **sizes)
     compare_models(model, random_clips(model.config, batch_size=1), "triton", monkeypatch)
+
+
+@torch.no_grad()
+def test_chunks_of_a_causal_model_give_what_the_whole_gives():
+    sizes = {"image_size": 16, "num_frames": 3, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 2}
+    causal = {"bidirectional": False, "use_temporal_position_embeddings": False}
+    model = make(VideoMambaForFrameClassification, time_step_init_scheme="random", **sizes, **causal)
+    clips = random_clips(model.config, batch_size=1)
+    whole, state = model(clips).logits, VideoMambaState(model.config)
+    for frames, expected in zip(clips.split([1, 2], dim=1), whole.split([1, 2], dim=1), strict=True):
+        outputs = model(frames, state=state)
+        state = outputs.state
+        assert (outputs.logits - expected).abs().max() <= 1e-5 * whole.abs().max()

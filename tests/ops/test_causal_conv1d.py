@@ -44,6 +44,26 @@ def test_values_and_gradients_equal_the_sum_in_float64(batch_size, dim, length, 
         torch.testing.assert_close(found.double(), wanted, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize(("first", "second"), [(5, 4), (1, 8), (3, 1)])
+def test_a_sequence_goes_on_with_its_last_steps_and_gradients_flow(first, second, backend, reverse):
+    """Also where a part is shorter than the convolution."""
+    x, weight, bias = torch.randn(2, 6, first + second), torch.randn(6, 1, 4), torch.randn(6)
+    x.requires_grad_()
+    whole = causal_conv1d(x, weight, bias, reverse=reverse, backend=backend)
+    earlier, later = x.split([first, second], dim=-1)
+    if reverse:
+        earlier, later, whole = later, earlier, whole[..., :first]
+        state = torch.nn.functional.pad(earlier, (0, 3))[..., :3]
+    else:
+        state, whole = torch.nn.functional.pad(earlier, (3, 0))[..., -3:], whole[..., first:]
+    part = causal_conv1d(later, weight, bias, reverse=reverse, initial_state=state, backend=backend)
+    torch.testing.assert_close(part, whole)
+    found, wanted = (torch.autograd.grad(y.square().sum(), x, retain_graph=True)[0] for y in (part, whole))
+    torch.testing.assert_close(found, wanted)
+
+
 def test_the_one_on_the_cpu_is_an_operator_that_torch_can_trace():
     leaves = [torch.randn(shape, requires_grad=True) for shape in ((2, 9, 5), (5, 4), (5,))]
     torch.library.opcheck(operators.cpu_forward, (*leaves, True))

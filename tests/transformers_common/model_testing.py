@@ -25,6 +25,7 @@ MIXIN_TABLES = {
     "Backbone": "MODEL_FOR_BACKBONE_MAPPING_NAMES",
     "ForImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
     "ForVideoClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    "ForFrameClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
     "ForConditionalGeneration": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
 }
 
@@ -78,6 +79,16 @@ class VideoModelTestMixin(common.ModelTesterMixin):
     def setUpClass(cls) -> None:
         for model_class in cls.all_model_classes:
             announce(model_class)
+
+    def _prepare_for_class(
+        self, inputs_dict: dict[str, Any], model_class: type[PreTrainedModel], return_labels: bool = False
+    ) -> dict[str, Any]:
+        """The mixin's, with a label for each token frame instead of each token."""
+        inputs = super()._prepare_for_class(inputs_dict, model_class, return_labels=return_labels)
+        if return_labels and model_class.__name__.endswith("ForFrameClassification"):
+            clips, config = inputs["pixel_values"], self.model_tester.get_config()
+            inputs["labels"] = torch.zeros_like(clips[:, :: config.tubelet_size, 0, 0, 0], dtype=torch.long)
+        return inputs
 
     @contextmanager
     def subTest(self, msg: object = None, **params: object) -> Iterator[None]:

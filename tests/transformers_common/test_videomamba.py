@@ -8,6 +8,7 @@ from transformers.testing_utils import torch_device
 from hf_video import (
     VideoMambaBackbone,
     VideoMambaConfig,
+    VideoMambaForFrameClassification,
     VideoMambaForImageClassification,
     VideoMambaForPreTraining,
     VideoMambaForVideoClassification,
@@ -39,7 +40,12 @@ class VideoMambaModelTester(VideoModelTester):
 
 class VideoMambaModelTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoMambaModelTester
-    all_model_classes = (VideoMambaModel, VideoMambaForVideoClassification, VideoMambaBackbone)
+    all_model_classes = (
+        VideoMambaModel,
+        VideoMambaForVideoClassification,
+        VideoMambaForFrameClassification,
+        VideoMambaBackbone,
+    )
     has_attentions = False
 
 

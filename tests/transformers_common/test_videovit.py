@@ -8,6 +8,7 @@ from transformers.testing_utils import torch_device
 from hf_video import (
     VideoViTBackbone,
     VideoViTConfig,
+    VideoViTForFrameClassification,
     VideoViTForImageClassification,
     VideoViTForPreTraining,
     VideoViTForVideoClassification,
@@ -43,7 +44,12 @@ class VideoViTModelTester(VideoModelTester):
 
 class VideoViTModelTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoViTModelTester
-    all_model_classes = (VideoViTModel, VideoViTForVideoClassification, VideoViTBackbone)
+    all_model_classes = (
+        VideoViTModel,
+        VideoViTForVideoClassification,
+        VideoViTForFrameClassification,
+        VideoViTBackbone,
+    )
 
 
 class VideoViTBackboneTest(BackboneTesterMixin, unittest.TestCase):

@@ -556,19 +556,22 @@ class VideoMambaLayer(GradientCheckpointingLayer):
     def forward(
         self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT
     ) -> torch.Tensor | tuple[torch.Tensor, LayerState]:
-        if all(each is None for each in context) and self.can_fuse(hidden_states):
+        state = context.state
+        if self.can_fuse(hidden_states, context):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
             weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
             dtypes = self.dtype_of_branch(), getattr(torch, self.cpu_choice(hidden_states).products)
-            branch = self.drop_path(mamba_mixer(hidden_states, *weights, directions, *dtypes))
+            branch, *last_state = mamba_mixer(hidden_states, *weights, directions, *dtypes, state)
+            branch = self.drop_path(branch)
             # Where nobody else holds the branch, the sum may take its memory.
-            return branch.add_(hidden_states) if is_plain(self.drop_path) else hidden_states + branch
+            outputs = branch.add_(hidden_states) if is_plain(self.drop_path) else hidden_states + branch
+            return outputs if state is None else (outputs, tuple(last_state))
         branch = self.mixer(self.norm(hidden_states), context)
-        if context.state is None:
+        if state is None:
             return hidden_states + self.drop_path(branch)
-        branch, state = branch
-        return hidden_states + self.drop_path(branch), state
+        branch, last_state = branch
+        return hidden_states + self.drop_path(branch), last_state
 
     def dtype_of_branch(self) -> torch.dtype:
         """The dtype in which the projections compute."""
@@ -583,17 +586,22 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         dtype = str(self.dtype_of_branch()).removeprefix("torch.")
         return hidden_size, dim, state_size, rank, scan.conv1d.weight.shape[-1], num_directions, dtype
 
-    def cpu_choice(self, hidden_states: torch.Tensor) -> "CpuChoice":
-        needs_gradient = hidden_states.requires_grad or self.mixer.in_proj.weight.requires_grad
-        return choose(*self.mixer_shape(), with_backward=torch.is_grad_enabled() and needs_gradient)
+    def needs_gradient(self, hidden_states: torch.Tensor) -> bool:
+        return torch.is_grad_enabled() and (hidden_states.requires_grad or self.mixer.in_proj.weight.requires_grad)
 
-    def can_fuse(self, hidden_states: torch.Tensor) -> bool:
-        """Whether norm and mixer run as one operator. It needs that operator, plain modules, and that no measurement
-        has found it slower on this CPU."""
+    def cpu_choice(self, hidden_states: torch.Tensor) -> "CpuChoice":
+        return choose(*self.mixer_shape(), with_backward=self.needs_gradient(hidden_states))
+
+    def can_fuse(self, hidden_states: torch.Tensor, context: ScanContext) -> bool:
+        """Whether norm and mixer run as one operator. It needs that operator, plain modules, tokens in their order
+        without padding, no gradients through a state, and that no measurement has found it slower on this CPU."""
         mixer = self.mixer
         dim, state_size = mixer.forward_scan.A_log.shape
         return (
             HAS_OPS
+            and context.temporal_first is None
+            and context.real_tokens is None
+            and not (context.state is not None and self.needs_gradient(hidden_states))
             and can_fuse_mixer(hidden_states, dim, state_size, self.dtype_of_branch())
             and self.norm.bias is None
             and mixer.in_proj.bias is None

@@ -2,7 +2,6 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.integrations.hub_kernels import use_kernel_func_from_hub_with_fallback
 from transformers.utils import logging
@@ -26,27 +25,20 @@ def scan_chunk(delta, u, B, C, A, state):
     return (torch.stack(states, dim=2) * C.mT[:, None]).sum(dim=-1), state
 
 
-def scan_with_state(u, delta, A, B, C, D, delta_bias, delta_softplus, state):
-    """
-    The recurrence in float32 at least, and its last state. The backward computes the states of each chunk once more.
-    """
+def plain_scan(u, delta, A, B, C, D, z=None, delta_bias=None, delta_softplus=False, state=None, with_state=False):
+    """The recurrence in float32 at least, without a gate. The backward computes the states of each chunk once more."""
     dtype = torch.promote_types(u.dtype, torch.float32)
     inputs, delta, A, B, C, D, bias = (tensor.to(dtype) for tensor in (u, delta, A, B, C, D, delta_bias))
     delta = delta.contiguous() + bias[:, None]  # AOTAutograd traces other strides than softplus has in its backward
     delta = F.softplus(delta) if delta_softplus else delta
-    outputs = []
-    state = inputs.new_zeros(*inputs.shape[:2], A.shape[1]) if state is None else state.to(dtype)
+    state, outputs = inputs.new_zeros(*inputs.shape[:2], A.shape[1]) if state is None else state, []
     for chunk in zip(*(sequence.split(CHUNK_LENGTH, dim=-1) for sequence in (delta, inputs, B, C)), strict=True):
         step, is_compiling = (*chunk, A, state), torch.compiler.is_compiling()
         # Strict export has no checkpoints, and compilers choose what to keep.
         output, state = scan_chunk(*step) if is_compiling else checkpoint(scan_chunk, *step, use_reentrant=False)
         outputs.append(output)
-    return (torch.cat(outputs, dim=-1) + D[:, None] * inputs).to(u.dtype), state
-
-
-def plain_scan(u, delta, A, B, C, D, z=None, delta_bias=None, delta_softplus=False):
-    """The output of `scan_with_state` from a state of zero, without a gate."""
-    return scan_with_state(u, delta, A, B, C, D, delta_bias, delta_softplus, None)[0]
+    y = (torch.cat(outputs, dim=-1) + D[:, None] * inputs).to(u.dtype)
+    return (y, state) if with_state else y
 
 
 # mamba-ssm's function where that package can be imported.
@@ -54,23 +46,15 @@ selective_scan_fn = use_kernel_func_from_hub_with_fallback("selective_scan_fn", 
 
 
 def selective_scan(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor | None, delta_bias: Tensor,
-    delta_softplus: bool, *, reverse: bool, addend: Tensor | None, initial_state: Tensor | None = None,
-    return_last_state: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """
-    mamba-ssm's `selective_scan_fn`, also from the last step to the first; adds `addend` before the gate `z`. The
-    compiled kernels know no states `(batch_size, dim, state_size)`, so with them the plain scan runs.
-    """
-    last_state = initial_state
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, addend, initial_state=None, return_last_state=False
+):
+    """mamba-ssm's function in both directions, with an initial state; adds `addend` before the gate `z`."""
     u, delta, B, C = (x.to(u.dtype).flip(-1) if reverse else x.to(u.dtype) for x in (u, delta, B, C))
-    if return_last_state:
-        y, last_state = scan_with_state(u, delta, A, B, C, D, delta_bias, delta_softplus, initial_state)
-    elif u.is_cuda and u.dtype != torch.float64:
-        y = selective_scan_fn(u, delta, A, B, C, D.float(), None, delta_bias.float(), delta_softplus)
+    if return_last_state or not u.is_cuda or u.dtype == torch.float64:
+        y, state = plain_scan(u, delta, A, B, C, D, None, delta_bias, delta_softplus, initial_state, with_state=True)
     else:
-        y = plain_scan(u, delta, A, B, C, D, None, delta_bias, delta_softplus)
+        y, state = selective_scan_fn(u, delta, A, B, C, D.float(), None, delta_bias.float(), delta_softplus), None
     y = y.flip(-1) if reverse else y
     y = y if addend is None else y + addend
     y = y if z is None else y * F.silu(z)
-    return (y, last_state) if return_last_state else y
+    return (y, state) if return_last_state else y
