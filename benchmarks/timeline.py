@@ -29,18 +29,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from helpers.event_video import BACKGROUND, CLASSES, class_shares, write_event_video, write_ground_truth
+from helpers.event_training import (
+    NUM_FRAMES,
+    WINDOW_SECONDS,
+    make_processor,
+    make_window_classifier,
+    read_windows,
+    train,
+)
+from helpers.event_video import BACKGROUND, write_event_video, write_ground_truth
 from helpers.measurement import GOAL_MISSED, make_parser, print_machine
-from torch.nn.functional import cross_entropy
-from transformers import get_cosine_schedule_with_warmup, set_seed
+from transformers import set_seed
 
 from hf_video.cli.main import main as hf_video
-from hf_video.inference import window_batches
-from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
-from hf_video.processing import VideoClipProcessor
 
-NUM_FRAMES, FPS, IMAGE_SIZE = 8, 8, 48
-WINDOW_SECONDS = NUM_FRAMES / FPS
 TIOU, F1_GOAL, BORDER_GOAL = 0.5, 0.95, 0.5
 # Of `hf-video timeline`. What a lone window says is no segment, and no end of one.
 OPTIONS = (
@@ -50,53 +52,6 @@ OPTIONS = (
 )
 # Samples from one window of the training video to the next: borders of events fall anywhere in a window.
 TRAINING_STRIDE = 3
-# The class that each class of CLASSES becomes where an axis is mirrored: rows, then columns.
-MIRRORED = {
-    axis: [CLASSES.index(swapped.get(name, name)) for name in CLASSES]
-    for axis, swapped in ((-2, {"down": "up", "up": "down"}), (-1, {"left": "right", "right": "left"}))
-}
-
-
-def make_processor() -> VideoClipProcessor:
-    size = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
-    return VideoClipProcessor(
-        num_frames=NUM_FRAMES, sampling_strategy="dense", fps=FPS, size=size, crop_size=size, do_center_crop=False
-    )
-
-
-def read_windows(video: Path, events: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The windows of a video, and the share of each that every class takes."""
-    sizes = {"batch_size": 64, "num_frames": NUM_FRAMES, "stride": TRAINING_STRIDE, "fps": FPS, "last": "drop"}
-    batches = list(window_batches(make_processor(), video, **sizes))
-    times = [times for batch in batches for times in zip(batch.starts, batch.ends, strict=True)]
-    shares = torch.tensor([class_shares(events, start, end) for start, end in times])
-    return torch.cat([batch.pixel_values for batch in batches]), shares
-
-
-def train(clips: torch.Tensor, shares: torch.Tensor, epochs: int) -> VideoViTForVideoClassification:
-    """A classifier of windows. Clips are shifted around the edges, which leaves their motions as they are, and
-    mirrored, which turns them around."""
-    sizes = {"image_size": IMAGE_SIZE, "patch_size": 12, "num_frames": NUM_FRAMES, "hidden_size": 96}
-    layers = {"num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192}
-    names = {"id2label": dict(enumerate(CLASSES)), "label2id": {name: index for index, name in enumerate(CLASSES)}}
-    model = VideoViTForVideoClassification(VideoViTConfig(**sizes, **layers, **names)).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-3, weight_decay=0.05)
-    batch_size = 32
-    steps = epochs * -(-len(clips) // batch_size)
-    schedule = get_cosine_schedule_with_warmup(optimizer, steps // 10, steps)
-    for _ in range(epochs):
-        for batch in torch.randperm(len(clips)).split(batch_size):
-            shift = torch.randint(IMAGE_SIZE, (2,)).tolist()
-            inputs, targets = clips[batch].roll(shift, dims=(-2, -1)), shares[batch]
-            for axis, ways in MIRRORED.items():
-                if torch.rand(()) < 0.5:
-                    inputs, targets = inputs.flip(axis), targets[:, ways]
-            cross_entropy(model(pixel_values=inputs).logits, targets).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-    return model.eval()
 
 
 def run(*words: Any) -> str:
@@ -113,7 +68,8 @@ def measure(folder: Path, seed: int, training_seconds: float, epochs: int, secon
     set_seed(seed)
     begin = time.perf_counter()
     events = write_event_video(folder / "training.mp4", seconds=training_seconds, seed=seed, held_out=False)
-    model = train(*read_windows(folder / "training.mp4", events), epochs)
+    windows = read_windows(folder / "training.mp4", events, NUM_FRAMES, TRAINING_STRIDE)
+    model = train(make_window_classifier(), *windows, epochs)
     model.save_pretrained(folder / "model")
     make_processor().save_pretrained(folder / "model")
     events = write_event_video(folder / "test.mp4", seconds=seconds, seed=seed, held_out=True)

@@ -26,7 +26,10 @@ GROUPS = {
             "waiting",
         ),
     ),
-    "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),
+    "answers": (
+        "What models find",
+        ("chunk_length", "explain", "frame_labels", "live", "people_walking", "timeline", "watch", "what_it_saw"),
+    ),
     "many_videos": ("Many videos", ("bulk", "scale_plan", "search", "startup")),
     "package": (
         "The package",

@@ -54,6 +54,10 @@ FIGURES = {
         r"  on the digit's box: \d+\.\d% of the map, \d+\.\d% of the area; wanted: 60%",
         r"  random weights: \d+\.\d% on the digit's box, rank correlation [+-]\d\.\d\d",
     ],
+    "chunk_length.py": [
+        r"right frames of \d+, by the length of a chunk",
+        *(rf"  {way} +(\d+\.\d% *){{4}}" for way in ("no state", "state of 8 frames", "state of the video")),
+    ],
     "exported.py": [
         rf"{name} +2 frames: ONNX Runtime \d+ ms, PyTorch \d+ ms, \d+\.\d\dx; graph -?\d+ KiB, export \d+ s"
         for name in ("VideoViT", "VideoMamba")
@@ -62,6 +66,13 @@ FIGURES = {
         r"200 windows: the last 20 took \d\.\d+ of the processor time .* MiB, then \d+ MiB",
         r"key frame every 250 frames, milliseconds a window:",
         r"key frame every second, [\s\S]*faster +\d+\.\d\dx +\d+\.\d\dx",
+    ],
+    "frame_labels.py": [
+        *(
+            rf"  {name}: \d+ segments, .* F1 \d\.\d{{3}}, border error \S+ s; model \d+\.\d\d ms"
+            for name in ("windows, stride 2", "frames, delay 0", "frames, delay 2")
+        ),
+        r"  delay 2 against windows: F1 [+-]\d\.\d{3}, wanted: 0 or more",
     ],
     "gradient_checkpointing.py": [
         *(
@@ -90,6 +101,11 @@ FIGURES = {
         *(rf"  {name}(, compiled)? +\d+\.\d +\d+\.\d\dx" for name in ("float32", "bfloat16", "dynamic", "weights")),
         r"parts of dynamic: products \d+\.\d, quantisation \d+\.\d",
         r"  dynamic all, compiled ",
+    ],
+    "live.py": [
+        r"a frame: \d+\.\d\d ms in the first 40, .*; in turns [+-]\d+\.\d%",
+        r"memory: \d+ MiB after a tenth, \d+ MiB at the end",
+        r"chunks of 1 and of 100 frames differ by \d\.\de-\d\d",
     ],
     "memory_bank.py": [
         r"Q-Former, a frame: kept \d+ ms, computed \d+ ms, \d+\.\dx",

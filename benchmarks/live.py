@@ -1,0 +1,128 @@
+"""
+A causal VideoMamba live for 10,000 frames, one at a time: time of a frame, memory, and equality with the whole.
+
+A state holds what earlier frames have left. The median time of the last 1,000 frames must be within 3 % of that of the
+first 1,000; it is that of the processor, on one thread. The speed of a machine changes within half a minute, so it is
+measured in turns as well, and that decides: a frame of the stream that has seen 10,000 frames, then one of a stream
+that is new. Logits must equal those in chunks of 100 frames to 1e-5 of the largest one, and memory must be flat.
+
+With `--model`, the folder `frames` of `frame_labels.py --save`, F1 at a temporal IoU of 0.5 in the last tenth of the
+video must be within 2 points of that in the first. Without one, weights are random. It takes about four minutes on an
+idle core.
+
+    python benchmarks/live.py [--model FOLDER] [--delay 2] [--frames 10000] [--smoke]
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from helpers.event_training import FPS, figures_at_half, find_events, make_frame_classifier, moved, read_windows
+from helpers.event_video import CLASSES, write_event_video
+from helpers.measurement import GOAL_MISSED, make_parser, print_machine, require_agreement
+from transformers import PreTrainedModel
+
+from hf_video.models.videomamba import VideoMambaForFrameClassification, VideoMambaState
+
+MOST_DRIFT, TOLERANCE, MOST_F1_LOST = 0.03, 1e-5, 0.02
+CHUNK = 100
+# Of the test videos of other benchmarks, 0 and up.
+SEED = 100
+
+
+def step(model: PreTrainedModel, frames: torch.Tensor, state: VideoMambaState) -> tuple[Any, float]:
+    """The outputs for frames (N, C, H, W), and the seconds of the processor that they took."""
+    begin = time.thread_time()
+    outputs = model(frames[None], state=state)
+    return outputs, time.thread_time() - begin
+
+
+def run(model: PreTrainedModel, frames: torch.Tensor, size: int) -> tuple[torch.Tensor, list[float], Any, list[float]]:
+    """Logits (N, classes) by chunks of a size, seconds of each chunk, the last state, and MiB of memory by tenths."""
+    state, process = VideoMambaState(model.config), psutil.Process()
+    logits, seconds, memory = [], [], []
+    for number, chunk in enumerate(frames.split(size)):
+        outputs, took = step(model, chunk, state)
+        state = outputs.state
+        logits.append(outputs.logits[0])
+        seconds.append(took)
+        if (number + 1) % max(len(frames) // size // 10, 1) == 0:
+            memory.append(process.memory_info().rss / 2**20)
+    return torch.cat(logits), seconds, state, memory
+
+
+def drift_in_turns(model: PreTrainedModel, frames: torch.Tensor, old: VideoMambaState) -> float:
+    """Time of a frame of a stream that is old, relative to one that is new."""
+    new, pairs = VideoMambaState(model.config), []
+    for frame in frames.split(1):
+        old_outputs, late = step(model, frame, old)
+        new_outputs, early = step(model, frame, new)
+        old, new = old_outputs.state, new_outputs.state
+        pairs.append((late, early))
+    late, early = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return late / early - 1
+
+
+def f1_between(model: PreTrainedModel, logits: torch.Tensor, delay: int, events: Sequence[Any], tenth: int) -> float:
+    """F1 of the events whose middles lie in a tenth of the video."""
+    times = [number / FPS for number in range(len(logits) + 1)]
+    scored = zip(times, times[1:], logits.softmax(dim=-1).numpy(), strict=False)
+    length = times[-1] / 10
+
+    def chosen(segments: Sequence[Any]) -> list[Any]:
+        return [each for each in segments if tenth <= (each.start + each.end) / 2 / length < tenth + 1]
+
+    return figures_at_half(chosen(find_events(model, moved(scored, delay))), chosen(events))[0]
+
+
+@torch.inference_mode()
+def main() -> int:
+    parser = make_parser(__doc__)
+    parser.add_argument("--model", help="folder of a frame model; by default one with random weights")
+    parser.add_argument("--delay", type=int, default=2, help="frames of look-ahead with which the model learned")
+    parser.add_argument("--frames", type=int, default=10_000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print_machine("torch", "transformers", threads=1)
+    num_frames = 400 if arguments.smoke else arguments.frames
+    window = num_frames // 10
+    torch.manual_seed(0)
+    model = (
+        VideoMambaForFrameClassification.from_pretrained(arguments.model)
+        if arguments.model
+        else make_frame_classifier(num_frames=32)
+    ).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        video = Path(folder) / "live.mp4"
+        events = write_event_video(video, seconds=num_frames / FPS, seed=SEED, held_out=True)
+        frames = read_windows(video, events, 1, 1)[0][:, 0]
+    run(model, frames[:20], 1)  # warms up
+    logits, seconds, state, memory = run(model, frames, 1)
+    early, late = (statistics.median(part) for part in (seconds[:window], seconds[-window:]))
+    turns = drift_in_turns(model, frames[:window], state)
+    whole = run(model, frames, CHUNK)[0]
+    difference = ((logits - whole).abs().max() / whole.abs().max()).item()
+    require_agreement("The logits in chunks of 1 and of 100 frames", difference, TOLERANCE)
+    print(f"{len(frames):,} frames; a state of {state.nbytes / 1024:.0f} KiB; {len(CLASSES)} classes")
+    print(
+        f"a frame: {early * 1e3:.2f} ms in the first {window:,}, {late * 1e3:.2f} ms in the last, "
+        f"{late / early - 1:+.1%}; in turns {turns:+.1%}; wanted: at most {MOST_DRIFT:.0%}"
+    )
+    print(f"memory: {memory[0]:.0f} MiB after a tenth, {memory[-1]:.0f} MiB at the end")
+    print(f"chunks of 1 and of {CHUNK} frames differ by {difference:.1e} of the largest logit")
+    is_good = turns <= MOST_DRIFT and memory[-1] <= 1.01 * memory[0]
+    if arguments.model:
+        first, last = (f1_between(model, logits, arguments.delay, events, tenth) for tenth in (0, 9))
+        print(f"F1: {first:.3f} in the first tenth, {last:.3f} in the last; wanted: at most {MOST_F1_LOST} less")
+        is_good &= first - last <= MOST_F1_LOST
+    return 0 if is_good or arguments.smoke else GOAL_MISSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
