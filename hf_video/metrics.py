@@ -26,7 +26,8 @@ class Metric(NamedTuple):
         name: its key in logs and JSON files.
         title: its name in sentences and tables.
         problem_type: the `problem_type` of the models that it is for.
-        function: computes it from scores, and labels or targets; None if it is not defined for them.
+        function: computes it from scores, and labels or targets; None if it is not defined for them. None in place of
+            a function for a metric that is measured elsewhere.
         short_title: its name in the line of an epoch; None to leave it out there.
         hub_type: its name among the metrics of the Hub; None if it is `name`.
         is_share: whether it lies between 0 and 1 and is shown in percent.
@@ -38,7 +39,7 @@ class Metric(NamedTuple):
     name: str
     title: str
     problem_type: str
-    function: Callable[[np.ndarray, np.ndarray], float | None]
+    function: Callable[[np.ndarray, np.ndarray], float | None] | None
     short_title: str | None = None
     hub_type: str | None = None
     is_share: bool = True
@@ -224,6 +225,8 @@ METRICS = {
             greater_is_better=False,
         ),
         Metric("r2", "coefficient of determination", _VALUES, r2_score, hub_type="r_squared", is_share=False),
+        # By hf_video.inference.frame_mean_ap.
+        Metric("mean_ap", "mAP at IoU 0.5", "action_detection", None, "mAP", "mean_average_precision"),
     )
 }
 
@@ -248,7 +251,7 @@ def measure(
 ) -> dict[str, float]:
     """All metrics of [`metrics_of`] that are defined for some scores and labels, by their names."""
     metrics = metrics_of(problem_type, scores.shape[-1], are_probabilities)
-    values = {metric.name: metric.function(scores, labels) for metric in metrics}
+    values = {metric.name: metric.function(scores, labels) for metric in metrics if metric.function}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -21,17 +21,20 @@ from .self_test import RECORD
 TEMPLATE = Path(__file__).with_name("model_card.md")
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
 FEATURES = "feature-extraction"
+DETECTOR = "AutoModelForObjectDetection"
 PIPELINES = {
     "AutoModelForVideoClassification": "video-classification",
     "AutoModelForImageClassification": "image-classification",
     "AutoModelForImageTextToText": "video-text-to-text",
+    DETECTOR: "object-detection",
     "AutoModel": FEATURES,
     "AutoBackbone": FEATURES,
 }
 
 
 class Result(NamedTuple):
-    """The value of a metric, with the data, the split and the views that it was measured on."""
+    """The value of a metric, with the data, the split and the views that it was measured on. A detector is measured
+    on key frames, which are counted in place of videos."""
 
     data: str
     split: str
@@ -66,6 +69,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any]) -> None:
         ),
         self_test=_describe_self_test(folder, repo_id),
         results=measured,
+        counted="key frames" if auto_class == DETECTOR else "videos",
         sections=_sections(folder, facts),
         limits=_limits(config, facts, auto_class),
     )
@@ -136,11 +140,14 @@ def results(facts: dict[str, Any], auto_class: str) -> list[Result]:
     name = data.get("train", {}).get("name", "own videos")
     views = facts.get("views", {})
     protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
+    counted = "num_videos"
+    if auto_class == DETECTOR:
+        protocol, counted = "1 clip a key frame", "num_key_frames"
     report = facts.get("report", {})
-    measured = [(report.get("split"), report.get("num_videos"), measured_in(report))]
+    measured = [(report.get("split"), report.get(counted), measured_in(report))]
     if report.get("split") != "validation":
-        num_videos = data.get("validation", {}).get("num_videos", 0)
-        measured.append(("validation", num_videos, measured_in(facts.get("validation", {}), "eval_")))
+        number = data.get("validation", {}).get(counted, 0)
+        measured.append(("validation", number, measured_in(facts.get("validation", {}), "eval_")))
     return [Result(name, split, number, protocol, *row) for split, number, rows in measured for row in rows]
 
 
@@ -178,6 +185,28 @@ processor = AutoProcessor.from_pretrained(model_id{trust})
 model = {auto_class}.from_pretrained(model_id{trust})
 inputs = processor(videos="video.mp4", text="{question}", return_tensors="pt")
 print(processor.batch_decode(model.generate(**inputs), skip_special_tokens=True))"""
+    elif auto_class == DETECTOR:
+        imports = f"{auto_class}, AutoVideoProcessor"
+        if needs_hf_video:
+            requirement = requirement.replace("import hf_video", "from hf_video.data import read_key_frame_clip")
+            read = 'clip = read_key_frame_clip("video.mp4", second, processor)'
+        else:
+            imports += "\nfrom transformers.video_utils import load_video"
+            read = """\
+frames, metadata = load_video("video.mp4")
+places = (processor.key_frame_times(second) * metadata.fps).round().clip(0, len(frames) - 1)
+clip = frames[places.astype(int)]"""
+        code = f"""\
+processor = AutoVideoProcessor.from_pretrained(model_id{trust})
+model = {auto_class}.from_pretrained(model_id{trust})
+second = 1.0  # of the key frame
+{read}
+inputs = processor([clip], return_tensors="pt")
+(persons,) = processor.post_process_action_detection(
+    model(**inputs), original_sizes=inputs["original_sizes"], target_sizes=[clip.shape[1:3]]
+)
+for box, scores in zip(persons["boxes"], persons["action_scores"]):
+    print(box.round().int().tolist(), model.config.id2label[scores.argmax().item()])"""
     elif has_texts:
         imports = f"{auto_class}, AutoProcessor"
         code = f"""\
@@ -261,10 +290,13 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any]) -
     source = facts.get("source")
     origin = f", {source.get('how', 'fine-tuned from')} `{source['name']}`" if source else ""
     sentences = [f"A `{architecture}` of [hf_video](https://github.com/hf-video/hf-video){origin}."]
-    if "Classification" in architecture and config.get("id2label"):
+    is_detector = auto_class_of(architecture) == DETECTOR
+    if ("Classification" in architecture or is_detector) and config.get("id2label"):
         names = list(config["id2label"].values())
         listed = few(map(_cell, names), 8)
         what = f"estimates {len(names)} values" if _is_regression(config) else f"knows {len(names)} classes"
+        if is_detector:
+            what = f"finds people, and knows {len(names)} actions"
         sentences.append(f"It {what}: {listed}.")
     if method := (config.get("quantization_config") or {}).get("quant_method"):
         sentences.append(f"Its weights are quantised, so that it only loads where {method} is installed.")
@@ -301,12 +333,16 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> l
         answer = "gives values" if _is_regression(config) else "answers with one of its classes"
         also = "" if _is_regression(config) else ", and its scores are not calibrated"
         limits.append(f"It {answer} whatever the {shown} shows{also}.")
+    if auto_class == DETECTOR:
+        limits.append("It finds people alone, at the key frame of a clip, and its scores are not calibrated.")
+        limits.append("Its processor takes the frames of clips, not files.")
+    if "Classification" in auto_class or auto_class == DETECTOR:
         limits.append("It was measured on the data above alone; other cameras, scenes and people may differ.")
     if "num_frames" in config and not takes_images:
         limits.append(f"It sees {config['num_frames']} frames of a video at a time.")
     if "recipe" not in facts:
         limits.append("How it was trained was not recorded.")
-    if not takes_images:
+    if not takes_images and auto_class != DETECTOR:
         limits.append(
             "Without hf_video its processor decodes files with PyAV or torchcodec alone (`pip install av`): it reads "
             "no addresses, and does not tell of all damage in a file."

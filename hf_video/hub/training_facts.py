@@ -28,6 +28,7 @@ from hf_video.loading.start import SHIPPED, model_path, start_sha256
 from hf_video.metrics import METRICS
 
 REPORT = "report/metrics.json"
+DETECTION_REPORT = "report/detection.json"
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
 RECIPE = (
     *("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm"),
@@ -38,6 +39,8 @@ DISTILLATION = ("target", "weight", "temperature")
 CLIPS = ("num_frames", "sampling_strategy", "frame_sampling_rate", "fps", "frame_interval", "size", "crop_size")
 SPLITS = ("train", "validation", "test")
 VIEWS = ("num_clips", "num_crops")
+# Columns of a data set that its hash is of.
+LISTED = ("label", "labels", "start", "end", "second", "boxes", "actions")
 
 
 def _metrics(prefix: str = "") -> dict[str, Any]:
@@ -46,9 +49,12 @@ def _metrics(prefix: str = "") -> dict[str, Any]:
 
 # Fields of the two files that a card is written from.
 Source = create_model("Source", name=(str, ...), how=(str, ""))
-Data = create_model("Data", name=(str, ""), num_videos=(int, 0), hub_id=(str, ""), revision=(str, ""))
+Data = create_model(
+    "Data", name=(str, ""), num_videos=(int, 0), num_key_frames=(int, 0), hub_id=(str, ""), revision=(str, "")
+)
 Validation = create_model("Validation", **_metrics("eval_"))
 Report = create_model("Report", split=(str, ...), num_videos=(int, ...), **_metrics())
+DetectionReport = create_model("DetectionReport", split=(str, ...), num_key_frames=(int, ...), mean_ap=(float, ...))
 _fields: dict[str, Any] = dict.fromkeys(("recipe", "clips", "views", "versions"), (dict[str, Any], {}))
 _fields |= {
     "source": (Source | None, None),
@@ -61,10 +67,11 @@ Facts = create_model("Facts", **_fields)
 def read_facts(folder: Path) -> dict[str, Any]:
     """The facts in a model folder, with its report under `report`; empty if the folder has neither. A damaged file is
     an `OSError` or a `ValueError`, see `io.read_object`."""
-    facts, report = (
+    facts, report, of_detector = (
         read_object(path, kind) if (path := folder / name).is_file() else {}
-        for name, kind in ((FACTS_FILE, Facts), (REPORT, Report))
+        for name, kind in ((FACTS_FILE, Facts), (REPORT, Report), (DETECTION_REPORT, DetectionReport))
     )
+    report = report or of_detector
     return facts | ({"report": report} if report else {})
 
 
@@ -120,17 +127,19 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
 
 
 def describe_data(dataset: Any) -> dict[str, Any]:
-    """Size, classes, origin and hash of a set of labelled videos. A stream without a length has none of them.
+    """Size, classes, origin and hash of a set of labelled videos, or of key frames with boxes. A stream without a
+    length has none of them.
 
     The hash is the SHA-256 of the sorted list of videos: last two parts of the path, size in bytes, label, start and
-    end. It shows whether two runs used the same list of files. The videos themselves are not read; sizes are those of
-    the manifest if there is one.
+    end, or second, boxes and actions. It shows whether two runs used the same list of files. The videos themselves
+    are not read; sizes are those of the manifest if there is one.
     """
-    description: dict[str, Any] = {"num_videos": len(dataset)} if has_length(dataset) else {}
     rows = getattr(dataset, "dataset", None)
+    counted = "num_key_frames" if "boxes" in getattr(rows, "column_names", ()) else "num_videos"
+    description: dict[str, Any] = {counted: len(dataset)} if has_length(dataset) else {}
     if not isinstance(rows, datasets.Dataset) or "video" not in rows.column_names:
         return description
-    columns = [name for name in ("video", SIZE, "label", "labels", "start", "end") if name in rows.column_names]
+    columns = [name for name in ("video", SIZE, *LISTED) if name in rows.column_names]
     values = rows.select_columns(columns)[:]
     videos = values.pop("video")
     names = ("/".join(name.rsplit("/", 2)[-2:]) for name in source_names(rows).to_pylist())
