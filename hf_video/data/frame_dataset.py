@@ -97,7 +97,7 @@ class FrameDataset(ClipDataset):
                     clips[name].append(value)
         if not clips["video"]:
             raise ValueError("No frame of the videos has a known label: give segments, or a background.")
-        changes = {"augmentation": augmentation} if training else {}
+        changes: dict[str, Any] = {"augmentation": augmentation} if training else {}
         rows = Dataset.from_dict(clips)
         super().__init__(rows, processor, training=training, seed=seed, on_error=on_error, **changes)
 

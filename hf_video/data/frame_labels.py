@@ -120,4 +120,4 @@ def frame_classes(dataset: Dataset, background: str | None) -> list[str]:
     """The names of the classes of frames by their ids: those of the data, and `background` behind them if it is not
     among them."""
     names = list(label_names(dataset))
-    return names if background in (None, *names) else [*names, background]
+    return names if background is None or background in names else [*names, background]

@@ -141,7 +141,11 @@ def _make_model(chosen: TrainFrameSettings, names: list[str], several: bool) -> 
     fields_of_config += ["frame_pooling", "smoothing_loss_weight"]
     changes = {name: getattr(chosen, name) for name in fields_of_config if getattr(chosen, name) is not None}
     changes["frame_delay"] = chosen.delay
-    options = {"num_frames": chosen.num_frames, "image_size": chosen.image_size, "causal": chosen.causal}
+    options: dict[str, Any] = {
+        "num_frames": chosen.num_frames,
+        "image_size": chosen.image_size,
+        "causal": chosen.causal,
+    }
     if chosen.model is not None:
         return load_frame_classifier(chosen.model, names, kind, **options, **changes)
     sizes = {each.name: getattr(chosen, each.name) for each in fields(ScratchSettings)}
