@@ -12,7 +12,7 @@ from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.inference_settings import TimelineSettings
 from hf_video.inference.prediction import ScoredWindow, score_windows
 from hf_video.inference.segments import Segment, SegmentFinder, make_finder
-from hf_video.inference.window_batching import choose_windows, rate_of, windows_of
+from hf_video.inference.window_batching import windows_of
 from hf_video.io import replace_file
 from hf_video.loading.models import load_trained_model
 from hf_video.output_folders import KEEP, collected, require_fresh
@@ -97,10 +97,9 @@ class TimelineReader:
                     f"--{name.replace('_', '-')} {value} is for classifiers of clips; {self.settings.model} is one of "
                     "frames, which gives scores of every frame: leave it out."
                 )
-        rate = rate_of(self.settings)
-        sizes = choose_windows(self.processor, **rate)
+        sizes = windows_of(self.settings, self.processor)
         gap = self.settings.longest_gap or (LONGEST_GAP if self.is_live else None)
-        return {name: sizes[name] for name in rate} | {"source_fps": self.settings.source_fps, "longest_gap": gap}
+        return {name: sizes[name] for name in ("fps", "frame_sampling_rate", "source_fps")} | {"longest_gap": gap}
 
     def read(
         self,

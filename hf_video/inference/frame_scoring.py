@@ -28,7 +28,7 @@ class _TokenFrame(NamedTuple):
 
     start: float
     end: float
-    samples: Sequence[Any]
+    samples: list[Any]
     num_gaps: int
 
 

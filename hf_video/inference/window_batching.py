@@ -149,23 +149,24 @@ def choose_windows(
     }
 
 
-def rate_of(settings: WindowSettings) -> dict[str, float | None]:
-    """The rate of samples that settings name; it is a `ValueError` if there are two."""
-    if settings.fps is not None and settings.frame_sampling_rate is not None:
-        raise ValueError(
-            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of "
-            "samples: give one of them."
-        )
-    return {"fps": settings.fps, "frame_sampling_rate": settings.frame_sampling_rate}
-
-
 def windows_of(settings: WindowSettings, processor: VideoClipProcessor) -> dict[str, Any]:
     """The options of [`window_batches`] that settings name.
 
     Raises:
         ValueError: `fps` and `frame_sampling_rate` are both given.
     """
-    windows = choose_windows(processor, num_frames=settings.window, stride=settings.stride, **rate_of(settings))
+    if settings.fps is not None and settings.frame_sampling_rate is not None:
+        raise ValueError(
+            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of "
+            "samples: give one of them."
+        )
+    windows = choose_windows(
+        processor,
+        num_frames=settings.window,
+        stride=settings.stride,
+        fps=settings.fps,
+        frame_sampling_rate=settings.frame_sampling_rate,
+    )
     return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
 
 

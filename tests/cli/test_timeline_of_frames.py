@@ -1,6 +1,7 @@
 """`hf-video timeline` with a classifier of frames: files, folders, live streams, and what has no meaning for it."""
 
 import io
+import itertools
 import json
 import signal
 import socket
@@ -48,16 +49,16 @@ def model_folder(tmp_path_factory):
 
 @pytest.fixture
 def sees_light(monkeypatch):
-    """The model tells bright frames from dark ones. Gives the time that it takes for a call, which may be changed."""
-    seconds = [0.0]
+    """The model tells bright frames from dark ones. What happens before a call may be changed."""
+    before = [lambda pixel_values: None]
 
     def forward(self, pixel_values, state=None, **kwargs):
-        time.sleep(seconds[0])
+        before[0](pixel_values)
         light = pixel_values.mean(dim=(2, 3, 4))
         return VideoMambaFrameClassifierOutput(logits=10 * torch.stack([-light, light], dim=-1), state=state)
 
     monkeypatch.setattr(VideoMambaForFrameClassification, "forward", forward)
-    return seconds
+    return before
 
 
 def flashing_frames(num_frames=96, on=(32, 64)):
@@ -146,7 +147,7 @@ def test_each_change_of_a_live_stream_is_told_with_its_delay(model_folder, sees_
 
 
 def test_a_camera_that_is_faster_than_the_model(model_folder, sees_light, capsys):
-    sees_light[0] = 0.2
+    sees_light[0] = lambda pixel_values: time.sleep(0.2)
     with camera(flashing_frames(96, (32, 96)), 32) as address:
         assert run(model_folder, address, "--background", "dark") == 0
     printed = capsys.readouterr()
@@ -161,11 +162,15 @@ def test_a_camera_that_is_faster_than_the_model(model_folder, sees_light, capsys
 @pytest.mark.parametrize("with_folder", [False, True])
 def test_ctrl_c_leaves_whole_files(model_folder, sees_light, tmp_path, capsys, with_folder):
     words = ["--json", *(["--output", tmp_path / "out"] if with_folder else [])]
-    interrupt = threading.Timer(1.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-    interrupt.start()
+    calls = itertools.count()
+
+    def interrupt(pixel_values):
+        if next(calls) == 20:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    sees_light[0] = interrupt
     with camera(flashing_frames(640, (10, 640)), 32) as address:
         assert run(model_folder, address, *words) == 130
-    interrupt.join()
     lines = json_lines(capsys)
     assert [line["change"] for line in lines[:3]] == ["begins", "ends", "begins"]
     assert lines[-1]["change"] == "ends" and lines[-1]["delay"] is None
