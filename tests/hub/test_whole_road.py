@@ -135,7 +135,9 @@ def test_a_published_videomamba_takes_the_operations_of_an_installed_hf_video(hu
 @pytest.mark.parametrize("family", ["VideoMamba", "VideoViT"])
 def test_a_frame_classifier_is_the_same_without_hf_video_and_goes_on_with_a_state(hub, tmp_path, family):
     settings = {"bidirectional": False, "use_temporal_position_embeddings": False} if family == "VideoMamba" else {}
-    config = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family], **settings, tubelet_size=1, num_labels=3)
+    config = getattr(hf_video, f"{family}Config")(
+        **TINY_CLASSIFIERS[family], **settings, tubelet_size=1, id2label={0: "a", 1: "b"}
+    )
     model, folder = getattr(hf_video, f"{family}ForFrameClassification")(config).eval(), tmp_path / "model"
     for part in (model, make_processor()):
         part.save_pretrained(folder)

@@ -40,12 +40,7 @@ class VideoMambaModelTester(VideoModelTester):
 
 class VideoMambaModelTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoMambaModelTester
-    all_model_classes = (
-        VideoMambaModel,
-        VideoMambaForVideoClassification,
-        VideoMambaForFrameClassification,
-        VideoMambaBackbone,
-    )
+    all_model_classes = (VideoMambaModel, VideoMambaForVideoClassification, VideoMambaBackbone)
     has_attentions = False
 
 

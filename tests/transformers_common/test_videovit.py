@@ -44,12 +44,7 @@ class VideoViTModelTester(VideoModelTester):
 
 class VideoViTModelTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoViTModelTester
-    all_model_classes = (
-        VideoViTModel,
-        VideoViTForVideoClassification,
-        VideoViTForFrameClassification,
-        VideoViTBackbone,
-    )
+    all_model_classes = (VideoViTModel, VideoViTForVideoClassification, VideoViTBackbone)
 
 
 class VideoViTBackboneTest(BackboneTesterMixin, unittest.TestCase):
