@@ -45,12 +45,10 @@ def make_window_classifier() -> VideoViTForVideoClassification:
     return VideoViTForVideoClassification(VideoViTConfig(**_SIZES, **sizes))
 
 
-def make_clip_classifier() -> VideoMambaForVideoClassification:
-    """A model of windows that reads the class token and has positions over time, as released weights do. Its
-    tubelets are single frames, as theirs."""
-    return VideoMambaForVideoClassification(
-        VideoMambaConfig(**_SIZES | {"tubelet_size": 1}, num_frames=NUM_FRAMES, time_step_init_scheme="random")
-    )
+def make_clip_classifier(tubelet_size: int) -> VideoMambaForVideoClassification:
+    """A model of windows that reads the class token and has positions over time, as released weights do."""
+    sizes = {**_SIZES, "tubelet_size": tubelet_size, "num_frames": NUM_FRAMES}
+    return VideoMambaForVideoClassification(VideoMambaConfig(**sizes, time_step_init_scheme="random"))
 
 
 def make_frame_classifier(num_frames: int, bidirectional: bool = False) -> VideoMambaForFrameClassification:
