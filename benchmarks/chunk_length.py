@@ -51,7 +51,7 @@ def measure(folder: Path, seed: int, training_seconds: float, epochs: int, secon
     set_seed(seed)
     events = write_event_video(folder / "training.mp4", seconds=training_seconds, seed=seed, held_out=False)
     clips = read_windows(folder / "training.mp4", events, NUM_FRAMES, TRAINING_STRIDE)
-    model = train(make_clip_classifier(), *clips, epochs)
+    model = train(make_clip_classifier(tubelet_size=1), *clips, epochs)
     events = write_event_video(folder / "test.mp4", seconds=seconds, seed=seed, held_out=True)
     frames, shares = read_windows(folder / "test.mp4", events, 1, 1)
     length = len(frames) // NUM_FRAMES * NUM_FRAMES

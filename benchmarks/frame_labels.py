@@ -30,6 +30,7 @@ import torch
 from helpers.event_training import (
     FPS,
     NUM_FRAMES,
+    TUBELET_SIZE,
     figures_at_half,
     find_events,
     make_clip_classifier,
@@ -112,7 +113,8 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
     on_test = (test, write_event_video(test, seconds=seconds, seed=seed, held_out=True), seconds)
 
     def measure_windows(model: PreTrainedModel) -> tuple[Figures, Figures]:
-        untrained = measure("VideoMamba of random weights over windows", make_clip_classifier().eval(), *on_test)
+        other = make_clip_classifier(TUBELET_SIZE).eval()
+        untrained = measure("VideoMamba of random weights over windows", other, *on_test)
         return measure("windows, stride 2", model, *on_test), untrained
 
     def learn_frames(name: str, delay: int, bidirectional: bool = False, **ways: Any) -> tuple[Figures, Any]:

@@ -19,7 +19,7 @@ from hf_video.models.videomamba import (
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-NUM_FRAMES, FPS, IMAGE_SIZE = 8, 8, 48
+NUM_FRAMES, FPS, IMAGE_SIZE, TUBELET_SIZE = 8, 8, 48, 2
 WINDOW_SECONDS = NUM_FRAMES / FPS
 # The class that each class of CLASSES becomes where an axis is mirrored: rows, then columns.
 MIRRORED = {
@@ -27,7 +27,8 @@ MIRRORED = {
     for axis, swapped in ((-2, {"down": "up", "up": "down"}), (-1, {"left": "right", "right": "left"}))
 }
 _SIZES: dict[str, Any] = {
-    **{"image_size": IMAGE_SIZE, "patch_size": 12, "hidden_size": 96, "num_hidden_layers": 3},
+    **{"image_size": IMAGE_SIZE, "patch_size": 12, "tubelet_size": TUBELET_SIZE},
+    **{"hidden_size": 96, "num_hidden_layers": 3},
     **{"id2label": dict(enumerate(CLASSES)), "label2id": {name: index for index, name in enumerate(CLASSES)}},
 }
 
@@ -44,11 +45,10 @@ def make_window_classifier() -> VideoViTForVideoClassification:
     return VideoViTForVideoClassification(VideoViTConfig(**_SIZES, **sizes))
 
 
-def make_clip_classifier() -> VideoMambaForVideoClassification:
+def make_clip_classifier(tubelet_size: int) -> VideoMambaForVideoClassification:
     """A model of windows that reads the class token and has positions over time, as released weights do."""
-    return VideoMambaForVideoClassification(
-        VideoMambaConfig(**_SIZES, num_frames=NUM_FRAMES, time_step_init_scheme="random")
-    )
+    sizes = {**_SIZES, "tubelet_size": tubelet_size, "num_frames": NUM_FRAMES}
+    return VideoMambaForVideoClassification(VideoMambaConfig(**sizes, time_step_init_scheme="random"))
 
 
 def make_frame_classifier(num_frames: int, bidirectional: bool = False) -> VideoMambaForFrameClassification:
@@ -73,12 +73,12 @@ def read_windows(
 def read_frames(
     video: str | os.PathLike, events: Sequence[LabelledSegment], num_frames: int, stride: int, delay: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Clips that overlap (N, num_frames, C, H, W), views of one tensor, and the shares of the classes in each frame
-    (N, num_frames, classes): in the one `delay` frames before it."""
+    """Clips that overlap (N, num_frames, C, H, W), views of one tensor, and the shares of the classes in each tubelet
+    (N, num_frames / TUBELET_SIZE, classes): in the one `delay` frames before it."""
     frames, shares = read_windows(video, events, 1, 1)
     targets = torch.cat([shares[:1].expand(delay, -1), shares])[: len(shares)]
     clips, targets = (each.unfold(0, num_frames, stride).movedim(-1, 1) for each in (frames[:, 0], targets))
-    return clips, targets
+    return clips, targets.unflatten(1, (-1, TUBELET_SIZE)).mean(dim=2)
 
 
 def train(
@@ -107,7 +107,7 @@ def train(
             if teacher is not None:
                 with torch.no_grad():
                     taught = teacher(pixel_values=inputs).logits.softmax(dim=-1)
-                taught = torch.cat([wanted[:, :delay], taught], dim=1)[:, : wanted.shape[1]]
+                taught = torch.cat([wanted[:, : delay // TUBELET_SIZE], taught], dim=1)[:, : wanted.shape[1]]
                 wanted = (wanted + taught) / 2
             logits = model(pixel_values=inputs).logits
             cross_entropy(logits.flatten(0, -2), wanted.flatten(0, -2)).backward()

@@ -103,9 +103,9 @@ FIGURES = {
         r"  dynamic all, compiled ",
     ],
     "live.py": [
-        r"a frame: \d+\.\d\d ms in the first 40, .*; in turns [+-]\d+\.\d%",
+        r"a tubelet: \d+\.\d\d ms in the first 40, .*; in turns [+-]\d+\.\d%",
         r"memory: \d+ MiB after a tenth, \d+ MiB at the end",
-        r"chunks of 1 and of 100 frames differ by \d\.\de-\d\d",
+        r"chunks of 2 and of 100 frames differ by \d\.\de-\d\d",
     ],
     "memory_bank.py": [
         r"Q-Former, a frame: kept \d+ ms, computed \d+ ms, \d+\.\dx",
