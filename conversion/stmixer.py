@@ -138,7 +138,7 @@ HEADS = {
 
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint and the task that the command line names."""
-    weights = find_weights(read_checkpoint(arguments.checkpoint), ("model", "module"))
+    weights = find_weights(read_checkpoint(arguments.checkpoint, skips_foreign=True), ("model", "module"))
     weights = strip_prefixes(weights, ("_orig_mod.", "module."))
     if arguments.task == DETECTION:
         sections = {} if arguments.original_config is None else read_json(arguments.original_config)
@@ -147,7 +147,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
             name_actions(config, arguments.label_map)
         model = STMixerForActionDetection(config)
         load_converted(model, apply_rules(weights, detector_rules(config)))
-        return model, VideoDetectionProcessor(num_frames=config.backbone_config.num_frames)
+        head = HEAD_ARGUMENTS | (sections.get("STM") or {})
+        return model, VideoDetectionProcessor(
+            num_frames=config.backbone_config.num_frames, person_threshold=head["PERSON_THRESHOLD"]
+        )
     if arguments.label_map is not None:
         raise ConversionError(f"--label-map names actions, which a backbone has not: pass `--task {DETECTION}`.")
     weights = select_part(weights, "backbone.", "a backbone has no place for the parts of a detector after it")

@@ -7,7 +7,7 @@ docs/models.md, and the one that the package finds models by.
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from released import BACKBONE, SOURCES, Released, read_released
+from released import SOURCES, Released, read_released
 from table import table_row, write_tables
 
 from hf_video.hub.model_card import PIPELINES, slug, usage
@@ -48,13 +48,13 @@ def render(card: Released) -> str:
         origin = f"{by_name}it is loaded with the class of Transformers. Converted, it is a VideoViT:"
     else:
         origin = f"Get the original file {link}, and convert it:"
-    # `AutoBackbone` takes a name for one of timm if no repository on the Hub has it, and so every folder.
-    loader = "VideoViTBackbone" if card.auto_class == BACKBONE else card.auto_class
     content = ModelCard.from_template(
         _metadata(card),
         template_path=str(TEMPLATE),
         card=card,
-        usage=usage(card.name, loader, needs_hf_video=True, question=card.question, has_texts=card.is_dual_encoder),
+        usage=usage(
+            card.name, card.auto_class, needs_hf_video=True, question=card.question, has_texts=card.is_dual_encoder
+        ),
         origin=origin,
         rows=rows,
     )

@@ -11,7 +11,7 @@ from hf_video.hub.model_card import slug
 FACTS = Path(__file__).with_name("facts")
 SOURCES = json.loads((FACTS / "sources.json").read_text(encoding="utf-8"))
 VIDEO, IMAGE = "AutoModelForVideoClassification", "AutoModelForImageClassification"
-PRE_TRAINING, BACKBONE = "AutoModelForPreTraining", "AutoBackbone"
+PRE_TRAINING, DETECTOR = "AutoModelForPreTraining", "AutoModelForObjectDetection"
 ANSWERS = "AutoModelForImageTextToText"
 VIDEO_TEXT = "video_text_dual_encoder"
 VIDEOMAMBA_DATA = {
@@ -190,19 +190,25 @@ def _videomae_v2(row: dict[str, Any]) -> Released:
 
 def _stmixer(row: dict[str, Any]) -> Released:
     name = f"stmixer-{slug(row['backbone'])}"
+    command = f"hf-video convert stmixer checkpoint.pth {name} --task action-detection"
+    if row["action_weight"] != 24:  # no tensor shows it
+        original = json.dumps({"STM": {"ACTION_WEIGHT": row["action_weight"]}})
+        command = f"echo '{original}' > original.json\n{command} --original-config original.json"
     return Released(
         name,
         "stmixer",
-        "videovit",
-        BACKBONE,
-        f"The {row['backbone']} backbone of STMixer, an action detector trained on AVA v2.2.",
-        f"hf-video convert stmixer checkpoint.pth {name}",
+        "stmixer",
+        DETECTOR,
+        f"STMixer on {row['backbone']}, which finds people and their actions at key frames, trained on AVA v2.2.",
+        command,
         row["model"],
-        facts=_pick(row, "backbone", "config", "frames", "sampling_rate")
-        | {"started from": f"{row['start_weights']['dataset']} weights"},
+        facts=_pick(row, "backbone", "config", "frames", "sampling_rate", "action_weight")
+        | {"dataset": "AVA v2.2", "started from": f"{row['start_weights']['dataset']} weights"},
         limits=(
-            "It gives feature maps; the heads that find people and their actions are not part of it. With "
-            "`--task action-detection` the command converts the whole detector.",
+            "Its authors state no mean average precision for this file, and it was not measured here.",
+            "The checkpoint has no names of actions: they read LABEL_0, LABEL_1, ... unless the conversion gets "
+            "`--label-map FILE.pbtxt`, AVA's file of them.",
+            "Its processor takes the frames of clips, not files. Without `--task` the command converts the backbone.",
         ),
     )
 

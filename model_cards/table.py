@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from released import ANSWERS, SOURCES, VIDEO, Released, Result
+from released import ANSWERS, DETECTOR, SOURCES, VIDEO, Released, Result
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_video import (
     MemoryBankQFormerConfig,
     MemoryBankQFormerModel,
+    STMixerConfig,
+    STMixerForActionDetection,
     VideoMambaConfig,
     VideoMambaForVideoClassification,
     VideoViTConfig,
@@ -93,6 +95,8 @@ def num_parameters(card: Released) -> int | None:
     counted = (facts.get(name) for name in ("params computed", "params computed with decoder", "parameters"))
     if found := next(filter(None, counted), None):
         return found
+    if card.auto_class == DETECTOR:
+        return _stmixer_parameters()
     is_sized = card.family == "videovit" and card.auto_class == VIDEO
     return _videovit(facts["backbone"], NUM_CLASSES[facts["dataset"]])[0] if is_sized else None
 
@@ -174,6 +178,14 @@ def _videomamba(size: str, num_frames: int, image_size: int, num_labels: int) ->
 def _memory_bank_qformer_parameters() -> int:
     with torch.device("meta"):
         return _num_parameters(MemoryBankQFormerModel(MemoryBankQFormerConfig()))
+
+
+@cache
+def _stmixer_parameters() -> int:
+    """Of both released detectors, which differ in their weights alone."""
+    backbone = VideoViTConfig(use_mean_pooling=False)
+    with torch.device("meta"):
+        return _num_parameters(STMixerForActionDetection(STMixerConfig(backbone_config=backbone, num_labels=80)))
 
 
 def _num_parameters(model: nn.Module) -> int:

@@ -7,8 +7,10 @@ import pickle
 import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from huggingface_hub import snapshot_download
@@ -38,6 +40,19 @@ PLAIN_CLASSES: list[Any] = [
     *((argparse.Namespace, "alphaction.structures.memory_pool.MemoryPool"), defaultdict, dict),
 ]
 
+
+class Skipped(list):
+    """Stands for an object of a class that is not read, and keeps nothing of it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 # What no tensor shows: the attention heads of BERT-base by its width, and the fields of an original `BertConfig` with
 # their defaults.
 BERT_HEADS = {768: 12}
@@ -51,7 +66,7 @@ BERT_FIELDS = {
 }
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path, skips_foreign: bool = False) -> dict[str, Any]:
     """
     Read a `.pth` / `.pt` / `.bin` file with `weights_only=True`, or a `.safetensors` file.
 
@@ -59,6 +74,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     values and runs nothing, or in a dictionary class of their own, and STMixer's a memory of persons. Of the classes
     in `PLAIN_CLASSES` the values are read, and nothing runs. Besides tensors and Python's own containers nothing else
     is allowed.
+
+    Args:
+        path: the file.
+        skips_foreign: whether objects of other classes are read as [`Skipped`], apart from dictionaries and what
+            PyTorch blocks, such as `os`.
 
     Raises:
         ConversionError: if the file is missing, cut off, no checkpoint, or holds anything else.
@@ -68,7 +88,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with torch.serialization.safe_globals(PLAIN_CLASSES):
+        with torch.serialization.safe_globals(PLAIN_CLASSES), ExitStack() as stack:
+            if skips_foreign and is_zipfile(path):
+                names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+                stack.enter_context(torch.serialization.safe_globals([(Skipped, name) for name in names]))
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ConversionError(
@@ -128,6 +151,8 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
         if isinstance(content.get(wrapper), dict):
             content = content[wrapper]
             break
+    if foreign := [name for name, value in content.items() if isinstance(value, Skipped)]:
+        raise ConversionError(f"Beside the tensors are objects of classes that are not read: {preview(foreign)}.")
     weights = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
     if odd := [name for name in weights if not isinstance(name, str)]:
         raise ConversionError(f"The names of tensors must be texts, got {preview(map(repr, odd))}.")

@@ -62,7 +62,7 @@ def run(settings: DetectCommandSettings) -> int:
     if found.num_key_frames and not found.num_persons:
         print(
             f"No person was found: the highest score is {found.highest:.3g}, and --person-threshold "
-            f"{settings.person_threshold:g}.",
+            f"{found.person_threshold:g}.",
             file=sys.stderr,
         )
     if found.errors:

@@ -163,7 +163,7 @@ def usage(
 
     Args:
         repo_id: `user/name`, or a folder.
-        auto_class: name of the Auto class that loads the model, or of a class of this package.
+        auto_class: name of the Auto class that loads the model.
         needs_hf_video: whether the example imports hf_video in place of trusting the code of the repository.
         num_frames: frames of a clip, for a classifier whose configuration does not have them for the pipeline.
         question: what a model that answers is asked.
@@ -218,9 +218,6 @@ print(model(**inputs).similarity)"""
         # Others use the encoder of a pre-trained model.
         auto_class = "AutoModel" if auto_class == "AutoModelForPreTraining" else auto_class
         imports = f"{auto_class}, AutoVideoProcessor"
-        if not auto_class.startswith("Auto"):
-            requirement = requirement.replace("import hf_video", f"from hf_video import {auto_class}")
-            imports = "AutoVideoProcessor"
         code = f"""\
 processor = AutoVideoProcessor.from_pretrained(model_id{trust})
 model = {auto_class}.from_pretrained(model_id{trust})

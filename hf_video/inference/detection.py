@@ -55,7 +55,7 @@ def detect_actions(
     *,
     seconds: Sequence[float] | None = None,
     every: float = 1.0,
-    person_threshold: float = 0.6,
+    person_threshold: float | None = None,
     action_threshold: float = 0.5,
     batch_size: int = 4,
 ) -> list[KeyFrame]:
@@ -67,7 +67,7 @@ def detect_actions(
         video: what `read_video` takes.
         seconds: times of the key frames; by default all multiples of `every` in the video.
         every: seconds from one key frame to the next.
-        person_threshold: smallest score of a person.
+        person_threshold: smallest score of a person; by default the processor's.
         action_threshold: smallest score of an action.
         batch_size: key frames in one forward pass.
 
@@ -89,7 +89,7 @@ def detect_actions(
         rows,
         class_names_of(model.config),
         size=(metadata.height, metadata.width),
-        person_threshold=person_threshold,
+        person_threshold=processor.person_threshold if person_threshold is None else person_threshold,
         action_threshold=action_threshold,
     )
 

@@ -217,7 +217,9 @@ class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Setting
     format: Literal["json", "csv"] = setting("json", "Format of the files in a folder.")
     seconds: list[float] = setting([], "Times of the key frames, instead of --every.", "SECONDS", form="several")
     every: Positive[float] = setting(1.0, "Seconds from one key frame to the next; the first is that at 0.", "SECONDS")
-    person_threshold: Share[float] = setting(0.6, "Smallest score of a person.")
+    person_threshold: Share[float] | None = setting(
+        None, "Smallest score of a person; by default as the model was saved."
+    )
     action_threshold: Share[float] = setting(0.5, "Smallest score of an action.")
     batch_size: AtLeast1[int] = setting(4, "Key frames in one forward pass.")
 

@@ -48,6 +48,7 @@ class DetectionResult(NamedTuple):
         num_new: the videos of this run without an error.
         num_key_frames, num_persons: what there is in the videos of this run.
         highest: the highest score of a person in this run, before the threshold; 0 if there is none.
+        person_threshold: the smallest score of a person.
         errors: (video, reason) of the videos that failed.
     """
 
@@ -57,6 +58,7 @@ class DetectionResult(NamedTuple):
     num_key_frames: int
     num_persons: int
     highest: float
+    person_threshold: float
     errors: list[tuple[str, str]]
 
 
@@ -69,7 +71,8 @@ class DetectTask(Task):
         class_names: the actions.
         seconds: times of the key frames; by default all multiples of `every`.
         every: seconds from one key frame to the next.
-        person_threshold, action_threshold: smallest scores.
+        person_threshold: smallest score of a person; by default the processor's.
+        action_threshold: smallest score of an action.
     """
 
     name, quantity = "detect", "detections"
@@ -81,12 +84,13 @@ class DetectTask(Task):
         *,
         seconds: Sequence[float] | None = None,
         every: float = 1.0,
-        person_threshold: float = 0.6,
+        person_threshold: float | None = None,
         action_threshold: float = 0.5,
     ):
         self.processor, self.class_names = processor, tuple(class_names)
         self.seconds, self.every = None if not seconds else sorted(set(seconds)), every
-        self.person_threshold, self.action_threshold = person_threshold, action_threshold
+        self.person_threshold = processor.person_threshold if person_threshold is None else person_threshold
+        self.action_threshold = action_threshold
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         names = ("class_names", "seconds", "every", "person_threshold", "action_threshold")
@@ -216,7 +220,7 @@ class DetectionFiles(Sink):
     def result(self, num_videos: int) -> DetectionResult:
         """What a run over so many videos has found."""
         num_done = num_videos - len(self.errors)
-        found = self.num_key_frames, self.num_persons, self.highest
+        found = self.num_key_frames, self.num_persons, self.highest, self.task.person_threshold
         return DetectionResult(self.place, num_done, self.num_new, *found, self.errors)
 
 

@@ -12,7 +12,7 @@ from transformers.utils import TensorType
 from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoInput
 
-from .option_checks import check_shapes, check_statistics, is_positive, is_whole
+from .option_checks import check_shapes, check_statistics, is_number, is_positive, is_whole
 from .uint8_resize import resize_bilinear
 from .video_inputs import channels_first, check_values, flatten_videos, is_array
 
@@ -29,10 +29,13 @@ class VideoDetectionProcessorKwargs(VideosKwargs, total=False):  # type: ignore[
             Distance between the frames of a clip, in frames of a video of `fps` frames per second.
         pad_size_divisor (`int`, *optional*, defaults to 32):
             Height and width of a batch are multiples of it.
+        person_threshold (`float`, *optional*, defaults to 0.6):
+            Smallest score of a person, unless `post_process_action_detection` gets another one.
     """
 
     frame_sampling_rate: int | float | None
     pad_size_divisor: int | None
+    person_threshold: float | None
 
 
 class VideoDetectionProcessor(BaseVideoProcessor):
@@ -86,6 +89,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
     image_mean = [0.45, 0.45, 0.45]
     image_std = [0.225, 0.225, 0.225]
     pad_size_divisor = 32
+    person_threshold = 0.6
 
     def __init__(self, **kwargs: Unpack[VideoDetectionProcessorKwargs]):
         check_shapes(kwargs)
@@ -96,6 +100,8 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         for name in ("frame_sampling_rate", "fps"):
             if not is_positive(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be positive and finite.")
+        if not is_number(self.person_threshold) or not 0 <= self.person_threshold <= 1:
+            raise ValueError(f"person_threshold={self.person_threshold!r} must be a number from 0 to 1.")
         check_statistics(self.image_mean, self.image_std)
 
     def key_frame_times(self, second: float) -> np.ndarray:
@@ -186,7 +192,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
     def post_process_action_detection(
         self,
         outputs: Any,
-        threshold: float = 0.6,
+        threshold: float | None = None,
         original_sizes: Any = None,
         target_sizes: Any = None,
         original: bool = False,
@@ -197,7 +203,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         Args:
             outputs:
                 Outputs of an action detector with `logits`, `action_logits` and `pred_boxes`.
-            threshold (`float`, defaults to 0.6):
+            threshold (`float`, *optional*, defaults to `self.person_threshold`):
                 Smallest score of a person.
             original_sizes (`torch.Tensor` or list of pairs, *optional*):
                 Height and width of each clip before padding. Boxes are cut at width - 1 and height - 1. Without it
@@ -217,6 +223,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
             `ValueError`: for `target_sizes` or `original` without `original_sizes`, for both of them, or if there are
                 not as many sizes as clips.
         """
+        threshold = self.person_threshold if threshold is None else threshold
         if original_sizes is None and (original or target_sizes is not None):
             raise ValueError("Boxes are scaled from the size of the clip: give original_sizes, as the processor does.")
         if original and target_sizes is not None:

@@ -100,6 +100,14 @@ def test_a_folder_is_continued_and_never_mixed(detect, videos, tmp_path, monkeyp
     assert code == 2 and "person_threshold 0.25, not 0.4" in printed.err
 
 
+def test_without_a_threshold_that_of_the_processor_counts(detector, videos, tmp_path, capsys):
+    saved = shutil.copytree(detector, tmp_path / "detector")
+    make_processor(person_threshold=0.999).save_pretrained(saved)
+    words = ["--model", saved, "--device", "cpu", "--output", tmp_path / "b.json"]
+    assert main(["detect", *map(str, (videos / "b.mp4", *words))]) == 0
+    assert "and --person-threshold 0.999" in capsys.readouterr().err
+
+
 def test_nobody_is_no_error(detect, videos, tmp_path):
     code, printed = detect(videos / "b.mp4", "--output", tmp_path / "b.json", threshold=1)
     assert code == 0 and "No person was found: the highest score is 0." in printed.err

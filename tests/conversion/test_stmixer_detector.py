@@ -1,6 +1,8 @@
 """Conversion of STMixer's whole detector: outputs, losses, matches and gradients of the original."""
 
 import json
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,6 +112,38 @@ def test_a_training_checkpoint_is_read_without_the_class_that_it_holds(tmp_path)
     assert model.config.loss_weights == {"ce": 2, "bbox": 2, "giou": 2, "bce": 24}
     assert model.config.background_weight == 0.1
     assert model.config.strides == [4, 8, 16, 32] and model.config.backbone_config.patch_size == 4
+
+
+class Meter:
+    """A class of a training script; to read it would leave a mark."""
+
+    def __init__(self, mark):
+        self.mark, self.state = mark, {"best": 0.5}
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,), self.state
+
+
+def test_other_classes_beside_the_weights_are_skipped_and_nothing_runs(tmp_path):
+    weights = load_file(CHECKPOINT / "expected.safetensors")
+    mark, file = tmp_path / "mark", tmp_path / "checkpoint.pth"
+    meters = {"meter": Meter(mark), "time": datetime(2026, 1, 1), "place": {datetime(2026, 1, 1): Meter(mark)}}
+    torch.save({"model": weights, **meters}, file)
+    model = STMixerForActionDetection.from_pretrained(convert(file, tmp_path, {"ViT": {"NUM_HEADS": 2}}))
+    assert torch.equal(model.backbone.videovit.layernorm.weight, weights["backbone.norm.weight"])
+    torch.save({"model": weights | {"meter": Meter(mark)}}, file)
+    second = tmp_path / "second"
+    second.mkdir()
+    with pytest.raises(ValueError, match="objects of classes that are not read: meter"):
+        convert(file, second, {"ViT": {"NUM_HEADS": 2}})
+    assert not mark.exists()
+
+
+def test_the_threshold_of_persons_is_that_of_the_original_configuration(tmp_path):
+    folder = convert(
+        CHECKPOINT / "checkpoint.pth", tmp_path, {"ViT": {"NUM_HEADS": 2}, "STM": {"PERSON_THRESHOLD": 0.8}}
+    )
+    assert AutoVideoProcessor.from_pretrained(folder).person_threshold == 0.8
 
 
 def test_without_the_task_the_result_is_the_backbone(tmp_path):

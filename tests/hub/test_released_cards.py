@@ -17,10 +17,14 @@ import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish, publishing
 from hf_video.hub.folder_checks import check_card
+from hf_video.loading.released import released_models
 from hf_video.processing import CenterCropImageProcessor
+from tests.data.detection_files import write_videos
 from tests.hub_server.fixtures import run_in_fresh_process
 from tests.models.memory_bank_qformer.watching_testing import tiny_pair
 from tests.models.video_text.retrieval_model import write_retrieval_model
+from tests.training.detection_testing import make_detector
+from tests.training.detection_testing import make_processor as detection_processor
 
 from .conftest import TINY_CLASSIFIERS, make_processor
 
@@ -30,6 +34,7 @@ FAMILIES = {
     "videomamba": "VideoMamba",
     "video_text_dual_encoder": "VideoTextDualEncoder",
     "memory_bank_qformer": "MemoryBankQFormer",
+    "stmixer": "STMixer",
 }
 
 
@@ -115,7 +120,17 @@ def test_no_metrics_stand_under_features(cards):
     } == {"video-text-to-text"}
 
 
-def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monkeypatch):
+def test_the_name_of_a_released_detector_gives_the_detector(cards):
+    detectors = [card for card in cards if card.source == "stmixer"]
+    assert {card.auto_class for card in detectors} == {"AutoModelForObjectDetection"}
+    assert [card.command.count('{"STM": {"ACTION_WEIGHT": 48}}') for card in detectors] == [0, 1]
+    for card in detectors:
+        assert "--task action-detection" in card.command
+        assert released_models()[card.name].parameters == 255_856_372
+        assert "state no mean average precision" in (FOLDER / "stmixer" / f"{card.name}.md").read_text()
+
+
+def test_the_code_of_every_kind_of_card_runs(hub, cards, tmp_path, monkeypatch):
     """Tiny models stand in for the weights; cards of a kind differ by name alone."""
     monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
     kinds = {}
@@ -128,6 +143,11 @@ def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monke
         torch.manual_seed(0)
         if auto_class == "AutoModelForImageTextToText":
             model, processor = tiny_pair(memory_bank_length=2)
+        elif family == "stmixer":
+            model, processor = make_detector(num_queries=1), detection_processor()
+            with torch.no_grad():
+                # The query finds a person.
+                model.layers[-1].person_head.output.bias.copy_(torch.tensor([9.0, -9.0]))
         elif auto_class == "AutoModel":
             (tmp_path / "golden").mkdir()
             converted = write_retrieval_model(tmp_path / "golden")
@@ -149,7 +169,7 @@ def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monke
         assert ModelCard.load(HfApi().hf_hub_download(f"hf-video/{card.name}", "README.md")).text
     assert len(programs) == len(kinds) == 8
 
-    (tmp_path / "video.mp4").write_bytes((digits / "test" / "left-up" / "0000.mp4").read_bytes())
+    (write_videos(tmp_path) / "a.mp4").rename(tmp_path / "video.mp4")
     Image.new("RGB", (32, 32)).save(tmp_path / "image.png")
     process = run_in_fresh_process(hub, "\n".join(programs), with_hf_video=True, cwd=tmp_path)
     assert process.returncode == 0, process.stderr

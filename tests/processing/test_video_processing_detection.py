@@ -80,6 +80,17 @@ def test_persons_are_cut_at_the_clip_and_scaled_to_the_video():
     assert uncut["boxes"][0].tolist() == [-4, 10, 20, 90]
 
 
+def test_the_threshold_of_persons_is_saved_with_the_processor(tmp_path):
+    VideoDetectionProcessor(person_threshold=0.9).save_pretrained(tmp_path)
+    processor, outputs = VideoDetectionProcessor.from_pretrained(tmp_path), some_outputs()
+    (person,) = processor.post_process_action_detection(outputs)
+    assert torch.allclose(person["scores"], torch.tensor([4.0]).sigmoid())
+    assert len(processor.post_process_action_detection(outputs, 0.6)[0]["scores"]) == 2
+    for value in (1.5, "high"):
+        with pytest.raises(ValueError, match="person_threshold"):
+            VideoDetectionProcessor(person_threshold=value)
+
+
 def test_a_clip_without_persons_gives_empty_tensors_except_in_the_original_form():
     processor, outputs = VideoDetectionProcessor(), some_outputs(torch.bfloat16)
     (nobody,) = processor.post_process_action_detection(outputs, threshold=1.0, original_sizes=[(50, 40)])

@@ -46,8 +46,8 @@ def make_detector(**options):
     return model
 
 
-def make_processor():
-    return VideoDetectionProcessor(num_frames=4, frame_sampling_rate=1, size={"shortest_edge": 32})
+def make_processor(**options):
+    return VideoDetectionProcessor(num_frames=4, frame_sampling_rate=1, size={"shortest_edge": 32}, **options)
 
 
 def make_arguments(folder, **options):
