@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -284,7 +284,7 @@ def runs_of(shape: MixerShape) -> dict[str, Callable[[int], Any]]:
     def modules(num_tokens: int) -> None:
         normalized = F.rms_norm(hidden_states[:, :num_tokens], norm.shape, norm)
         x, gate = F.linear(normalized, in_proj).mT.chunk(2, dim=1)
-        scanned: torch.Tensor | None = None
+        scanned: Any = None
         for number, direction in enumerate(directions):
             scanned = convolve_and_scan(
                 *(x, direction.conv_weight[:, None], direction.conv_bias, functools.partial(project, direction)),
@@ -292,7 +292,7 @@ def runs_of(shape: MixerShape) -> dict[str, Callable[[int], Any]]:
                 reverse=number == 1,
                 addend=scanned,
             )
-        F.linear(cast(torch.Tensor, scanned).mT, out_proj)
+        F.linear(scanned.mT, out_proj)
 
     names = OPTIONS["products"] if name == "bfloat16" else ("float32",)
     runs = {products: functools.partial(fused, getattr(torch, products)) for products in names} | {"modules": modules}

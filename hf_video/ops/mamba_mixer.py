@@ -16,7 +16,7 @@ are the matrix products where `cpu_choices` finds these quicker. Kernels convert
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -89,12 +89,11 @@ def convolve_and_scan(
     scan_state, conv_state = state or (None, None)
     conv_backend = choose_convolution(scan_backend, conv_weight.shape[-1])
 
-    def run(x, z, addend, reverse, is_padding) -> torch.Tensor:
-        options = {"reverse": reverse, "initial_state": conv_state, "backend": conv_backend}
-        u = causal_conv1d(x, conv_weight, conv_bias, **options)
+    def run(x, z, addend, reverse, is_padding) -> Any:
+        u = causal_conv1d(x, conv_weight, conv_bias, reverse=reverse, initial_state=conv_state, backend=conv_backend)
         delta, B, C = project(u, is_padding)
-        options = {"reverse": reverse, "initial_state": scan_state, "return_last_state": state is not None}
-        return selective_scan(u, delta, A, B, C, D, z, delta_bias, True, addend=addend, **options)
+        options: dict[str, Any] = {"initial_state": scan_state, "return_last_state": state is not None}
+        return selective_scan(u, delta, A, B, C, D, z, delta_bias, True, reverse=reverse, addend=addend, **options)
 
     if reverse and conv_backend == "causal_conv1d":
         # Both kernels only go forward. To turn what enters and leaves costs less than to turn all that lies between.
@@ -294,21 +293,21 @@ def mixer_forward(
         all_projected = x.new_empty(batch_size, kept_length, direction.x_proj.shape[0])
         borders = direction.A.new_empty(shape_of_borders(batch_size, kept_length, direction.A, 1))
         kept += [all_projected, borders]
-        continues, num_old = scan_state is not None and not reverse, direction.conv_weight.shape[1] - 1
+        earlier, num_old = None if reverse else scan_state, direction.conv_weight.shape[1] - 1
         for tile in tiles(batch_size, length, num_old + 1, reverse):
             first_state = None
-            if continues:
+            if earlier is not None:
                 start, end, _ = tile.tokens.indices(length)
                 tile = tile._replace(seen=slice(start, end + num_old), own=slice(num_old, num_old + end - start))
-                first_state = scan_state[tile.clips]
-            inputs = extended if continues else x
+                first_state = earlier[tile.clips]
+            inputs = x if earlier is None else extended
             projected, u, delta, B, C = prepare(inputs, None, direction, tile, reverse)
             y = tile.of(total) if number == 0 else torch.empty_like(u, dtype=torch.float32)
             state = run_forward(
                 *(y, borders[tile.clips, tile.chunks], u, delta, direction.A, B, C, direction.D, direction.dt_bias),
                 *(True, reverse, first_state if tile.is_first else state, is_rough),
             )
-            if continues and tile.is_last:
+            if earlier is not None and tile.is_last:
                 next_state[0][tile.clips] = state
             if keeps_states:
                 tile.of(all_projected).copy_(projected)

@@ -416,8 +416,10 @@ class VideoMambaScan(nn.Module):
             convolved = convolved[..., conv_state.shape[-1] :]
         u = self.activation_fn(convolved)
         delta, B, C = self.project(u, is_padding)
-        options = {"reverse": self.reverse, "initial_state": scan_state, "return_last_state": state is not None}
-        return selective_scan(u, delta, A, B, C, D, gate, delta_bias, True, addend=addend, **options)
+        options: dict[str, Any] = {"initial_state": scan_state, "return_last_state": state is not None}
+        return selective_scan(
+            *(u, delta, A, B, C, D, gate, delta_bias, True), reverse=self.reverse, addend=addend, **options
+        )
 
 
 class VideoMambaMixer(nn.Module):
@@ -555,7 +557,7 @@ class VideoMambaLayer(GradientCheckpointingLayer):
 
     def forward(
         self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT
-    ) -> torch.Tensor | tuple[torch.Tensor, LayerState]:
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
         state = context.state
         if self.can_fuse(hidden_states, context):
             mixer = self.mixer
@@ -828,7 +830,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         class_token = class_token.to(self.embeddings.patch_embeddings.projection.weight.dtype)
         empty = VideoMambaState(self.config, device=class_token.device)
         _, after_class_token = self.run_layers(class_token, NO_CONTEXT, empty)
-        return state.where_new(after_class_token)
+        return state.where_new(cast(VideoMambaState, after_class_token))
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):

@@ -73,7 +73,9 @@ class VideoMambaState:
 
     def next(self, scan_states: Sequence[torch.Tensor], conv_states: Sequence[torch.Tensor]) -> "VideoMambaState":
         """The state after a call, from those of its layers."""
-        return self.make(torch.stack(scan_states), torch.stack(conv_states), torch.zeros_like(self.is_new), False)
+        return self.make(
+            torch.stack(list(scan_states)), torch.stack(list(conv_states)), torch.zeros_like(self.is_new), False
+        )
 
     def where_new(self, start: "VideoMambaState") -> "VideoMambaState":
         """This state, with that of the only stream of `start` in place of new streams."""
