@@ -42,9 +42,10 @@ def load_detections(
     Args:
         data: A CSV file, or a folder of such files named after splits. In AVA's form a row is video, second, left,
             top, right, bottom, action id and person id; other files have a first line of names, video, second, x1,
-            y1, x2, y2, action and, optionally, person. Boxes are shares of width and height. Rows with the same text
-            of a box in one key frame are a person with several actions; one whose action is empty has none. A video
-            is a path, or the name of a file without its suffix, as in AVA.
+            y1, x2, y2, action and, optionally, person. Boxes are shares of width and height. Rows of one key frame are
+            one person with several actions if they have the same person, or, where that is not given, the same text
+            of a box; AVA's ids of persons do not count, as in the original. A person whose action is empty has none.
+            A video is a path, or the name of a file without its suffix, as in AVA.
             Or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or Parquet files, or
             by its name on the Hub, with the columns `video` (the feature `Video`, or paths), `second`, `boxes`, n
             lists of four numbers, and `actions`, n lists of class names or of `ClassLabel`.
@@ -163,12 +164,18 @@ def _read_file(path: Path, video_root: str | os.PathLike | None, labels: Mapping
     actions = _names_of_actions(table, labels)
     texts = zip(*(table.columns[name].to_pylist() for name in ("x1", "y1", "x2", "y2")), strict=True)
     videos = table.columns["video"].to_pylist()
+    named = table.columns["person"].to_pylist() if "person" in table.columns else [""] * len(videos)
     persons: dict[tuple[str, float], dict[Any, tuple[list[float], list[str]]]] = {}
     places: dict[tuple[str, float], str] = {}
-    cells = zip(videos, table.second.tolist(), texts, table.boxes.tolist(), actions, strict=True)
-    for row, (video, second, text, box, action) in enumerate(cells):
+    cells = zip(videos, table.second.tolist(), texts, named, table.boxes.tolist(), actions, strict=True)
+    for row, (video, second, text, name, box, action) in enumerate(cells):
         places.setdefault((video, second), table.place(row))
-        _, of_person = persons.setdefault((video, second), {}).setdefault(text, (box, []))
+        known, of_person = persons.setdefault((video, second), {}).setdefault(name or text, (box, []))
+        if box != known:
+            raise ValueError(
+                f"{table.place(row)}: the person {name!r} has another box at this second in a row before. Give each "
+                "person a name or number of its own, or leave out the column person."
+            )
         if action is not None and action not in of_person:
             of_person.append(action)
     root = path.parent if video_root is None else Path(video_root).expanduser().absolute()

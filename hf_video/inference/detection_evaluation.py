@@ -9,10 +9,12 @@ which the Object Detection API of TensorFlow gave it:
 - Precision at a recall is the highest precision at that recall or any higher one. The average precision is the area
   under that curve, over all its steps.
 - The mean is that over the classes with annotations. A detection whose box has no extent is left out; an annotated box
-  without extent counts as missed.
+  without extent overlaps nothing and counts as missed.
 - Detections are written with five decimals and read back, so that rounding is part of the measure.
 
-Among equal scores the last row of a frame, and the last frame, comes first, as in the original, which reverses a sort.
+The original reverses what NumPy sorts. So among equal scores of a frame the last row chooses its box first. In the
+ranking over all frames the last frame comes first, and the order within it is reversed once more. NumPy's default sort
+may mix equal scores of long lists, in another way on another machine; here their order is kept.
 """
 
 import os

@@ -38,6 +38,21 @@ def test_rows_with_equal_boxes_are_one_person(videos, tmp_path):
     assert rows["second"][:] == [1, 1.5, 0]
 
 
+def test_rows_with_one_name_of_a_person_are_one_person(videos, tmp_path):
+    text = """video,second,x1,y1,x2,y2,action,person
+a.mp4,1,0.1,0.2,0.5,0.9,walk,anna
+a.mp4,1,0.10,0.20,0.50,0.90,talk,anna
+a.mp4,1,0.1,0.2,0.5,0.9,talk,
+a.mp4,1,0.1,0.2,0.5,0.9,walk,ben
+"""
+    write_annotations(tmp_path, train=text)
+    (row,) = load_detections(tmp_path / "train.csv", video_root=videos)["train"]
+    assert row["boxes"] == [[0.1, 0.2, 0.5, 0.9]] * 3 and row["actions"] == [[1, 0], [0], [1]]
+    write_annotations(tmp_path, train=text + "a.mp4,2,0,0,1,1,walk,anna\na.mp4,1,0.1,0.2,0.6,0.9,run,anna\n")
+    with pytest.raises(ValueError, match="row 6: the person 'anna' has another box at this second in a row before"):
+        load_detections(tmp_path / "train.csv", video_root=videos)
+
+
 def test_ava_names_videos_without_suffix_and_actions_by_their_ids(videos, label_map, tmp_path):
     write_annotations(tmp_path, **{"ava_train_v2.2": AVA, "ava_val_v2.2": AVA[: AVA.index("b,")]})
     write_annotations(tmp_path, **{"ava_val_excluded_timestamps_v2.2": "a,0902\r\n"})
