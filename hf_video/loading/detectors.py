@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from hf_video.processes import is_first_process
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.settings import few
 
@@ -137,7 +138,7 @@ def _with_actions(
     if missing:
         raise ValueError(f"{model} lacks weights of {type(network).__name__} ({few(missing)}).")
     if known != names:
-        logger.warning(
+        _warn_once(
             f"{model} knows {len(known)} other actions ({few(known)}), the data have {len(names)} ({few(names)}): the "
             "heads of actions start afresh, and all other weights are kept."
         )
@@ -170,5 +171,11 @@ def _around_backbone(
     with bounded_models():
         network = AutoModelForObjectDetection.from_config(made, dtype=torch.float32)
     network.backbone.load_state_dict(weights)
-    logger.warning(f"{model} is a backbone: the detector around it starts afresh.")
+    _warn_once(f"{model} is a backbone: the detector around it starts afresh.")
     return network
+
+
+def _warn_once(line: str) -> None:
+    """Warns in the first of several processes."""
+    if is_first_process():
+        logger.warning(line)

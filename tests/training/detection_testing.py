@@ -27,7 +27,6 @@ def make_detector(**options):
     set_seed(0)
     config = STMixerConfig(
         backbone_config=make_backbone_config(),
-        num_queries=6,
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -36,7 +35,7 @@ def make_detector(**options):
         num_temporal_points=2,
         num_groups=2,
         point_multiplier=1,
-        **{"id2label": dict(enumerate(ACTIONS))} | options,
+        **{"num_queries": 6, "id2label": dict(enumerate(ACTIONS))} | options,
     )
     model = STMixerForActionDetection(config)
     with torch.no_grad():

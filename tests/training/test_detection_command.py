@@ -102,6 +102,17 @@ def test_other_actions_have_new_heads_and_keep_the_rest(folder, detector, tmp_pa
     assert changed == {f"layers.{layer}.action_head.output.weight" for layer in range(2)}
 
 
+@pytest.mark.parametrize(("rank", "number"), [("0", 1), ("1", 0)])
+def test_the_first_of_several_processes_says_what_starts_afresh(
+    rank, number, detector, classifier, monkeypatch, caplog
+):
+    monkeypatch.setenv("RANK", rank)
+    load_detector(detector, NAMES)
+    load_detector(classifier, NAMES, detector_config=SMALL[1])
+    assert caplog.text.count("the heads of actions start afresh") == number
+    assert caplog.text.count("the detector around it starts afresh") == number
+
+
 @pytest.mark.parametrize("names", [["sit", "run"], ["run", "sit", "talk"], list(ACTIONS)])
 def test_heads_are_kept_for_the_same_actions_alone(names, detector):
     model, _ = load_detector(detector, names)
