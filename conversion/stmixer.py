@@ -166,13 +166,13 @@ def convert(arguments: argparse.Namespace) -> Converted:
     return backbone, make_processor(backbone.config)
 
 
-def backbone_config(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> VideoViTConfig:
-    """Our configuration for keys of `cfg.ViT` and the backbone's tensors."""
+def backbone_config(given: dict[str, Any], weights: dict[str, torch.Tensor], section: str = "") -> VideoViTConfig:
+    """Our configuration for keys of `cfg.ViT` and the backbone's tensors. `section` is where a file has the keys."""
     config = {ARGUMENTS[key][0]: value for key, value in given.items()}
     patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
     check_blocks(config, patches["embed_dim"], blocks)
     config = agree(config, patches | blocks | {"use_learnable_pos_emb": "pos_embed" in weights})
-    config["num_heads"] = num_heads_of(config, "num_heads", config["embed_dim"], ENCODER_HEADS)
+    config["num_heads"] = num_heads_of(given, "NUM_HEADS", config["embed_dim"], ENCODER_HEADS, section)
     learned = config["use_learnable_pos_emb"]
     return VideoViTConfig(
         # The original's table of positions is always for 16 frames.
@@ -205,7 +205,7 @@ def detector_config(sections: dict[str, Any], weights: dict[str, torch.Tensor]) 
             found["BACKGROUND_WEIGHT"] = weight
     head = HEAD_ARGUMENTS | agree(given, found)
     return STMixerConfig(
-        backbone_config=backbone_config(vit, select_prefix(weights, "backbone.")),
+        backbone_config=backbone_config(vit, select_prefix(weights, "backbone."), "ViT."),
         **{ours: head[name] for name, ours in HEAD_FIELDS.items()},
         attention_dropout=head["DROPOUT"],
         strides=[4, 8, 16, 32],

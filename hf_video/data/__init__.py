@@ -16,7 +16,7 @@ _PUBLIC_NAMES = {
     "hold_out": ".holding_out",
     "inspect_videos": ".inspection",
     "is_multi_label": ".columns",
-    "key_frame_seconds": ".key_frames",
+    "key_frame_times": ".key_frames",
     "label_names": ".columns",
     "load_detections": ".detections",
     "load_unlabelled_videos": ".video_dataset",

@@ -34,13 +34,8 @@ def read_key_frame_clip(video: VideoSource, second: float, processor: VideoDetec
     return timed.frames
 
 
-def key_frame_seconds(video: VideoSource, fps: float = 30) -> list[int]:
-    """The whole seconds of a video, from 0, at which there can be a key frame.
-
-    Args:
-        video: As for `read_video`.
-        fps: Frames per second of a folder of frames, which have no times of their own.
-    """
+def key_frame_times(video: VideoSource, processor: VideoDetectionProcessor, every: float = 1.0) -> list[float]:
+    """The multiples of `every` seconds in a video, from 0. Frames of a folder count as `processor.fps` a second."""
     metadata = probe_video(video)
-    duration = metadata.duration if metadata.duration is not None else metadata.total_num_frames / fps
-    return list(range(math.ceil(duration - TIME_ROUNDING)))
+    duration = metadata.duration if metadata.duration is not None else metadata.total_num_frames / processor.fps
+    return [number * every for number in range(math.ceil((duration - TIME_ROUNDING) / every))]

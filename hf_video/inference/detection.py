@@ -1,6 +1,5 @@
 """Finds the people of a video at key frames, and what they do."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,11 +7,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from hf_video.data.key_frames import read_key_frame_clip
+from hf_video.data.key_frames import key_frame_times, read_key_frame_clip
 from hf_video.loading.class_names import class_names_of
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import probe_video
-from hf_video.reading.video_reading import TIME_ROUNDING
 
 # A person keeps its track if its box overlaps that of the key frame before with at least this IoU.
 MIN_TRACK_IOU = 0.3
@@ -92,15 +90,6 @@ def detect_actions(
         person_threshold=processor.person_threshold if person_threshold is None else person_threshold,
         action_threshold=action_threshold,
     )
-
-
-def key_frame_times(video: Any, processor: VideoDetectionProcessor, every: float) -> list[float]:
-    """The multiples of `every` seconds in a video. Frames of a folder count as `processor.fps` a second."""
-    metadata = probe_video(video)
-    duration = metadata.duration
-    if duration is None:
-        duration = metadata.total_num_frames / processor.fps
-    return [number * every for number in range(math.ceil((duration - TIME_ROUNDING) / every))]
 
 
 def resized_clip(processor: VideoDetectionProcessor, video: Any, second: float) -> np.ndarray:

@@ -13,8 +13,9 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedModel
 
+from hf_video.data.key_frames import key_frame_times
 from hf_video.data.video_listing import list_videos
-from hf_video.inference.detection import KeyFrame, Person, detect_clips, key_frame_times, read_persons, resized_clip
+from hf_video.inference.detection import KeyFrame, Person, detect_clips, read_persons, resized_clip
 from hf_video.inference.features import feature_key
 from hf_video.inference.inference_settings import DetectSettings
 from hf_video.io import read_own_json, replace_text, replacing_file

@@ -185,6 +185,7 @@ def test_names_of_actions_come_from_a_label_map_or_a_list(tmp_path):
         ({"STM": {"BACKGROUND_WEIGHT": 0.2}}, "says BACKGROUND_WEIGHT=0.2"),
         ({"STM": {"ACTIVATION": "GELU"}}, "must be 'ReLU'"),
         ({"NUM_HEADS": 2}, "unknown keys"),
+        ({"ViT": {}}, r"heads is unknown: pass `--original-config FILE.json` with ViT\.NUM_HEADS"),
     ],
 )
 def test_a_configuration_that_contradicts_the_tensors_is_refused(tmp_path, section, message):

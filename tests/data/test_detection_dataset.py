@@ -8,7 +8,7 @@ from PIL import Image
 from hf_video.data import (
     DetectionCollator,
     DetectionDataset,
-    key_frame_seconds,
+    key_frame_times,
     load_detections,
     read_key_frame_clip,
 )
@@ -61,12 +61,12 @@ def test_frames_of_a_folder_count_at_the_rate_of_the_processor(processor, tmp_pa
     for number, frame in enumerate(frames):
         Image.fromarray(frame).save(tmp_path / f"{number}.png")
     assert np.array_equal(read_key_frame_clip(tmp_path, 1, processor), frames[[24, 27, 30, 33]])
-    assert key_frame_seconds(tmp_path) == [0, 1]
+    assert key_frame_times(tmp_path, processor) == [0, 1]
 
 
-def test_all_whole_seconds_of_a_video_can_be_key_frames(folder):
-    assert key_frame_seconds(folder / "a.mp4") == [0, 1, 2]
-    assert key_frame_seconds(folder / "b.mp4") == [0, 1]
+def test_key_frames_are_spread_over_the_whole_video(folder, processor):
+    assert key_frame_times(folder / "a.mp4", processor) == [0, 1, 2]
+    assert key_frame_times(folder / "b.mp4", processor, every=0.75) == [0, 0.75, 1.5]
 
 
 @pytest.mark.parametrize("second", [-0.5, 3, 900])
