@@ -17,11 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from helpers.event_training import (
+    FPS,
+    NUM_FRAMES,
+    WINDOW_SECONDS,
+    make_processor,
+    make_window_classifier,
+    read_windows,
+    train,
+)
 from helpers.event_video import BACKGROUND, write_event_video
 from helpers.measurement import make_parser, print_machine
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from timeline import FPS, NUM_FRAMES, WINDOW_SECONDS, make_processor, read_windows, train
+from timeline import TRAINING_STRIDE
 from transformers import AutoModelForVideoClassification, AutoVideoProcessor, set_seed
 
 from hf_video.inference import Segment, explain, find_segments, predict_scores, read_clip
@@ -57,7 +66,8 @@ def make_model(folder: Path, training_seconds: float, epochs: int) -> None:
     with tempfile.TemporaryDirectory() as work:
         video = Path(work, "training.mp4")
         events = write_event_video(video, seconds=training_seconds, seed=SEED, held_out=False)
-        model = train(*read_windows(video, events), epochs)
+        windows = read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE)
+        model = train(make_window_classifier(), *windows, epochs)
     model.save_pretrained(folder)
     make_processor().save_pretrained(folder)
 

@@ -256,8 +256,8 @@ def test_bfloat16_can_be_traced_compiled_and_checkpointed(calls, is_autocast):
     for name, wanted in expected.items():
         torch.testing.assert_close(found[name], wanted, atol=0, rtol=0)
         torch.testing.assert_close(again[name], wanted, atol=0, rtol=0)
-    _, _, eps, in_proj, out_proj, directions, *dtypes = calls[0]
-    assert dtypes == [torch.bfloat16, torch.float32]
+    _, _, eps, in_proj, out_proj, directions, *dtypes, state = calls[0]
+    assert dtypes == [torch.bfloat16, torch.float32] and state is None
     tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
     tensors = [tensor.detach().requires_grad_() for tensor in tensors]
     torch.library.opcheck(mamba_mixer.mixer_forward, (tensors, eps, True, *dtypes))

@@ -49,12 +49,13 @@ WRONG = {
 VISION = {
     "sides": ["image_size", "patch_size"],
     "size": ["num_channels", "num_frames", "tubelet_size", "hidden_size"],
-    "count": ["num_hidden_layers"],
+    "count": ["num_hidden_layers", "frame_delay"],
     "activation": ["hidden_act"],
     "rate": ["hidden_dropout_prob", "drop_path_rate", "classifier_dropout"],
     "positive": ["initializer_range", "layer_norm_eps"],
     "layers": ["gradient_checkpointing_layers"],
     "share": ["mask_ratio"],
+    "not negative": ["smoothing_loss_weight"],
 }
 # The kind of every field that is neither a switch nor one of a few names.
 KINDS = {

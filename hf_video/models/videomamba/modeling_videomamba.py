@@ -594,7 +594,7 @@ class VideoMambaLayer(GradientCheckpointingLayer):
     def cpu_choice(self, hidden_states: torch.Tensor) -> "CpuChoice":
         return choose(*self.mixer_shape(), with_backward=self.needs_gradient(hidden_states))
 
-    def can_fuse(self, hidden_states: torch.Tensor, context: ScanContext) -> bool:
+    def can_fuse(self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT) -> bool:
         """Whether norm and mixer run as one operator. It needs that operator, plain modules, tokens in their order
         without padding, no gradients through a state, and that no measurement has found it slower on this CPU."""
         mixer = self.mixer

@@ -15,7 +15,7 @@ LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
     + ["intermediate_size"],
     "at least 0": ["num_hidden_layers", "classifier_init_scale", "layer_scale_init_value", "run_length_threshold"]
-    + ["smoothing_loss_weight"],
+    + ["smoothing_loss_weight", "frame_delay"],
     "above 0": ["initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"],
     "in [0, 1)": ["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"],
     "between 0 and 1": ["mask_ratio"],
