@@ -109,7 +109,7 @@ class ClassifierSettings:
 
     model: str | None = setting(
         None,
-        "What to fine-tune: a folder, Hub name or released name; start: the VideoViT that ships, by default for up to "
+        "What to fine-tune: a folder, Hub or released name; start: the VideoViT that ships, by default for up to "
         f"{MAX_CLIPS_FOR_START:,} clips without a size; scratch: random weights.",
         "MODEL",
         common=True,
@@ -198,8 +198,7 @@ class TaskSettings:
 
     task: Literal["classification", "retrieval", "action-detection", "frame-classification"] = setting(
         "classification",
-        "What is learned: classes, which captions belong to which videos, where people are and what they do, or the "
-        "class of each frame.",
+        "What is learned: classes, captions of videos, actions of persons, or the class of each frame.",
     )
 
 
