@@ -202,7 +202,7 @@ FIGURES = {
         ),
     ],
     "video_text.py": [
-        r"2 steps of 64 videos in \d+\.\d minutes",
+        r"4 steps of 64 videos in \d+\.\d minutes",
         *(
             rf"{frames}, {way}"
             for frames in ("frames in order", "shuffled frames")
