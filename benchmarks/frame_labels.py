@@ -5,7 +5,7 @@ In the videos a digit moves left, right, up or down, stands still, or is not the
 the class of each frame, a small VideoViT of as many layers and channels the shares of the classes in windows of a
 second. Both see the same seconds of the same video. Another video, of other digits, is the test. Windows are a quarter
 of a window apart (stride 2 of 8 frames), and both have the options of `timeline.py`. With a delay the frame model
-answers for an earlier frame, and the segments are moved back by it. Time is that of processors; that of the models
+answers for an earlier frame. Time is that of processors; that of the models
 leaves out reading.
 
 With `--teacher` a bidirectional frame model learns first. Its probabilities are half of what further causal models
@@ -37,7 +37,6 @@ from helpers.event_training import (
     make_frame_classifier,
     make_processor,
     make_window_classifier,
-    moved,
     read_frames,
     read_windows,
     train,
@@ -80,7 +79,7 @@ class Clock:
         self.seconds += time.thread_time() - self.begin
 
 
-def measure(name: str, model: PreTrainedModel, video: Path, events: Any, seconds: float, delay: int = 0) -> Figures:
+def measure(name: str, model: PreTrainedModel, video: Path, events: Any, seconds: float) -> Figures:
     clock = Clock(model)
     # The first pass warms up.
     for _ in range(2):
@@ -91,7 +90,7 @@ def measure(name: str, model: PreTrainedModel, video: Path, events: Any, seconds
             sizes = {"batch_size": CHUNK // NUM_FRAMES, "stride": STRIDE, "fps": FPS}
             scored = list(score_windows(model, make_processor(), video, num_frames=NUM_FRAMES, **sizes))
         whole = (time.process_time() - begin) / seconds
-    found = find_events(model, moved(scored, delay))
+    found = find_events(model, scored)
     figures = Figures(*figures_at_half(found, events), clock.seconds / seconds)
     print(
         f"  {name}: {len(found)} segments, {len(events)} events; F1 {figures.f1:.3f}, border error "
@@ -120,16 +119,18 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> tuple[Figures, Figu
     def learn_frames(name: str, delay: int, bidirectional: bool = False, **ways: Any) -> tuple[Figures, Any]:
         set_seed(seed)
         model, teacher = make_frame_classifier(CLIP, bidirectional), ways.get("teacher")
+        # `score_frames` gives late answers to the frames that they are for.
+        model.config.frame_delay = delay // TUBELET_SIZE
         if teacher is not None:
             # The weights of its backward scans have no place.
             model.load_state_dict(teacher.state_dict(), strict=False)
         train(model, *read_frames(video, events, CLIP, CLIP_STRIDE, delay), epochs, batch_size=8, delay=delay, **ways)
-        return measure(name, model, *on_test, delay), model
+        return measure(name, model, *on_test), model
 
     if arguments.load:
         windows, model = (kind.from_pretrained(arguments.load / name).eval() for kind, name in SAVED)
-        delay = arguments.delays[-1]
-        return *measure_windows(windows), measure(f"frames, delay {delay}", model, *on_test, delay)
+        delay = model.config.frame_delay * TUBELET_SIZE
+        return *measure_windows(windows), measure(f"frames, delay {delay}", model, *on_test)
     clips = read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE)
     windows = train(make_window_classifier(), *clips, window_epochs)
     of_windows, untrained = measure_windows(windows)

@@ -11,7 +11,7 @@ With `--model`, the folder `frames` of `frame_labels.py --save`, F1 at a tempora
 video must be within 2 points of that in the first. Without one, weights are random. It takes about four minutes on an
 idle core.
 
-    python benchmarks/live.py [--model FOLDER] [--delay 2] [--frames 10000] [--smoke]
+    python benchmarks/live.py [--model FOLDER] [--frames 10000] [--smoke]
 """
 
 import statistics
@@ -30,7 +30,6 @@ from helpers.event_training import (
     figures_at_half,
     find_events,
     make_frame_classifier,
-    moved,
     read_windows,
 )
 from helpers.event_video import CLASSES, write_event_video
@@ -79,23 +78,22 @@ def drift_in_turns(model: PreTrainedModel, frames: torch.Tensor, old: VideoMamba
     return late / early - 1
 
 
-def f1_between(model: PreTrainedModel, logits: torch.Tensor, delay: int, events: Sequence[Any], tenth: int) -> float:
+def f1_between(model: PreTrainedModel, logits: torch.Tensor, events: Sequence[Any], tenth: int) -> float:
     """F1 of the events whose middles lie in a tenth of the video."""
     times = [number * TUBELET_SIZE / FPS for number in range(len(logits) + 1)]
-    scored = zip(times, times[1:], logits.softmax(dim=-1).numpy(), strict=False)
+    late = logits[model.config.frame_delay :].softmax(dim=-1).numpy()
     length = times[-1] / 10
 
     def chosen(segments: Sequence[Any]) -> list[Any]:
         return [each for each in segments if tenth <= (each.start + each.end) / 2 / length < tenth + 1]
 
-    return figures_at_half(chosen(find_events(model, moved(scored, delay))), chosen(events))[0]
+    return figures_at_half(chosen(find_events(model, zip(times, times[1:], late, strict=False))), chosen(events))[0]
 
 
 @torch.inference_mode()
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--model", help="folder of a frame model; by default one with random weights")
-    parser.add_argument("--delay", type=int, default=2, help="frames of look-ahead with which the model learned")
     parser.add_argument("--frames", type=int, default=10_000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -129,7 +127,7 @@ def main() -> int:
     print(f"chunks of {TUBELET_SIZE} and of {CHUNK} frames differ by {difference:.1e} of the largest logit")
     is_good = turns <= MOST_DRIFT and memory[-1] <= 1.01 * memory[0]
     if arguments.model:
-        first, last = (f1_between(model, logits, arguments.delay, events, tenth) for tenth in (0, 9))
+        first, last = (f1_between(model, logits, events, tenth) for tenth in (0, 9))
         print(f"F1: {first:.3f} in the first tenth, {last:.3f} in the last; wanted: at most {MOST_F1_LOST} less")
         is_good &= first - last <= MOST_F1_LOST
     return 0 if is_good or arguments.smoke else GOAL_MISSED

@@ -1,7 +1,7 @@
 """Small models that learn the events of `event_video.py`, from windows of the video or from each frame."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -124,12 +124,6 @@ def find_events(model: PreTrainedModel, scored: Iterable[Any]) -> list[LabelledS
     finder = make_finder(model, background=[BACKGROUND], **durations)
     found = segments_of(((start, end, scores) for start, end, scores, *_ in scored), finder)
     return [LabelledSegment(each.label, each.start, each.end, each.score) for each in found]
-
-
-def moved(scored: Iterable[Any], delay: int) -> Iterator[tuple[float, float, Any]]:
-    """Scores with the times of what they are about, `delay` frames earlier."""
-    for start, end, scores, *_ in scored:
-        yield start - delay / FPS, end - delay / FPS, scores
 
 
 def figures_at_half(found: Sequence[LabelledSegment], events: Sequence[LabelledSegment]) -> tuple[float, float]:

@@ -133,13 +133,15 @@ def test_a_folder_of_pictures(model_folder, sees_light, tmp_path, capsys):
 
 def test_each_change_of_a_live_stream_is_told_with_its_delay(model_folder, sees_light, tmp_path, capsys):
     frames = flashing_frames(64, (20, 40))
-    with camera(frames, 32) as address:
-        assert run(model_folder, address, "--background", "dark", "--json", "--output", tmp_path / "out") == 0
+    # So slow that the queue holds a second, in which a busy machine may do something else.
+    words = ["--fps", 8, "--background", "dark", "--json", "--output", tmp_path / "out"]
+    with camera(frames, 16) as address:
+        assert run(model_folder, address, *words) == 0
     printed = capsys.readouterr()
     begins, ends = map(json.loads, printed.out.splitlines())
     assert begins.pop("delay") < 1 and ends.pop("delay") < 1
-    assert begins == {"time": pytest.approx(20 / 32, abs=0.07), "change": "begins", "label": "bright"}
-    assert ends["change"] == "ends" and ends["time"] == ends["segment"][1] == pytest.approx(40 / 32, abs=0.07)
+    assert begins == {"time": pytest.approx(20 / 16, abs=0.07), "change": "begins", "label": "bright"}
+    assert ends["change"] == "ends" and ends["time"] == ends["segment"][1] == pytest.approx(40 / 16, abs=0.07)
     assert ends["segment"][0] == begins["time"]
     assert "0 of 32 frames were dropped" in printed.err and "2 changes were known after 0." in printed.err
     live = json.loads((tmp_path / "out" / "segments.json").read_text())["external_data"]["live"]

@@ -77,7 +77,7 @@ def test_trainer_learns_a_batch_in_bfloat16_on_the_fused_mixer(tmp_path, monkeyp
     mamba_mixer = modeling_videomamba.mamba_mixer
 
     def record(*arguments):
-        dtypes.append(arguments[-2])
+        dtypes.append(arguments[6])
         return mamba_mixer(*arguments)
 
     monkeypatch.setattr(modeling_videomamba, "mamba_mixer", record)
