@@ -16,9 +16,12 @@ from hf_video.reading.video_reading import read_video_at
 from .augmentation import ClipAugmentation
 from .batches import SAMPLE_KEY
 from .clip_dataset import ClipDataset
+from .contiguous_clips import ContiguousClip
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .stored_videos import BYTES, COLUMNS, open_video
 
+# The name of (epoch, first_row, row) in the item of a `ContiguousClip`.
+CLIP = "clip"
 _STORED = (BYTES, *COLUMNS)
 
 
@@ -33,6 +36,9 @@ class FrameDataset(ClipDataset):
 
     In training the clips are cropped and changed at random, each the same for all its frames. Every draw depends on
     (seed, epoch, index) alone, as in a [`ClipDataset`].
+
+    An index may be a `ContiguousClip`, as training with carried states draws it. Then all clips of a run are changed
+    alike in an epoch, the item says with `clip` which one it is, and a video that cannot be read is always an error.
 
     Args:
         videos: as of `annotated_videos`.
@@ -101,6 +107,12 @@ class FrameDataset(ClipDataset):
         rows = Dataset.from_dict(clips)
         super().__init__(rows, processor, training=training, seed=seed, on_error=on_error, **changes)
 
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, ContiguousClip):
+            return super().__getitem__(index)
+        item = self.make_item(index.row, (self.seed, self.epoch, index.first_row))
+        return item | {CLIP: (self.epoch, index.first_row, index.row)}
+
     def make_item(self, index: int, key: tuple[int, ...]) -> Any:
         row = self.dataset[index]
         times = row["start"] + np.arange(row["num_frames"]) / self.fps
@@ -114,14 +126,16 @@ class FrameDataset(ClipDataset):
 
 class FrameCollator:
     """Joins clips of unequal length into a batch: `pixel_values` (B, T, C, H, W), padded with zeros at the end;
-    `labels`, padded with -100; and `attention_mask` (B, t) int64, 1 for token frames and 0 for padding. None stands
-    for a video that could not be read."""
+    `labels`, padded with -100; and `attention_mask` (B, t) int64, 1 for token frames and 0 for padding. Contiguous
+    clips have `clip` (B, 3) int64: epoch, first row of the run, and row. None stands for a video that could not be
+    read."""
 
     def __call__(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
         readable = [item for item in items if item is not None]
         labels = [item["labels"] for item in readable]
-        return {
+        batch = {
             "pixel_values": pad_sequence([item["pixel_values"] for item in readable], batch_first=True),
             "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
             "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
         }
+        return batch | ({CLIP: torch.tensor([item[CLIP] for item in readable])} if CLIP in readable[0] else {})

@@ -224,6 +224,11 @@ class FrameTrainingArguments(FrameTrainingSettings, TrainingArguments):
         _check_before(self, FrameTrainingSettings)
         super().__post_init__()
         _check_after(self)
+        if self.carry_state and self.clip_overlap:
+            raise ValueError(
+                f"clip_overlap is {self.clip_overlap}, but a state goes on only where the clip before ends: leave it "
+                "out, or carry_state."
+            )
         if self.data_seed is None:
             self.data_seed = self.seed
 

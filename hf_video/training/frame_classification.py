@@ -4,14 +4,20 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
-from transformers import PreTrainedModel, TrainingArguments
+from torch.utils.data import Sampler
+from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
+from hf_video import VideoMambaState
 from hf_video.data import FrameCollator, FrameDataset
+from hf_video.data.contiguous_clips import ContiguousSampler
+from hf_video.data.frame_dataset import CLIP
 from hf_video.data.frame_labels import UNKNOWN
 from hf_video.inference.frame_evaluation import TIOUS, evaluate_frames
 from hf_video.loading.class_names import class_names_of
+from hf_video.models.videomamba.state_videomamba import check_state
 
 from .base_trainer import BaseTrainer
 from .callbacks import TrainingFactsCallback
@@ -27,12 +33,26 @@ class FrameClassificationTrainer(BaseTrainer):
     [`evaluate_frames`][hf_video.inference.evaluate_frames]. It puts the clips of a video together, so they must not
     overlap.
 
+    With `carry_state` in the arguments a VideoMamba is trained over long videos, as language models by truncated
+    backpropagation through time: a `ContiguousSampler` draws the clips, and each row of a batch goes on with the state
+    that the row had after the batch before, without its gradient. It begins anew where the clip does not follow: in
+    another video, behind a part without labels, in a new epoch, and where a run is resumed. An evaluation and a
+    teacher see each clip by itself.
+
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
         data_collator: defaults to a [`FrameCollator`].
         background: the class that is no segment, if there is one.
         distillation: a teacher of logits; defaults to the one that the arguments describe, if any.
+
+    Raises:
+        ValueError: `carry_state` is given, and the model has no state to carry, or one process has several GPUs. When
+            training begins: the clips overlap or do not fill a step.
     """
+
+    # The clips of the last batch, and the state after them.
+    _carried: tuple[torch.Tensor, VideoMambaState] | None = None
+    _signature_columns: list[str]
 
     def __init__(
         self,
@@ -46,16 +66,44 @@ class FrameClassificationTrainer(BaseTrainer):
     ) -> None:
         super().__init__(model, args, data_collator or FrameCollator(), *more, **kwargs)
         self.background = background
+        self.carries_state = getattr(self.args, "carry_state", False)
+        if self.carries_state:
+            check_carries_state(self.model.config)
+            if self.args.n_gpu > 1:
+                raise ValueError(
+                    f"carry_state needs a process for each of the {self.args.n_gpu} GPUs: start with `torchrun "
+                    f"--nproc-per-node {self.args.n_gpu}`, or choose one by CUDA_VISIBLE_DEVICES."
+                )
         self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        if not self.carries_state:
+            return super()._get_train_sampler(train_dataset)
+        num_rows = self._train_batch_size * self.args.world_size
+        return ContiguousSampler(self.train_dataset, num_rows, self.args.data_seed)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        self._signature_columns = [*self._signature_columns, CLIP]
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        if self.distillation is None or not self.model.training:
+        if not self.model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        clips = inputs.pop(CLIP, None)
+        known = inputs
+        if clips is not None:
+            # All frames are real.
+            known = {name: value for name, value in inputs.items() if name != "attention_mask"}
+            known["state"] = self._state_before(clips)
+        loss, outputs = super().compute_loss(model, known, True, num_items_in_batch)
+        if clips is not None:
+            self._carried = clips, outputs["state"].detach()
+        if self.distillation is None:
+            return (loss, outputs) if return_outputs else loss
         labels = inputs["labels"]
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         taught = self.distillation.loss(inputs["pixel_values"], outputs["logits"], None, inputs["attention_mask"])
         # The loss of the labels is divided by the known labels of the whole step, and the teacher's by the frames of
         # the batch.
@@ -66,6 +114,16 @@ class FrameClassificationTrainer(BaseTrainer):
         weight = self.distillation.weight
         loss = (1 - weight) * loss + weight * share * taught
         return (loss, outputs) if return_outputs else loss
+
+    def _state_before(self, clips: torch.Tensor) -> VideoMambaState:
+        """The state of the rows of a batch before its clips (batch_size, 3), see [`FrameCollator`]."""
+        if self._carried is None or len(self._carried[0]) != len(clips):
+            return VideoMambaState(self.model.config, len(clips), clips.device)
+        last, state = self._carried
+        # Where no row is new, the model reads its class token all the same. So each step uses all parameters, whose
+        # gradients several processes average.
+        state.reset((clips - last != clips.new_tensor([0, 0, 1])).any(dim=1))
+        return state
 
     def evaluation_loop(
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
@@ -80,6 +138,18 @@ class FrameClassificationTrainer(BaseTrainer):
             figures |= {f"f1_{tiou * 100:.0f}": value for tiou, value in zip(TIOUS, found["f1"], strict=True)}
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
         return output
+
+
+def check_carries_state(config: PreTrainedConfig) -> None:
+    """Refuses (`ValueError`) a model that `carry_state` is not for."""
+    if config.model_type != "videomamba":
+        raise ValueError(f"A {config.model_type} has no state to go on with: carry_state is for a VideoMamba.")
+    if not config.bidirectional and config.use_temporal_position_embeddings:
+        raise ValueError(
+            "The model is causal and has positions over time, which would begin again with each clip: carry_state "
+            "needs use_temporal_position_embeddings=False, which `hf-video train --causal` sets."
+        )
+    check_state(VideoMambaState(config), config, torch.empty(1, config.tubelet_size), has_mask=False)
 
 
 def measure_clips(

@@ -403,7 +403,14 @@ class FrameSettings:
     fps: Positive[float] | None = setting(
         None, "Frames a second that the model sees, by the times of a video; by default the model's, or 8."
     )
-    clip_overlap: BelowOne[float] = setting(0.5, "Share of a training clip that the next one shows again.")
+    clip_overlap: BelowOne[float] | None = setting(
+        None, "Share of a training clip that the next one shows again; by default 0.5, and 0 with carry_state."
+    )
+    carry_state: bool = setting(
+        False,
+        "Train a VideoMamba over long videos: each clip goes on with the state that the clip before it left, without "
+        "its gradient.",
+    )
     background: str | None = setting(
         None, "Class of frames outside of all segments; by default they are unknown and teach nothing.", "NAME"
     )

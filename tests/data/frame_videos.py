@@ -1,6 +1,11 @@
-"""Videos of known segments: bright for a while, then dark, and grey otherwise."""
+"""Videos of known segments: bright for a while, then dark, and grey otherwise; and clips of videos without files."""
 
 import numpy as np
+import torch
+
+from hf_video.data import FrameDataset
+from hf_video.data.frame_labels import AnnotatedVideo
+from hf_video.processing import VideoClipProcessor
 
 from ..video_files import encode_video
 
@@ -23,3 +28,30 @@ def write_flashes(folder, num_videos, name="times.csv"):
     file = folder / name
     file.write_text("\n".join(["path,label,start,end", *rows]) + "\n")
     return file
+
+
+class BlankClips(FrameDataset):
+    """Clips of videos that have no files: the brightness of a frame is drawn from its video and its time."""
+
+    def make_item(self, index, key):
+        row = self.dataset[index]
+        seconds = np.arange(row["num_frames"]) + round(row["start"])
+        item = {"pixel_values": blank_frames(row["video"], seconds), "labels": torch.tensor(row["frame_labels"])}
+        return item | {"sample_key": key} if self.training else item
+
+
+def blank_frames(video, seconds):
+    """Frames (t, 3, 16, 16) of such a video at whole seconds."""
+    levels = [np.random.default_rng([*video.encode(), second]).normal(size=(3, 1, 1)) for second in seconds]
+    return torch.from_numpy(np.array(levels)).float().expand(-1, -1, 16, 16)
+
+
+def blank_clips(lengths, num_frames, segments=None, training=True, **options):
+    """Clips of videos with so many frames, one a second. By default the two classes take turns of three seconds."""
+    processor = VideoClipProcessor(num_frames=num_frames, size={"height": 16, "width": 16}, do_center_crop=False)
+    videos = []
+    for number, length in enumerate(lengths):
+        starts, ends = np.array(segments or [(at, at + 3) for at in range(0, length, 3)], float).T
+        labels = [[turn % 2] for turn in range(len(starts))]
+        videos.append(AnnotatedVideo({"video": f"{number}.mp4"}, starts, ends, labels, 0.0, float(length)))
+    return BlankClips(videos, processor, ["a", "b"], fps=1, tubelet_size=1, training=training, **options)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hf_video.data import FrameCollator, FrameDataset, load_video_dataset
+from hf_video.data import ClipAugmentation, FrameCollator, FrameDataset, load_video_dataset
+from hf_video.data.contiguous_clips import ContiguousClip
 from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, hold_out_ends
 from hf_video.processing import VideoClipProcessor
 
@@ -80,6 +81,26 @@ def test_draws_depend_on_seed_epoch_and_index(rows):
     videos = annotated_videos(rows)
     first, second = (FrameDataset(videos, processor, ["bright", "dark"], **options) for _ in range(2))
     torch.testing.assert_close(first[3]["pixel_values"], second[3]["pixel_values"], rtol=0, atol=0)
+
+
+def test_contiguous_clips_of_a_video_have_the_same_colours_in_an_epoch(rows):
+    options = {"fps": 8, "tubelet_size": 2, "training": True, "background": "rest"}
+    options["augmentation"] = ClipAugmentation(color_jitter=0.4)
+    dataset = FrameDataset(annotated_videos(rows), PROCESSOR, ["bright", "dark", "rest"], **options)
+    greys = []
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        batch = FrameCollator()([dataset[ContiguousClip(row, row // 4 * 4)] for row in range(8)])
+        assert batch["clip"].tolist() == [[epoch, row // 4 * 4, row] for row in range(8)]
+        # A video begins and ends in grey.
+        firsts, lasts = (
+            batch["pixel_values"][[0, 4], 0].mean((1, 2, 3)),
+            batch["pixel_values"][[3, 7], -1].mean((1, 2, 3)),
+        )
+        torch.testing.assert_close(firsts, lasts, rtol=0, atol=0.03)
+        greys += firsts.tolist()
+    assert min(np.diff(sorted(greys))) > 0.05
+    assert "clip" not in FrameCollator()([dataset[0]])
 
 
 def test_nothing_to_learn(rows):
