@@ -18,8 +18,10 @@ from hf_video import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.ops import cpu_choices
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
+from tests.data.frame_videos import blank_clips
 from tests.training.captions_testing import make_video_text_pair
 from tests.training.detection_testing import evaluated_detector, first_step
+from tests.training.frames_testing import make_frame_model, make_frame_trainer
 from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model
 
 GLOBAL_BATCH_SIZE = 4
@@ -208,6 +210,32 @@ def detected(folder, num_processes):
     return results | {"predictions": output.predictions.tolist(), "mean_ap": output.metrics["test_mean_ap"]}
 
 
+def framewise(folder, num_processes):
+    """The losses of steps on clips of frames, and an evaluation of clips of unequal lengths after each epoch, with and
+    without carried states."""
+    results = {}
+    for carry_state in (False, True):
+        trainer = make_frame_trainer(
+            folder,
+            make_frame_model(),
+            blank_clips([26, 9, 17, 17], num_frames=4),
+            eval_dataset=blank_clips([11, 6, 3], num_frames=4, training=False),
+            per_device_train_batch_size=GLOBAL_BATCH_SIZE // num_processes,
+            per_device_eval_batch_size=1,
+            num_train_epochs=2,
+            eval_strategy="epoch",
+            learning_rate=1e-3,
+            carry_state=carry_state,
+        )
+        trainer.train()
+        entries = trainer.state.log_history
+        results[str(carry_state)] = {
+            name: [entry[name] for entry in entries if name in entry]
+            for name in ("loss", "grad_norm", "eval_frame_accuracy", "eval_edit_score")
+        }
+    return results
+
+
 def main(task, folder, num_processes):
     result = {
         "loss_curve": loss_curve,
@@ -219,6 +247,7 @@ def main(task, folder, num_processes):
         "cpu_choices": cpu_choices_of_each,
         "gathered_negatives": gathered_negatives,
         "detected": detected,
+        "framewise": framewise,
     }[task](Path(folder), num_processes)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     if world_size != num_processes:

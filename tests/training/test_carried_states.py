@@ -1,68 +1,18 @@
 """Training over long videos: each clip goes on with the state after the clip before it."""
 
-import copy
-
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from hf_video import (
-    VideoMambaConfig,
-    VideoMambaForFrameClassification,
     VideoMambaState,
     VideoViTConfig,
     VideoViTForFrameClassification,
 )
-from hf_video.training import Distillation, FrameClassificationTrainer, FrameTrainingArguments
+from hf_video.training import Distillation
 
 from ..data.frame_videos import blank_clips, blank_frames
+from .frames_testing import LABELS, SIZES, Recorder, losses_of, make_frame_model, make_frame_trainer
 from .tiny import weights_of
-
-# Those of `blank_clips`.
-LABELS = torch.tensor([0, 0, 0, 1, 1, 1] * 4)
-SIZES = {"image_size": 16, "patch_size": 8, "num_frames": 4, "tubelet_size": 1, "hidden_size": 16}
-CAUSAL = {"bidirectional": False, "use_temporal_position_embeddings": False}
-
-
-def make(**options):
-    """A model whose weights are large enough for every frame to matter."""
-    torch.manual_seed(0)
-    model = VideoMambaForFrameClassification(VideoMambaConfig(**SIZES | {"num_hidden_layers": 2} | CAUSAL | options))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn(weight.shape), alpha=0.4)
-    return model
-
-
-class Recorder(TrainerCallback):
-    """The gradients of each step, and what it is told of at its end."""
-
-    def __init__(self, at_step_end=lambda: None):
-        self.gradients, self.at_step_end = [], at_step_end
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.gradients.append([weight.grad.clone() for weight in model.parameters()])
-
-    def on_step_end(self, *args, **kwargs):
-        self.at_step_end()
-
-
-def make_trainer(folder, model, clips, eval_dataset=None, distillation=None, callbacks=(), **options):
-    defaults = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "use_cpu": True, "disable_tqdm": True}
-    defaults |= {"learning_rate": 0.0, "weight_decay": 0.0, "max_grad_norm": 0.0, "logging_steps": 1}
-    defaults |= {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False, "carry_state": True}
-    return FrameClassificationTrainer(
-        copy.deepcopy(model),
-        FrameTrainingArguments(str(folder), **defaults | options),
-        train_dataset=clips,
-        eval_dataset=eval_dataset,
-        distillation=distillation,
-        callbacks=[*callbacks],
-    )
-
-
-def losses_of(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
 def loop(model, batches):
@@ -91,8 +41,8 @@ def loop(model, batches):
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "use_temporal_position_embeddings": True}])
 def test_steps_have_the_losses_and_gradients_of_a_loop_over_chunks(options, tmp_path):
     """Two videos of three clips each, for two rows: the order of the videos is drawn."""
-    model, recorder = make(**options), Recorder()
-    trainer = make_trainer(tmp_path, model, blank_clips([12, 12], num_frames=4), callbacks=[recorder])
+    model, recorder = make_frame_model(**options), Recorder()
+    trainer = make_frame_trainer(tmp_path, model, blank_clips([12, 12], num_frames=4), callbacks=[recorder])
     trainer.train()
     orders = [loop(model, [[(a, at), (b, at)] for at in (0, 4, 8)]) for a, b in ((0, 1), (1, 0))]
     losses, gradients = min(orders, key=lambda found: abs(found[0][0] - losses_of(trainer)[0]))
@@ -101,8 +51,8 @@ def test_steps_have_the_losses_and_gradients_of_a_loop_over_chunks(options, tmp_
 
 
 def test_a_causal_model_has_the_losses_of_the_whole_video(tmp_path):
-    model = make()
-    trainer = make_trainer(tmp_path, model, blank_clips([24], num_frames=4), per_device_train_batch_size=1)
+    model = make_frame_model()
+    trainer = make_frame_trainer(tmp_path, model, blank_clips([24], num_frames=4), per_device_train_batch_size=1)
     trainer.train()
     with torch.no_grad():
         logits = model(blank_frames("0.mp4", range(24))[None]).logits
@@ -116,9 +66,9 @@ def test_a_causal_model_has_the_losses_of_the_whole_video(tmp_path):
 
 def test_a_new_video_begins_anew_and_batches_of_a_step_follow_each_other(tmp_path):
     """One row, two batches a step, and two videos in a drawn order."""
-    model = make()
+    model = make_frame_model()
     options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
-    trainer = make_trainer(tmp_path, model, blank_clips([8, 8], num_frames=4), **options)
+    trainer = make_frame_trainer(tmp_path, model, blank_clips([8, 8], num_frames=4), **options)
     trainer.train()
     frames = torch.stack([blank_frames(f"{number}.mp4", range(8)) for number in (0, 1)])
     with torch.no_grad():
@@ -128,11 +78,11 @@ def test_a_new_video_begins_anew_and_batches_of_a_step_follow_each_other(tmp_pat
 
 
 def test_calls_between_the_steps_change_nothing(tmp_path):
-    model, clips = make(), blank_clips([24], num_frames=4)
-    undisturbed = make_trainer(tmp_path, model, clips)
+    model, clips = make_frame_model(), blank_clips([24], num_frames=4)
+    undisturbed = make_frame_trainer(tmp_path, model, clips)
     undisturbed.train()
     options = {"eval_dataset": blank_clips([10], num_frames=4, training=False), "eval_strategy": "steps"}
-    disturbed = make_trainer(tmp_path, model, clips, eval_steps=1, **options)
+    disturbed = make_frame_trainer(tmp_path, model, clips, eval_steps=1, **options)
     disturbed.add_callback(Recorder(lambda: disturbed.model(torch.randn(2, 4, 3, 16, 16))))
     disturbed.train()
     assert len([entry for entry in disturbed.state.log_history if "eval_loss" in entry]) == 3
@@ -140,33 +90,46 @@ def test_calls_between_the_steps_change_nothing(tmp_path):
 
 
 def test_an_epoch_begins_anew(tmp_path):
-    trainer = make_trainer(tmp_path, make(), blank_clips([24], num_frames=4), num_train_epochs=2)
+    trainer = make_frame_trainer(tmp_path, make_frame_model(), blank_clips([24], num_frames=4), num_train_epochs=2)
     trainer.train()
     losses = losses_of(trainer)
     assert losses[:3] == losses[3:] and len({*losses}) == 3
 
 
 @pytest.mark.parametrize(
-    "options", [{"gradient_checkpointing": True}, {"torch_compile": True, "torch_compile_backend": "aot_eager"}]
+    "options",
+    [
+        {"activation_checkpointing": True},
+        pytest.param({"torch_compile": True, "torch_compile_backend": "aot_eager"}, marks=pytest.mark.slow),
+    ],
 )
 def test_checkpointed_and_compiled_models_go_on(options, tmp_path):
-    model, clips = make(num_hidden_layers=1), blank_clips([24], num_frames=4)
+    model, clips = make_frame_model(num_hidden_layers=1), blank_clips([24], num_frames=4)
     plain, other = Recorder(), Recorder()
-    make_trainer(tmp_path, model, clips, callbacks=[plain]).train()
-    make_trainer(tmp_path, model, clips, callbacks=[other], **options).train()
+    make_frame_trainer(tmp_path, model, clips, callbacks=[plain]).train()
+    make_frame_trainer(tmp_path, model, clips, callbacks=[other], **options).train()
     torch.testing.assert_close(other.gradients, plain.gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_half_precision_goes_on(tmp_path):
+    model, clips = make_frame_model(), blank_clips([24], num_frames=4)
+    trainers = [make_frame_trainer(tmp_path, model, clips, bf16=bf16) for bf16 in (False, True)]
+    for trainer in trainers:
+        trainer.train()
+    plain, half = map(losses_of, trainers)
+    assert half != plain and half == pytest.approx(plain, rel=0.05)
 
 
 @pytest.mark.parametrize("carry_state", [False, True])
 def test_a_resumed_run_has_the_weights_of_one_that_was_not_interrupted(carry_state, tmp_path):
     options = {"learning_rate": 0.01, "num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1}
-    options |= {"carry_state": carry_state}
+    options |= {"save_total_limit": None, "carry_state": carry_state}
     clips = [blank_clips([12, 13], num_frames=4) for _ in range(3)]
-    whole = make_trainer(tmp_path, make(), clips[0], **options)
+    whole = make_frame_trainer(tmp_path, make_frame_model(), clips[0], **options)
     whole.train()
     steps = whole.state.max_steps // 2
     for number, again in zip((steps, 1), clips[1:], strict=True):
-        resumed = make_trainer(tmp_path, make(), again, **options)
+        resumed = make_frame_trainer(tmp_path, make_frame_model(), again, **options)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{number}"))
         assert resumed.state.global_step == 2 * steps
         # In the middle of an epoch a state is lost.
@@ -175,11 +138,13 @@ def test_a_resumed_run_has_the_weights_of_one_that_was_not_interrupted(carry_sta
 
 
 def test_a_teacher_sees_each_clip_by_itself(tmp_path):
-    distillation = Distillation(make(bidirectional=True), make(), weight=1.0)
-    trainer = make_trainer(tmp_path, make(), blank_clips([24], num_frames=4), distillation=distillation)
+    distillation = Distillation(make_frame_model(bidirectional=True), make_frame_model(), weight=1.0)
+    trainer = make_frame_trainer(
+        tmp_path, make_frame_model(), blank_clips([24], num_frames=4), distillation=distillation
+    )
     trainer.train()
     frames = torch.stack([blank_frames("0.mp4", range(at, at + 12)) for at in (0, 12)])
-    model, state = make(), VideoMambaState(trainer.model.config, 2)
+    model, state = make_frame_model(), VideoMambaState(trainer.model.config, 2)
     with torch.no_grad():
         for chunk, loss in zip(frames.split(4, dim=1), losses_of(trainer), strict=True):
             outputs = model(chunk, state=state)
@@ -195,11 +160,14 @@ def test_a_teacher_sees_each_clip_by_itself(tmp_path):
             lambda: VideoViTForFrameClassification(VideoViTConfig(**SIZES, num_attention_heads=2)),
             "A videovit has no state",
         ),
-        (lambda: make(use_temporal_position_embeddings=True), "use_temporal_position_embeddings=False"),
-        (lambda: make(bidirectional=True, scan_order="temporal_first"), "'spatial_first', got 'temporal_first'"),
+        (lambda: make_frame_model(use_temporal_position_embeddings=True), "use_temporal_position_embeddings=False"),
+        (
+            lambda: make_frame_model(bidirectional=True, scan_order="temporal_first"),
+            "'spatial_first', got 'temporal_first'",
+        ),
     ],
     ids=["videovit", "positions over time", "order"],
 )
 def test_models_without_a_state_are_refused(make_model, reason, tmp_path):
     with pytest.raises(ValueError, match=reason):
-        make_trainer(tmp_path, make_model(), blank_clips([24], num_frames=4))
+        make_frame_trainer(tmp_path, make_model(), blank_clips([24], num_frames=4))

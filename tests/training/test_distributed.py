@@ -80,6 +80,15 @@ def test_persons_count_alike_in_all_processes_and_batches(tmp_path):
     assert two["mean_ap"] == pytest.approx(one["mean_ap"])
 
 
+@pytest.mark.slow
+def test_frames_count_alike_in_all_processes_with_and_without_carried_states(tmp_path):
+    one, two = (run("framewise", tmp_path / str(number), number) for number in (1, 2))
+    for carry_state in ("False", "True"):
+        assert len({*one[carry_state]["loss"]}) > 1
+        for name, values in one[carry_state].items():
+            np.testing.assert_allclose(two[carry_state][name], values, rtol=1e-4, err_msg=f"{name} {carry_state}")
+
+
 def test_two_processes_compute_as_the_first_finds_quickest(tmp_path):
     result = run("cpu_choices", tmp_path / "out", 2)
     assert result["choices"] == ["products=bfloat16,mixer=fused"] * 2

@@ -1,0 +1,55 @@
+"""Classifiers of frames, and short trainings of them on clips without files."""
+
+import copy
+
+import torch
+from transformers import TrainerCallback
+
+from hf_video import VideoMambaConfig, VideoMambaForFrameClassification
+from hf_video.training import FrameClassificationTrainer, FrameTrainingArguments
+
+# Those of `blank_clips`.
+LABELS = torch.tensor([0, 0, 0, 1, 1, 1] * 4)
+SIZES = {"image_size": 16, "patch_size": 8, "num_frames": 4, "tubelet_size": 1, "hidden_size": 16}
+CAUSAL = {"bidirectional": False, "use_temporal_position_embeddings": False}
+
+
+def make_frame_model(**options):
+    """A model whose weights are large enough for every frame to matter."""
+    torch.manual_seed(0)
+    model = VideoMambaForFrameClassification(VideoMambaConfig(**SIZES | {"num_hidden_layers": 2} | CAUSAL | options))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape), alpha=0.4)
+    return model
+
+
+class Recorder(TrainerCallback):
+    """The gradients of each step, and what it is told of at its end."""
+
+    def __init__(self, at_step_end=lambda: None):
+        self.gradients, self.at_step_end = [], at_step_end
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.gradients.append([weight.grad.clone() for weight in model.parameters()])
+
+    def on_step_end(self, *args, **kwargs):
+        self.at_step_end()
+
+
+def make_frame_trainer(folder, model, clips, eval_dataset=None, distillation=None, callbacks=(), **options):
+    defaults = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "use_cpu": True, "disable_tqdm": True}
+    defaults |= {"learning_rate": 0.0, "weight_decay": 0.0, "max_grad_norm": 0.0, "logging_steps": 1}
+    defaults |= {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False, "carry_state": True}
+    return FrameClassificationTrainer(
+        copy.deepcopy(model),
+        FrameTrainingArguments(str(folder), **defaults | options),
+        train_dataset=clips,
+        eval_dataset=eval_dataset,
+        distillation=distillation,
+        callbacks=[*callbacks],
+    )
+
+
+def losses_of(trainer):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
