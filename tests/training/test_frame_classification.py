@@ -51,6 +51,14 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     assert measured["frame_accuracy"] > 0.9 and measured["f1"][2] == 1
 
 
+def test_a_causal_model_is_trained_over_the_clips_of_a_video(times, tmp_path, capsys):
+    words = ("--causal", "--num-frames", "4", "--image-size", "16", "--fps", "8", "--background", "rest", *SCRATCH)
+    folder = tmp_path / "model"
+    assert run(times, folder, "--carry-state", "--epochs", "10", "--learning-rate", "0.01", *words) == 0
+    assert "right of 32 frames of validation" in capsys.readouterr().out
+    assert json.loads((folder / "report" / "frames.json").read_text())["frame_accuracy"] > 0.9
+
+
 def test_a_clip_classifier_gives_its_encoder(times, tmp_path, caplog):
     config = VideoMambaConfig(image_size=32, num_frames=8, **SIZES, num_labels=2)
     source = tmp_path / "clips"
@@ -141,4 +149,12 @@ def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
     assert "--fps has no effect without --task frame-classification" in capsys.readouterr().err
     assert main([*words, *OPTIONS, "--causal", "--family", "videovit"]) == 2
     assert "--causal is for a VideoMamba" in capsys.readouterr().err
+    words += [*OPTIONS, "--carry-state"]
+    for more, reason in {
+        ("--family", "videovit"): "A videovit has no state",
+        ("--clip-overlap", "0.25"): "clip_overlap is 0.25, but a state goes on only where",
+        ("--num-frames", "32"): "2 whole clips of 32 frames do not fill a step of 8 rows",
+    }.items():
+        assert main([*words, *more, *SCRATCH, "--num-attention-heads", "2", "--image-size", "16"]) == 2
+        assert reason in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
