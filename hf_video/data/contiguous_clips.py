@@ -20,7 +20,7 @@ class ContiguousClip(NamedTuple):
 
     Attributes:
         row: its row in the data set.
-        first_row: the row of the first clip of its run.
+        first_row: the row of the clip that began anew in this row of the batch, and that all later ones followed.
     """
 
     row: int
@@ -31,9 +31,9 @@ class ContiguousSampler(Sampler[ContiguousClip]):
     """Draws the clips of an epoch for training with carried states, like the batches of language models that are
     trained by truncated backpropagation through time.
 
-    A run is a series of clips, each of which begins where the one before ends. All runs, in an order that depends on
-    the seed and the epoch of the data set, make one long sequence. It is cut into `num_rows` equal parts, and step t
-    has the t-th clip of each part. Several processes share out the rows of a step.
+    All videos, in an order that depends on the seed and the epoch of the data set, make one long sequence of clips. It
+    is cut into `num_rows` equal parts, and step t has the t-th clip of each part. Several processes share out the rows
+    of a step. A row of a batch begins anew with another video, and where a clip is missing.
 
     The clips of a batch are of equal length, so the last clip of a video is left out if it is shorter than the others.
     The clips at the end of the sequence that fill no step are left out, too; they are others in the next epoch.
@@ -53,12 +53,11 @@ class ContiguousSampler(Sampler[ContiguousClip]):
         videos, starts, ends, lengths = (np.asarray(dataset.dataset[name][:]) for name in names)
         gaps = np.where(videos[1:] == videos[:-1], starts[1:] - ends[:-1], np.inf)
         if (gaps < -_ROUNDING).any():
-            raise ValueError("The clips overlap, so that none goes on where another ends: cut them with overlap=0.")
-        begins = np.append(True, gaps > _ROUNDING)
-        self.first_rows = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0)).tolist()
+            raise ValueError("The clips overlap, so that none begins where another ends: cut them with overlap=0.")
+        self.follows = np.append(False, gaps < _ROUNDING)
         length = dataset.processor.num_frames // dataset.tubelet_size * dataset.tubelet_size
         whole = np.flatnonzero(lengths == length)
-        self.runs = np.split(whole, np.flatnonzero(begins[whole])[1:])
+        self.series = np.split(whole, np.flatnonzero(~self.follows[whole])[1:])
         self.num_steps = len(whole) // num_rows
         if not self.num_steps:
             raise ValueError(
@@ -70,7 +69,13 @@ class ContiguousSampler(Sampler[ContiguousClip]):
         return self.num_steps * self.num_rows
 
     def __iter__(self) -> Iterator[ContiguousClip]:
+        # Clips are drawn by keys of the same numbers. A spawn key makes other draws.
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.dataset.epoch,)))
-        sequence = np.concatenate([self.runs[number] for number in generator.permutation(len(self.runs))])
-        for row in sequence[: len(self)].reshape(self.num_rows, -1).T.flatten().tolist():
-            yield ContiguousClip(row, self.first_rows[row])
+        sequence = np.concatenate([self.series[number] for number in generator.permutation(len(self.series))])
+        first, last = [-1] * self.num_rows, [-1] * self.num_rows
+        for clips in sequence[: len(self)].reshape(self.num_rows, -1).T.tolist():
+            for number, row in enumerate(clips):
+                if row != last[number] + 1 or not self.follows[row]:
+                    first[number] = row
+                yield ContiguousClip(row, first[number])
+            last = clips

@@ -22,6 +22,8 @@ from .stored_videos import BYTES, COLUMNS, open_video
 
 # The name of (epoch, first_row, row) in the item of a `ContiguousClip`.
 CLIP = "clip"
+# The column of the first labels of a clip where they are of frames before it.
+LABELS_BEFORE = "labels_before"
 _STORED = (BYTES, *COLUMNS)
 
 
@@ -37,8 +39,9 @@ class FrameDataset(ClipDataset):
     In training the clips are cropped and changed at random, each the same for all its frames. Every draw depends on
     (seed, epoch, index) alone, as in a [`ClipDataset`].
 
-    An index may be a `ContiguousClip`, as training with carried states draws it. Then all clips of a run are changed
-    alike in an epoch, the item says with `clip` which one it is, and a video that cannot be read is always an error.
+    An index may be a `ContiguousClip`, as training with carried states draws it. Then all clips that follow each other
+    are changed alike, late labels are also those of frames before the clip, the item says with `clip` which one it is,
+    and a video that cannot be read is always an error.
 
     Args:
         videos: as of `annotated_videos`.
@@ -83,7 +86,7 @@ class FrameDataset(ClipDataset):
         seconds = tubelet_size / fps
         clips: dict[str, list[Any]] = {"video": [], "start": [], "end": [], "num_frames": [], "frame_labels": []}
         stored = [name for name in _STORED if videos and name in videos[0].row]
-        clips |= {name: [] for name in stored}
+        clips |= {name: [] for name in (*stored, *([LABELS_BEFORE] if frame_delay else []))}
         for video in videos:
             # Samples are taken as long as the video shows something.
             total = math.ceil((video.end - video.begin) * fps - 1e-3) // tubelet_size
@@ -92,12 +95,14 @@ class FrameDataset(ClipDataset):
                 start = video.begin + first * seconds
                 middles = start + (np.arange(length) + 0.5 - frame_delay) * seconds
                 labels = video.labels_at(middles, len(class_names), outside, several)
-                # What came before the clip is not in it.
-                labels[middles < start] = UNKNOWN
+                # What came before the clip is not in it, but in the state of a model that goes on.
+                labels_before = labels[:frame_delay].tolist()
+                labels[:frame_delay] = UNKNOWN
                 if (labels == UNKNOWN).all():
                     continue
                 row = {"video": video.row["video"], "start": start, "end": start + length * seconds}
                 row |= {"num_frames": length * tubelet_size, "frame_labels": labels.tolist()}
+                row |= {LABELS_BEFORE: labels_before} if frame_delay else {}
                 row |= {name: video.row[name] for name in stored}
                 for name, value in row.items():
                     clips[name].append(value)
@@ -110,14 +115,18 @@ class FrameDataset(ClipDataset):
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, ContiguousClip):
             return super().__getitem__(index)
-        item = self.make_item(index.row, (self.seed, self.epoch, index.first_row))
+        key = self.seed, self.epoch, index.first_row
+        item = self.make_item(index.row, key, goes_on=index.row > index.first_row)
         return item | {CLIP: (self.epoch, index.first_row, index.row)}
 
-    def make_item(self, index: int, key: tuple[int, ...]) -> Any:
+    def make_item(self, index: int, key: tuple[int, ...], goes_on: bool = False) -> Any:
         row = self.dataset[index]
+        labels = row["frame_labels"]
+        if goes_on and LABELS_BEFORE in row:
+            labels = row[LABELS_BEFORE] + labels[len(row[LABELS_BEFORE]) :]
         times = row["start"] + np.arange(row["num_frames"]) / self.fps
         frames = read_video_at(open_video(row), times.tolist()).frames
-        item: dict[str, Any] = {"labels": torch.tensor(row["frame_labels"])}
+        item: dict[str, Any] = {"labels": torch.tensor(labels)}
         if self.training:
             generator = np.random.default_rng(np.random.SeedSequence(key))
             return item | {"pixel_values": self._draw_view(frames, generator, None)[0], SAMPLE_KEY: key}

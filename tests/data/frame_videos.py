@@ -33,7 +33,7 @@ def write_flashes(folder, num_videos, name="times.csv"):
 class BlankClips(FrameDataset):
     """Clips of videos that have no files: the brightness of a frame is drawn from its video and its time."""
 
-    def make_item(self, index, key):
+    def make_item(self, index, key, goes_on=False):
         row = self.dataset[index]
         seconds = np.arange(row["num_frames"]) + round(row["start"])
         item = {"pixel_values": blank_frames(row["video"], seconds), "labels": torch.tensor(row["frame_labels"])}
@@ -46,7 +46,7 @@ def blank_frames(video, seconds):
     return torch.from_numpy(np.array(levels)).float().expand(-1, -1, 16, 16)
 
 
-def blank_clips(lengths, num_frames, segments=None, training=True, **options):
+def blank_clips(lengths, num_frames, segments=None, training=True, kind=BlankClips, **options):
     """Clips of videos with so many frames, one a second. By default the two classes take turns of three seconds."""
     processor = VideoClipProcessor(num_frames=num_frames, size={"height": 16, "width": 16}, do_center_crop=False)
     videos = []
@@ -54,4 +54,4 @@ def blank_clips(lengths, num_frames, segments=None, training=True, **options):
         starts, ends = np.array(segments or [(at, at + 3) for at in range(0, length, 3)], float).T
         labels = [[turn % 2] for turn in range(len(starts))]
         videos.append(AnnotatedVideo({"video": f"{number}.mp4"}, starts, ends, labels, 0.0, float(length)))
-    return BlankClips(videos, processor, ["a", "b"], fps=1, tubelet_size=1, training=training, **options)
+    return kind(videos, processor, ["a", "b"], fps=1, tubelet_size=1, training=training, **options)

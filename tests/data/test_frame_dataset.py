@@ -103,6 +103,14 @@ def test_contiguous_clips_of_a_video_have_the_same_colours_in_an_epoch(rows):
     assert "clip" not in FrameCollator()([dataset[0]])
 
 
+def test_late_labels_of_frames_before_a_clip_are_for_a_model_that_goes_on(rows):
+    options = {"fps": 8, "tubelet_size": 2, "training": True, "frame_delay": 2, "background": "rest"}
+    dataset = FrameDataset(annotated_videos(rows), PROCESSOR, ["bright", "dark", "rest"], **options)
+    assert dataset[1]["labels"].tolist() == dataset[ContiguousClip(1, 1)]["labels"].tolist() == [-100, -100, 0, 0]
+    assert dataset[ContiguousClip(0, 0)]["labels"].tolist() == [-100, -100, 2, 2]
+    assert dataset[ContiguousClip(1, 0)]["labels"].tolist() == [2, 2, 0, 0]
+
+
 def test_nothing_to_learn(rows):
     videos = [
         video._replace(labels=[[]], starts=np.array([9.0]), ends=np.array([9.5])) for video in annotated_videos(rows)

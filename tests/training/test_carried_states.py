@@ -4,14 +4,16 @@ import pytest
 import torch
 
 from hf_video import (
+    VideoMambaConfig,
+    VideoMambaForFrameClassification,
     VideoMambaState,
     VideoViTConfig,
     VideoViTForFrameClassification,
 )
 from hf_video.training import Distillation
 
-from ..data.frame_videos import blank_clips, blank_frames
-from .frames_testing import LABELS, SIZES, Recorder, losses_of, make_frame_model, make_frame_trainer
+from ..data.frame_videos import BlankClips, blank_clips, blank_frames
+from .frames_testing import CAUSAL, LABELS, SIZES, Recorder, losses_of, make_frame_model, make_frame_trainer
 from .tiny import weights_of
 
 
@@ -62,6 +64,34 @@ def test_a_causal_model_has_the_losses_of_the_whole_video(tmp_path):
     with torch.no_grad():
         alone = model(blank_frames("0.mp4", range(4, 8))[None], labels=LABELS[None, 4:8]).loss
     assert abs(alone - losses_of(trainer)[1]) > 0.01
+
+
+class FlashedClips(BlankClips):
+    """The first frame of a video shows which of two it is, the class of all its frames; the others show nothing."""
+
+    def make_item(self, index, key, goes_on=False):
+        row = self.dataset[index]
+        label = int(row["video"] == "1.mp4")
+        frames = torch.zeros(4, 3, 16, 16)
+        if row["start"] == 0:
+            frames[0] = 2 * label - 1
+        return {"pixel_values": frames, "labels": torch.full((4,), label)}
+
+
+def test_what_an_earlier_clip_showed_is_learned(tmp_path):
+    """By itself, the second of two clips may be of either class, and the loss is log(2) / 2 at least."""
+    torch.manual_seed(0)
+    sizes = SIZES | CAUSAL | {"num_hidden_layers": 1, "patch_size": 16, "hidden_size": 32}
+    clips = blank_clips([8, 8], num_frames=4, segments=[(0, 8)], kind=FlashedClips)
+    trainer = make_frame_trainer(
+        *(tmp_path, VideoMambaForFrameClassification(VideoMambaConfig(**sizes)), clips),
+        num_train_epochs=30,
+        learning_rate=0.03,
+        max_grad_norm=1.0,
+        logging_steps=20,
+    )
+    trainer.train()
+    assert losses_of(trainer)[-1] < 0.1
 
 
 def test_a_new_video_begins_anew_and_batches_of_a_step_follow_each_other(tmp_path):

@@ -54,7 +54,7 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
 def test_a_causal_model_is_trained_over_the_clips_of_a_video(times, tmp_path, capsys):
     words = ("--causal", "--num-frames", "4", "--image-size", "16", "--fps", "8", "--background", "rest", *SCRATCH)
     folder = tmp_path / "model"
-    assert run(times, folder, "--carry-state", "--epochs", "10", "--learning-rate", "0.01", *words) == 0
+    assert run(times, folder, "--carry-state", "--epochs", "4", "--learning-rate", "0.01", *words) == 0
     assert "right of 32 frames of validation" in capsys.readouterr().out
     assert json.loads((folder / "report" / "frames.json").read_text())["frame_accuracy"] > 0.9
 
