@@ -22,8 +22,6 @@ from .stored_videos import BYTES, COLUMNS, open_video
 
 # The name of (epoch, first_row, row) in the item of a `ContiguousClip`.
 CLIP = "clip"
-# The column of the first labels of a clip where they are of frames before it.
-LABELS_BEFORE = "labels_before"
 _STORED = (BYTES, *COLUMNS)
 
 
@@ -84,9 +82,9 @@ class FrameDataset(ClipDataset):
         outside = None if background is None else list(class_names).index(background)
         step = max(round(num_tokens * (1 - overlap)), 1)
         seconds = tubelet_size / fps
-        clips: dict[str, list[Any]] = {"video": [], "start": [], "end": [], "num_frames": [], "frame_labels": []}
         stored = [name for name in _STORED if videos and name in videos[0].row]
-        clips |= {name: [] for name in (*stored, *([LABELS_BEFORE] if frame_delay else []))}
+        names = ("video", "start", "end", "num_frames", "frame_labels", "labels_before", *stored)
+        clips: dict[str, list[Any]] = {name: [] for name in names}
         for video in videos:
             # Samples are taken as long as the video shows something.
             total = math.ceil((video.end - video.begin) * fps - 1e-3) // tubelet_size
@@ -96,13 +94,13 @@ class FrameDataset(ClipDataset):
                 middles = start + (np.arange(length) + 0.5 - frame_delay) * seconds
                 labels = video.labels_at(middles, len(class_names), outside, several)
                 # What came before the clip is not in it, but in the state of a model that goes on.
-                labels_before = labels[:frame_delay].tolist()
+                before = labels[:frame_delay].tolist()
                 labels[:frame_delay] = UNKNOWN
                 if (labels == UNKNOWN).all():
                     continue
                 row = {"video": video.row["video"], "start": start, "end": start + length * seconds}
                 row |= {"num_frames": length * tubelet_size, "frame_labels": labels.tolist()}
-                row |= {LABELS_BEFORE: labels_before} if frame_delay else {}
+                row |= {"labels_before": before}
                 row |= {name: video.row[name] for name in stored}
                 for name, value in row.items():
                     clips[name].append(value)
@@ -122,8 +120,8 @@ class FrameDataset(ClipDataset):
     def make_item(self, index: int, key: tuple[int, ...], goes_on: bool = False) -> Any:
         row = self.dataset[index]
         labels = row["frame_labels"]
-        if goes_on and LABELS_BEFORE in row:
-            labels = row[LABELS_BEFORE] + labels[len(row[LABELS_BEFORE]) :]
+        if goes_on:
+            labels = row["labels_before"] + labels[len(row["labels_before"]) :]
         times = row["start"] + np.arange(row["num_frames"]) / self.fps
         frames = read_video_at(open_video(row), times.tolist()).frames
         item: dict[str, Any] = {"labels": torch.tensor(labels)}
@@ -136,8 +134,7 @@ class FrameDataset(ClipDataset):
 class FrameCollator:
     """Joins clips of unequal length into a batch: `pixel_values` (B, T, C, H, W), padded with zeros at the end;
     `labels`, padded with -100; and `attention_mask` (B, t) int64, 1 for token frames and 0 for padding. Contiguous
-    clips have `clip` (B, 3) int64: epoch, first row of the run, and row. None stands for a video that could not be
-    read."""
+    clips have `clip` (B, 3) int64: epoch, `first_row` and `row`. None stands for a video that could not be read."""
 
     def __call__(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
         readable = [item for item in items if item is not None]
