@@ -1,30 +1,14 @@
 """Draws clips of long videos so that each row of a batch goes on with the same row of the batch before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
 
-if TYPE_CHECKING:
-    from .frame_dataset import FrameDataset
+from .frame_dataset import ContiguousClip, FrameDataset
 
 # Seconds by which a clip may miss the end of the one before.
 _ROUNDING = 1e-6
-
-
-class ContiguousClip(NamedTuple):
-    """A clip as a `ContiguousSampler` draws it.
-
-    Attributes:
-        row: its row in the data set.
-        first_row: the row of the clip that began anew in this row of the batch, and that all later ones followed.
-    """
-
-    row: int
-    first_row: int
 
 
 class ContiguousSampler(Sampler[ContiguousClip]):
@@ -36,7 +20,7 @@ class ContiguousSampler(Sampler[ContiguousClip]):
     of a step. A row of a batch begins anew with another video, and where a clip is missing.
 
     The clips of a batch are of equal length, so the last clip of a video is left out if it is shorter than the others.
-    The clips at the end of the sequence that fill no step are left out, too; they are others in the next epoch.
+    So are the clips that fill no step, some at the beginning and some at the end of the sequence.
 
     Args:
         dataset: clips that do not overlap.
@@ -72,8 +56,9 @@ class ContiguousSampler(Sampler[ContiguousClip]):
         # Clips are drawn by keys of the same numbers. A spawn key makes other draws.
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.dataset.epoch,)))
         sequence = np.concatenate([self.series[number] for number in generator.permutation(len(self.series))])
+        sequence = sequence[generator.integers(len(sequence) - len(self) + 1) :][: len(self)]
         first, last = [-1] * self.num_rows, [-1] * self.num_rows
-        for clips in sequence[: len(self)].reshape(self.num_rows, -1).T.tolist():
+        for clips in sequence.reshape(self.num_rows, -1).T.tolist():
             for number, row in enumerate(clips):
                 if row != last[number] + 1 or not self.follows[row]:
                     first[number] = row

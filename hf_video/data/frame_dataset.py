@@ -3,7 +3,7 @@ classifier."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,25 @@ from hf_video.reading.video_reading import read_video_at
 from .augmentation import ClipAugmentation
 from .batches import SAMPLE_KEY
 from .clip_dataset import ClipDataset
-from .contiguous_clips import ContiguousClip
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .stored_videos import BYTES, COLUMNS, open_video
 
-# The name of (epoch, first_row, row) in the item of a `ContiguousClip`.
+# The name of (epoch, first_row, row) in the item and the batch of a `ContiguousClip`.
 CLIP = "clip"
 _STORED = (BYTES, *COLUMNS)
+
+
+class ContiguousClip(NamedTuple):
+    """The index of a clip in training with carried states, as a `ContiguousSampler` draws it.
+
+    Attributes:
+        row: the row of the clip in the data set.
+        first_row: that of the first of the clips which it follows in its row of the batches; its own if it follows
+            none.
+    """
+
+    row: int
+    first_row: int
 
 
 class FrameDataset(ClipDataset):
@@ -37,9 +49,9 @@ class FrameDataset(ClipDataset):
     In training the clips are cropped and changed at random, each the same for all its frames. Every draw depends on
     (seed, epoch, index) alone, as in a [`ClipDataset`].
 
-    An index may be a `ContiguousClip`, as training with carried states draws it. Then all clips that follow each other
-    are changed alike, late labels are also those of frames before the clip, the item says with `clip` which one it is,
-    and a video that cannot be read is always an error.
+    An index may be a `ContiguousClip`. Then all clips that follow each other are changed alike, late labels may be of
+    frames before the clip, the item has a `clip`, (epoch, first_row, row), and a video that cannot be read is always
+    an error.
 
     Args:
         videos: as of `annotated_videos`.

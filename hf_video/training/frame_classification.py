@@ -16,8 +16,8 @@ from hf_video.data.contiguous_clips import ContiguousSampler
 from hf_video.data.frame_dataset import CLIP
 from hf_video.data.frame_labels import UNKNOWN
 from hf_video.inference.frame_evaluation import TIOUS, evaluate_frames
+from hf_video.inference.frame_scoring import keeps_state
 from hf_video.loading.class_names import class_names_of
-from hf_video.models.videomamba.state_videomamba import check_state
 
 from .base_trainer import BaseTrainer
 from .callbacks import TrainingFactsCallback
@@ -85,7 +85,7 @@ class FrameClassificationTrainer(BaseTrainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        self._signature_columns = [*self._signature_columns, CLIP]
+        self._signature_columns = [*{*self._signature_columns, CLIP}]
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -144,12 +144,12 @@ def check_carries_state(config: PreTrainedConfig) -> None:
     """Refuses (`ValueError`) a model that `carry_state` is not for."""
     if config.model_type != "videomamba":
         raise ValueError(f"A {config.model_type} has no state to go on with: carry_state is for a VideoMamba.")
-    if not config.bidirectional and config.use_temporal_position_embeddings:
+    if not keeps_state(config) and not (config.bidirectional and config.scan_order == "spatial_first"):
         raise ValueError(
-            "The model is causal and has positions over time, which would begin again with each clip: carry_state "
-            "needs use_temporal_position_embeddings=False, which `hf-video train --causal` sets."
+            f"The model has scan_order={config.scan_order!r} and use_temporal_position_embeddings="
+            f"{config.use_temporal_position_embeddings}: carry_state needs 'spatial_first', and False if the model is "
+            "causal, as `hf-video train --causal` makes it."
         )
-    check_state(VideoMambaState(config), config, torch.empty(1, config.tubelet_size), has_mask=False)
 
 
 def measure_clips(

@@ -47,6 +47,16 @@ def test_the_order_of_videos_depends_on_seed_and_epoch():
     assert [clip.row for clip in first] != sorted(clip.row for clip in first)
 
 
+def test_other_clips_are_left_out_in_another_epoch():
+    clips, seen = blank_clips([28], num_frames=4), set()
+    for epoch in range(10):
+        clips.set_epoch(epoch)
+        rows = [clip.row for clip in ContiguousSampler(clips, 5, seed=0)]
+        assert rows == list(range(rows[0], rows[0] + 5))
+        seen |= {*rows}
+    assert seen == {*range(7)}
+
+
 def test_a_gap_ends_a_run():
     """A clip without a known label is left out, and what follows it begins anew."""
     clips = blank_clips([24], num_frames=4, segments=[(0, 8), (12, 24)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hf_video.data import ClipAugmentation, FrameCollator, FrameDataset, load_video_dataset
-from hf_video.data.contiguous_clips import ContiguousClip
+from hf_video.data.frame_dataset import ContiguousClip
 from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, hold_out_ends
 from hf_video.processing import VideoClipProcessor
 

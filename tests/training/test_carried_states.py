@@ -190,10 +190,13 @@ def test_a_teacher_sees_each_clip_by_itself(tmp_path):
             lambda: VideoViTForFrameClassification(VideoViTConfig(**SIZES, num_attention_heads=2)),
             "A videovit has no state",
         ),
-        (lambda: make_frame_model(use_temporal_position_embeddings=True), "use_temporal_position_embeddings=False"),
+        (
+            lambda: make_frame_model(use_temporal_position_embeddings=True),
+            "use_temporal_position_embeddings=True: carry_state needs",
+        ),
         (
             lambda: make_frame_model(bidirectional=True, scan_order="temporal_first"),
-            "'spatial_first', got 'temporal_first'",
+            "scan_order='temporal_first'",
         ),
     ],
     ids=["videovit", "positions over time", "order"],
