@@ -25,7 +25,7 @@ def make_frame_model(**options):
 
 
 class Recorder(TrainerCallback):
-    """The gradients of each step, and what it is told of at its end."""
+    """Keeps the gradients of each step, and calls a function at its end."""
 
     def __init__(self, at_step_end=lambda: None):
         self.gradients, self.at_step_end = [], at_step_end

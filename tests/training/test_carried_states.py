@@ -27,16 +27,12 @@ def loop(model, batches):
                 state.reset(torch.tensor([row]))
         known = torch.stack([LABELS[at : at + 4] for _, at in batch])
         outputs = model(frames, labels=known, state=state.detach())
-        model.zero_grad()
+        # The class token has no gradient where no row is new.
+        model.zero_grad(set_to_none=False)
         outputs.loss.backward()
         state, before = outputs.state, batch
         losses.append(outputs.loss.item())
-        gradients.append(
-            [
-                weight.new_zeros(weight.shape) + (weight.grad if weight.grad is not None else 0)
-                for weight in model.parameters()
-            ]
-        )
+        gradients.append([weight.grad.clone() for weight in model.parameters()])
     return losses, gradients
 
 
