@@ -18,7 +18,7 @@ from hf_video.reading.sources import VideoReadError, describe
 from hf_video.reading.windows import Sample, group_samples, timed_samples, until_error
 
 from .prediction import ScoredWindow, scores_of
-from .window_batching import choose_windows, image_transform
+from .window_batching import choose_windows, image_transform, warn_if_far
 
 Item = TypeVar("Item")
 
@@ -122,7 +122,7 @@ def score_frames(
         fps, frame_sampling_rate: the rate of samples, by default that of training, see [`choose_windows`].
         source_fps: see [`stream_frames`].
         longest_gap: seconds between two frames of the video, after which the model begins anew; None for no limit.
-            Without a limit the last frame goes on in a gap.
+            Without a limit the last frame goes on in a gap. It also begins anew where timestamps fall back.
         queue: what a live video waits in if the model is slower; None lets the video wait for the model.
 
     Returns:
@@ -140,8 +140,8 @@ def score_frames(
         check_chunks(model, chunk_size)
         if batch_size != 1:
             raise ValueError(
-                f"batch_size={batch_size} (--batch-size) cannot be used with chunk_size: chunks are computed one after "
-                "another. Leave it out."
+                f"batch_size={batch_size} (--batch-size) cannot be used with chunk_size: chunks are computed one after"
+                " another. Leave it out."
             )
     if longest_gap is not None and not longest_gap > 0:
         raise ValueError(f"longest_gap={longest_gap} must be a positive number of seconds.")
@@ -154,16 +154,21 @@ def score_frames(
     frames = stream_frames(video, source_fps=source_fps)
     if queue is not None:
         frames = queue.watch(frames)
-    tokens = _token_frames(frames, name, tubelet_size, chunk_size or tubelet_size, limit, sizes)
+
+    def samples_of(run: Iterator[StreamedFrame]) -> Iterator[Sample[StreamedFrame]]:
+        return warn_if_far(timed_samples(run, **sizes), clip_length, processor)
+
+    runs = _split(frames, lambda a, b: a.num_restarts != b.num_restarts or b.seconds - a.seconds > limit)
+    tokens = _token_frames(map(samples_of, runs), name, tubelet_size, chunk_size or tubelet_size)
     if queue is not None:
         tokens = queue.newest(tokens)
-    runs = _split(until_error(tokens, errors), lambda a, b: a.num_gaps != b.num_gaps or b.start - a.end > limit)
+    token_runs = _split(until_error(tokens, errors), lambda a, b: a.num_gaps != b.num_gaps or b.start - a.end > limit)
     process = _token_transform(image_transform(processor, name, model.device, model.dtype))
     if chunk_size is not None or keeps_state(model.config):
-        scored = _score_with_state(model, iterate_ahead(_chunks(runs, process, batch_size)))
+        scored = _score_with_state(model, iterate_ahead(_chunks(token_runs, process, batch_size)))
     else:
         num_tokens = max(clip_length // tubelet_size, 1)
-        scored = _score_clips(model, iterate_ahead(_clips(runs, process, num_tokens, batch_size)), num_tokens)
+        scored = _score_clips(model, iterate_ahead(_clips(token_runs, process, num_tokens, batch_size)), num_tokens)
     return _give(_without_delay(scored, model.config.frame_delay), queue, errors)
 
 
@@ -193,17 +198,15 @@ def _give(scored: Iterator[ScoredWindow], queue: LiveQueue | None, errors: list[
 
 
 def _token_frames(
-    frames: Iterable[StreamedFrame], name: str, tubelet_size: int, size: int, longest_gap: float, rate: dict[str, Any]
+    runs: Iterable[Iterator[Sample[StreamedFrame]]], name: str, tubelet_size: int, size: int
 ) -> Iterator[_TokenFrame]:
-    """The token frames of a video, of `size` samples, and of fewer whole tubelets where it ends or has a gap. In a gap
-    of more than `longest_gap` seconds there are none."""
-    num_runs = 0
-    for run in _split(frames, lambda a, b: b.seconds - a.seconds > longest_gap):
-        for group in group_samples(timed_samples(run, **rate), size, size):
+    """The token frames of a video, of `size` samples, and of fewer whole tubelets at the end of a run."""
+    number = -1
+    for number, run in enumerate(runs):
+        for group in group_samples(run, size, size):
             if samples := group.values[: group.num_real // tubelet_size * tubelet_size]:
-                yield _TokenFrame(group.start, group.end, samples, num_runs)
-        num_runs += 1
-    if not num_runs:
+                yield _TokenFrame(group.start, group.end, samples, number)
+    if number < 0:
         raise VideoReadError(f"{name} gave no frame.")
 
 

@@ -55,9 +55,11 @@ class StreamedFrame:
         seconds: time of the frame in seconds after the first one.
         image: (height, width, 3) uint8 RGB, upright.
         duration: seconds for which the frame is shown, as far as the video says it.
+        num_restarts: how often the timestamps of the video began anew before the frame, see [`StreamClock`]. Frames
+            with another number may show another scene.
     """
 
-    __slots__ = ("_image", "_to_rgb", "duration", "number", "seconds")
+    __slots__ = ("_image", "_to_rgb", "duration", "num_restarts", "number", "seconds")
 
     def __init__(
         self,
@@ -66,10 +68,12 @@ class StreamedFrame:
         image: Any,
         duration: float | None = None,
         _to_rgb: RgbConverter | None = None,
+        num_restarts: int = 0,
     ):
         self.number = number
         self.seconds = seconds
         self.duration = duration
+        self.num_restarts = num_restarts
         # With a converter, a frame of PyAV.
         self._image, self._to_rgb = image, _to_rgb
 
@@ -95,9 +99,13 @@ class StreamClock:
     Args:
         rate: frames per second, as far as the stream says it: the mean distance until there are two frames.
         longest_gap: longest time between two frames in seconds.
+
+    Attributes:
+        num_restarts: how often the sender has started anew.
     """
 
     def __init__(self, rate: Fraction | None, longest_gap: float = math.inf):
+        self.num_restarts = 0
         self._interval = float(1 / (rate or _DEFAULT_RATE))
         self._longest_gap = longest_gap
         self._seconds: float | None = None
@@ -124,6 +132,8 @@ class StreamClock:
             self._is_in_doubt = True
         else:
             self._seconds += mean
+            # The first timestamp of a stream may come late.
+            self.num_restarts += self._origin is not None
             self._origin = timestamp - self._seconds
             self._is_in_doubt = False
         return self._seconds
@@ -240,7 +250,8 @@ def _time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[Streame
     to_rgb = RgbConverter()
     for number, frame in enumerate(decoded):
         duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else None
-        yield StreamedFrame(number, clock.read(frame.time), frame, duration, to_rgb)
+        seconds = clock.read(frame.time)
+        yield StreamedFrame(number, seconds, frame, duration, to_rgb, clock.num_restarts)
 
 
 def _stream_live(source: str, name: str) -> Iterator[StreamedFrame]:

@@ -1,9 +1,11 @@
 """Scores of every frame: those of the whole video with a state, of the middles of clips without; live, with gaps."""
 
 import gc
+import logging
 import threading
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,9 @@ from hf_video.models.videovit.modeling_videovit_frames import VideoViTForFrameCl
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.live_queue import LiveQueue
 from hf_video.reading.sources import VideoReadError
+
+from ..video_files import encode_video
+from ..video_files import make_frames as make_images
 
 SIZE = {"height": 16, "width": 16}
 PROCESSOR = VideoClipProcessor(num_frames=8, size=SIZE, crop_size=SIZE, frame_interval=0.125)
@@ -270,6 +275,33 @@ def test_after_a_gap_chunks_begin_anew():
     assert [window.start for window in windows if window.begins_anew] == [0, 6]
     expected = score_frames(model, PROCESSOR, list(make_frames(times))[11:], chunk_size=4)
     np.testing.assert_allclose(scores_of(windows[3:]), scores_of(list(expected)), atol=1e-6)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_where_timestamps_fall_back_a_model_begins_anew(causal, tmp_path, chunk_size):
+    """A file of two recordings, one behind the other."""
+    parts = [encode_video(tmp_path / f"{number}.ts", make_images(16), fps=8) for number in range(2)]
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(b"".join(Path(part).read_bytes() for part in parts))
+    model = causal if chunk_size is None else clip_classifier()
+    windows = list(score_frames(model, PROCESSOR, str(joined), chunk_size=chunk_size))
+    again = [window.start for window in windows if window.begins_anew]
+    # The first frame behind the border is in doubt.
+    assert len(again) == 2 and again[1] == pytest.approx(17 / 8, abs=0.1)
+    assert len(windows) == pytest.approx(16, abs=1)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_distance_of_samples_that_is_far_from_training_is_said(causal, caplog, chunk_size):
+    logging.Logger.warning_once.cache_clear()
+    model = causal if chunk_size is None else clip_classifier()
+    for fps, said in (
+        (8, ""),
+        (10, ""),
+        (3, "The samples are 0.33 s apart, the frames of a clip in training were 0.12 s"),
+    ):
+        list(score_frames(model, PROCESSOR, make_frames(regular(40)), chunk_size=chunk_size, fps=fps))
+        assert said in caplog.text and ("apart" in caplog.text) == bool(said)
 
 
 @pytest.mark.parametrize(

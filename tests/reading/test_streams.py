@@ -172,6 +172,7 @@ def test_a_stream_that_starts_anew_goes_on_where_it_was():
     with tcp_server(encode_stream(50, first_tick=90_000) + encode_stream(50)) as (address, _):
         samples = list(timed_samples(address))
     assert len(samples) >= 95
+    assert sorted({sample.value.num_restarts for sample in samples}) == [0, 1]
     # One frame may be half a distance early.
     distances = np.array([sample.end - sample.start for sample in samples])
     assert (distances > 0.01).all() and (np.abs(distances - 1 / RATE) > 2e-3).sum() <= 2
@@ -260,22 +261,23 @@ def test_a_camera_is_read_in_its_format(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stamps", "expected"),
+    ("stamps", "expected", "num_restarts"),
     [
-        ([100, 100.1, 100.2, 100.5], [0, 0.1, 0.2, 0.5]),
-        ([-5, None, -4.8, None, None, -4.5], [0, 0.1, 0.2, 0.3, 0.4, 0.5]),
-        ([None, None, 7, 7.1], [0, 0.1, 0.2, 0.3]),
+        ([100, 100.1, 100.2, 100.5], [0, 0.1, 0.2, 0.5], 0),
+        ([-5, None, -4.8, None, None, -4.5], [0, 0.1, 0.2, 0.3, 0.4, 0.5], 0),
+        ([None, None, 7, 7.1], [0, 0.1, 0.2, 0.3], 0),
         # A single frame comes late, or with the time of another.
-        ([0, 0.1, 0.2, 0.1, 0.3, 0.4], [0, 0.1, 0.2, 0.25, 0.3, 0.4]),
-        ([0, 0.1, 0.1, 0.2], [0, 0.1, 0.15, 0.2]),
+        ([0, 0.1, 0.2, 0.1, 0.3, 0.4], [0, 0.1, 0.2, 0.25, 0.3, 0.4], 0),
+        ([0, 0.1, 0.1, 0.2], [0, 0.1, 0.15, 0.2], 0),
         # The sender starts anew.
-        ([9, 9.1, 9.2, 0, 0.1, 0.2, 0.3], [0, 0.1, 0.2, 0.25, 0.35, 0.45, 0.55]),
-        ([0, 0.1, 90, 90.1, 90.2], [0, 0.1, 0.15, 0.25, 0.35]),
+        ([9, 9.1, 9.2, 0, 0.1, 0.2, 0.3], [0, 0.1, 0.2, 0.25, 0.35, 0.45, 0.55], 1),
+        ([0, 0.1, 90, 90.1, 90.2], [0, 0.1, 0.15, 0.25, 0.35], 1),
     ],
 )
-def test_the_clock_rises_whatever_the_timestamps_are(stamps, expected):
+def test_the_clock_rises_whatever_the_timestamps_are(stamps, expected, num_restarts):
     clock = StreamClock(Fraction(10), longest_gap=5)
     assert [clock.read(stamp) for stamp in stamps] == pytest.approx(expected)
+    assert clock.num_restarts == num_restarts
 
 
 def test_a_file_may_have_gaps_of_any_length():
