@@ -24,7 +24,17 @@ from huggingface_hub import constants
 from .downloading import open_response
 from .pyav_streams import RgbConverter, choose_stream, open_stream, pixel_limit
 from .ranges import RangeFile, open_ranges
-from .sources import LIVE_PROTOCOLS, VideoReadError, describe, is_camera, is_http, kind_of, public_url, scheme_of
+from .sources import (
+    LIVE_PROTOCOLS,
+    VideoReadError,
+    describe,
+    is_camera,
+    is_http,
+    is_live,
+    kind_of,
+    public_url,
+    scheme_of,
+)
 from .video_decoding import decode_in_order
 from .video_reading import FrameFolder
 
@@ -168,6 +178,20 @@ def stream_frames(source: Any, fps: float | None = None, source_fps: float | Non
     return _take_at_rate(_open_frames(source, source_fps), fps)
 
 
+def comes_live(source: Any) -> bool:
+    """
+    Whether frames come as time passes: from a camera or the address of a live stream, or as the body of an http
+    response that is a stream of unknown length. Asks a server of http.
+
+    Raises:
+        `VideoReadError`: if the server cannot be reached or refuses, or the address is that of a playlist.
+    """
+    if not is_http(source):
+        return is_live(source)
+    with open_response(source) as response:
+        return _is_stream(response, describe(source))
+
+
 def check_rate(name: str, rate: float | None) -> None:
     """Raises `ValueError` for a rate that is neither `None` nor positive and finite."""
     if rate is not None and not 0 < rate < math.inf:
@@ -236,7 +260,7 @@ def _stream_file(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
 def _stream_address(url: str, name: str) -> Iterator[StreamedFrame]:
     if is_http(url):
         with open_response(url) as response:
-            if _is_live(response, name):
+            if _is_stream(response, name):
                 yield from _stream_response(response, name)
                 return
     with open_ranges(url) as file:
@@ -265,7 +289,7 @@ def _stream_live(source: str, name: str) -> Iterator[StreamedFrame]:
     return _decode_live(source, name, options | _OPTIONS.get(scheme, {}))
 
 
-def _is_live(response: Any, name: str) -> bool:
+def _is_stream(response: Any, name: str) -> bool:
     """Whether the body of an http response is a live stream: pictures that replace each other, or a stream of which
     the server does not say where it ends. Raises `VideoReadError` for a playlist."""
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
