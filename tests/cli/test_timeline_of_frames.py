@@ -28,6 +28,7 @@ from hf_video.models.videomamba import (
     VideoMambaFrameClassifierOutput,
 )
 
+from ..reading.rtsp_server import rtsp_camera
 from ..video_files import encode_video
 
 NAMES = ["dark", "bright"]
@@ -205,6 +206,14 @@ def test_each_change_of_a_live_stream_is_told_with_its_delay(folder, source, req
     assert "0 of 32 frames were dropped" in printed.err and "2 changes were known after 0." in printed.err
     live = json.loads((tmp_path / "out" / "segments.json").read_text())["external_data"]["live"]
     assert live["num_changes"] == 2 and 0 < live["median_delay"] <= live["longest_delay"] < 1
+
+
+def test_changes_of_a_camera_by_rtsp(model_folder, sees_light, capsys):
+    with rtsp_camera(flashing_frames(64, (32, 48)), 32) as address:
+        assert run(model_folder, address, "--background", "dark", "--json") == 0
+    begins, ends = json_lines(capsys)
+    assert (begins["change"], ends["change"]) == ("begins", "ends") and begins["delay"] < 1 and ends["delay"] < 1
+    assert ends["segment"] == pytest.approx([1, 1.5], abs=0.1)
 
 
 def test_a_camera_that_is_faster_than_the_model(model_folder, sees_light, capsys):

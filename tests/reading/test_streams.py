@@ -1,11 +1,11 @@
-"""Streams that come as time passes, sent on this machine. Cameras and RTSP and RTMP servers are not at hand: a test
-picture of FFmpeg stands in for a camera."""
+"""Streams that come as time passes, sent on this machine. Cameras and RTMP servers are not at hand: a test picture of
+FFmpeg stands in for a camera."""
 
 import io
 import socket
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -19,6 +19,7 @@ from hf_video.reading import VideoReadError, frame_streaming, read_video, slidin
 from hf_video.reading.frame_streaming import StreamClock
 
 from ..video_files import encode_video, make_frames
+from .rtsp_server import rtsp_camera
 
 RATE = 25
 # What a packet of UDP holds: seven packets of MPEG-TS.
@@ -157,6 +158,19 @@ def test_a_tcp_stream_gives_the_frames_of_its_file_and_ends_when_its_sender_clos
     assert np.array_equal(np.stack([sample.value.image for sample in samples]), expected)
     assert [sample.start for sample in samples] == pytest.approx([number / RATE for number in range(50)], abs=1e-4)
     assert samples[-1].end == pytest.approx(2, abs=1e-3)
+
+
+@pytest.mark.parametrize("goes_silent", [False, True])
+def test_a_camera_is_read_by_rtsp_over_tcp(impatient, goes_silent):
+    frames = make_frames(60)
+    samples, ends = [], nullcontext()
+    if goes_silent:
+        ends = pytest.raises(VideoReadError, match="rtsp://127.0.0.1:.*/live sent nothing for 1 s")
+    with rtsp_camera(frames, 100, then_wait=goes_silent) as address, ends:
+        for sample in timed_samples(address):
+            samples.append(sample)  # noqa: PERF402 (what comes before the error is kept)
+    assert [sample.start for sample in samples] == pytest.approx([number / 100 for number in range(60)], abs=1e-3)
+    assert np.abs(samples[40].value.image.astype(int) - frames[40]).mean() < 40
 
 
 def test_a_frame_is_given_before_the_stream_ends():
