@@ -245,7 +245,7 @@ def _finish(
         if settings.annotate and folder.end:
             _annotate(settings.video, folder, segments)
     can_be_read_again = Path(settings.video).is_file()
-    if errors and (not folder.end or (can_be_read_again and not folder.is_complete)):
+    if (errors or not is_whole) and (not folder.end or (can_be_read_again and not folder.is_complete)):
         folder.remove()
 
 
