@@ -27,6 +27,8 @@ from .videos import annotate_video
 
 # Seconds without a frame of a live stream after which a model that sees frames once begins anew.
 LONGEST_GAP = 2.0
+# Frames of a live stream that may wait for the model.
+MOST_WAITING = 8
 # What has no meaning where no window slides, and what it means to leave it out.
 _OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
 THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
@@ -42,8 +44,8 @@ class Timeline(NamedTuple):
         end: seconds of the video that the windows reached.
         folder: the folder of the files; None if there is none.
         is_whole: whether the windows went on to the end of the video.
-        live: of a live video over which no window slides, the summary of [`ChangeFinder`], and how many token frames
-            came (`num_frames`) and were dropped (`num_dropped`), as the model was slower.
+        live: of a live video over which no window slides, the summary of [`ChangeFinder`], and how many token frames,
+            or frames in chunks, came (`num_frames`) and were dropped (`num_dropped`), as the model was slower.
     """
 
     num_segments: int
@@ -119,7 +121,9 @@ class TimelineReader:
         Raises:
             Exception: what failed first, after all that can be written.
         """
-        queue: LiveQueue | None = LiveQueue() if self.tells_changes else None
+        # As many frames wait in chunks as one by one, but at least a chunk.
+        size = max(MOST_WAITING // (self.settings.chunk_size or 1), 1)
+        queue: LiveQueue | None = LiveQueue(size) if self.tells_changes else None
         is_one_by_one = self.is_live or self.settings.chunk_size is not None
         options = {"batch_size": self.settings.batch_size or (1 if is_one_by_one else 8), **self.windows}
         if self.slides:
@@ -220,7 +224,8 @@ def follow(
         give(finder.finish(), is_cut=True)
     live = None
     if queue is not None and changes is not None:
-        live = changes.summary() | {"num_frames": queue.num_items, "num_dropped": queue.num_dropped}
+        size = settings.chunk_size or 1
+        live = changes.summary() | {"num_frames": queue.num_items * size, "num_dropped": queue.num_dropped * size}
         details = details | {"live": live}
     if folder is not None:
         _finish(folder, settings, details, errors, is_whole)

@@ -194,7 +194,7 @@ def test_each_change_of_a_live_stream_is_told_with_its_delay(folder, source, req
     # So slow that the queue holds a second, in which a busy machine may do something else.
     words = ["--fps", 8, "--background", "dark", "--json", "--output", tmp_path / "out"]
     if folder == "clip_model_folder":
-        words += ["--chunk-size", 1]
+        words += ["--chunk-size", 2]
     with source(frames, 16) as address:
         assert run(request.getfixturevalue(folder), address, *words) == 0
     printed = capsys.readouterr()
