@@ -58,35 +58,6 @@ def keeps_state(config: PreTrainedConfig) -> bool:
     )
 
 
-def check_chunks(model: PreTrainedModel, chunk_size: int) -> None:
-    """
-    Raises `ValueError` if a model cannot give an answer for each chunk of a video.
-
-    Args:
-        model: any classifier.
-        chunk_size: frames of a chunk.
-    """
-    config, name = model.config, type(model).__name__
-    reason = None
-    if is_frame_classifier(model):
-        reason = f"{name} is a classifier of frames, which gives scores of each of them"
-    elif config.model_type != "videomamba":
-        reason = f"{name} keeps no state from one chunk to the next, as a VideoMamba does"
-    elif config.scan_order != "spatial_first":
-        reason = f"with scan_order={config.scan_order!r} each scan needs all frames of the video"
-    elif not config.bidirectional and not config.use_mean_pooling:
-        reason = "this causal model reads its class token, which sees no frame"
-    if reason:
-        raise ValueError(f"chunk_size={chunk_size} (--chunk-size) cannot be used: {reason}. Leave it out.")
-    most = config.token_grid[0] if config.use_temporal_position_embeddings else math.inf
-    if chunk_size < 1 or chunk_size % config.tubelet_size or chunk_size // config.tubelet_size > most:
-        limit = "" if most == math.inf else f", and at most {most * config.tubelet_size} frames"
-        raise ValueError(
-            f"chunk_size={chunk_size} (--chunk-size) must be a multiple of {config.tubelet_size} frames{limit}: "
-            f"{name} has no positions for other chunks."
-        )
-
-
 def score_frames(
     model: PreTrainedModel,
     processor: VideoClipProcessor,
@@ -137,7 +108,7 @@ def score_frames(
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
     if chunk_size is not None:
-        check_chunks(model, chunk_size)
+        _check_chunks(model, chunk_size)
         if batch_size != 1:
             raise ValueError(
                 f"batch_size={batch_size} (--batch-size) cannot be used with chunk_size: chunks are computed one after"
@@ -170,6 +141,28 @@ def score_frames(
         num_tokens = max(clip_length // tubelet_size, 1)
         scored = _score_clips(model, iterate_ahead(_clips(token_runs, process, num_tokens, batch_size)), num_tokens)
     return _give(_without_delay(scored, model.config.frame_delay), queue, errors)
+
+
+def _check_chunks(model: PreTrainedModel, chunk_size: int) -> None:
+    """Raises `ValueError` if a model cannot give an answer for each `chunk_size` frames of a video."""
+    config, name = model.config, type(model).__name__
+    reason = None
+    if is_frame_classifier(model):
+        reason = f"{name} is a classifier of frames, which gives scores of each of them"
+    elif config.model_type != "videomamba":
+        reason = f"{name} keeps no state from one chunk to the next, as a VideoMamba does"
+    elif config.scan_order != "spatial_first":
+        reason = f"with scan_order={config.scan_order!r} each scan needs all frames of the video"
+    elif not config.bidirectional and not config.use_mean_pooling:
+        reason = "this causal model reads its class token, which sees no frame"
+    if reason:
+        raise ValueError(f"chunk_size={chunk_size} (--chunk-size) cannot be used: {reason}. Leave it out.")
+    most = config.token_grid[0] if config.use_temporal_position_embeddings else math.inf
+    if chunk_size < 1 or chunk_size % config.tubelet_size or chunk_size // config.tubelet_size > most:
+        limit = "" if most == math.inf else f", and at most {most * config.tubelet_size} frames, as it has positions"
+        raise ValueError(
+            f"chunk_size={chunk_size} (--chunk-size): {name} needs a multiple of {config.tubelet_size} frames{limit}."
+        )
 
 
 def _without_delay(scored: Iterator[ScoredWindow], delay: int) -> Iterator[ScoredWindow]:
