@@ -27,9 +27,10 @@ Find when a video shows which class. The model looks at windows that slide over 
 with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are complete.
 Time per window and memory do not grow with the video, which may be an endless stream.
 
-A classifier of frames gives scores of every frame, and nothing slides: a causal VideoMamba sees each frame once. Of a
-live stream, each begin and end of a class is printed as soon as it is certain, with --json also the delay. If the
-model is slower than the stream, the oldest of the frames that wait are dropped, and counted.
+A classifier of frames gives scores of every frame, and nothing slides: a causal VideoMamba sees each frame once. So
+does one of clips, such as a released one, with --chunk-size N: it gives one answer for N frames, and remembers those
+before. Of a live stream, each begin and end of a class is then printed as soon as it is certain, with --json also the
+delay. If the model is slower than the stream, the oldest of the frames that wait are dropped, and counted.
 
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
 before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
@@ -80,7 +81,8 @@ def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> 
     if found.live is not None:
         _say(_live_summary(found.live))
     if stopped:
-        raise stopped.interrupt("" if found.folder is None else f"The segments up to {clock(found.end)} are kept.")
+        is_kept = found.folder is not None and found.end
+        raise stopped.interrupt(f"The segments up to {clock(found.end)} are kept." if is_kept else "")
     if not found.num_segments:
         _say(_why_none(found.highest, found.finder))
 

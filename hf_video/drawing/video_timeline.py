@@ -18,15 +18,18 @@ from hf_video.loading.models import load_trained_model
 from hf_video.output_folders import KEEP, collected, require_fresh
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
+from hf_video.reading.frame_streaming import comes_live
 from hf_video.reading.live_queue import LiveQueue
-from hf_video.reading.sources import is_live, name_of
+from hf_video.reading.sources import name_of
 
 from .timeline_folder import TimelineFolder
 from .videos import annotate_video
 
-# Seconds without a frame of a live stream after which a classifier of frames begins anew.
+# Seconds without a frame of a live stream after which a model that sees frames once begins anew.
 LONGEST_GAP = 2.0
-# What has no meaning for a classifier of frames, and what it means to leave it out.
+# Frames of a live stream that may wait for the model.
+MOST_WAITING = 8
+# What has no meaning where no window slides, and what it means to leave it out.
 _OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
 THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
 
@@ -41,8 +44,8 @@ class Timeline(NamedTuple):
         end: seconds of the video that the windows reached.
         folder: the folder of the files; None if there is none.
         is_whole: whether the windows went on to the end of the video.
-        live: of a live video and a classifier of frames, the summary of [`ChangeFinder`], and how many token frames
-            came (`num_frames`) and were dropped (`num_dropped`), as the model was slower.
+        live: of a live video over which no window slides, the summary of [`ChangeFinder`], and how many token frames,
+            or frames in chunks, came (`num_frames`) and were dropped (`num_dropped`), as the model was slower.
     """
 
     num_segments: int
@@ -61,45 +64,47 @@ class TimelineReader:
         settings: the video, the model, and what differs from the defaults.
 
     Raises:
-        ValueError, OSError, ImportError: a setting cannot be used, or there is no such model.
+        ValueError, OSError, ImportError: a setting cannot be used, or there is no such model or address.
     """
 
     def __init__(self, settings: TimelineSettings) -> None:
         check_files(settings)
-        self.settings = settings
+        self.settings, self.is_live = settings, comes_live(settings.video)
         options = {"device": settings.device, "dtype": settings.dtype}
         self.model, self.processor = load_trained_model(settings.model, part="any classifier", **options)
         self.thresholds = {name: getattr(settings, name) for name in THRESHOLDS}
         self.finder = make_finder(self.model, **self.thresholds)
-        self.of_frames, self.is_live = is_frame_classifier(self.model), is_live(settings.video)
-        self.windows = self._frame_options() if self.of_frames else windows_of(settings, self.processor)
-        if settings.longest_gap is not None and not self.of_frames:
+        self.slides = settings.chunk_size is None and not is_frame_classifier(self.model)
+        self.windows = windows_of(settings, self.processor) if self.slides else self._frame_options()
+        if settings.longest_gap is not None and self.slides:
             raise ValueError(
                 f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of "
-                "clips."
+                "clips, which needs --chunk-size N beside it."
             )
 
     @property
     def unseen(self) -> int:
         """Samples of each stride that are in no window."""
-        return 0 if self.of_frames else max(self.windows["stride"] - self.windows["num_frames"], 0)
+        return max(self.windows["stride"] - self.windows["num_frames"], 0) if self.slides else 0
 
     @property
     def tells_changes(self) -> bool:
         """Whether the begins and ends of classes are told as they come, in place of segments."""
-        return self.of_frames and self.is_live
+        return self.is_live and not self.slides
 
     def _frame_options(self) -> dict[str, Any]:
         """The options of [`score_frames`]."""
+        settings = self.settings
+        reason = f"is for classifiers of clips; {settings.model} is one of frames, which gives scores of every frame"
+        if settings.chunk_size is not None:
+            reason = f"is for windows that slide; with --chunk-size {settings.chunk_size} nothing slides"
         for name, default in _OF_WINDOWS.items():
-            if (value := getattr(self.settings, name)) != default:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} {value} is for classifiers of clips; {self.settings.model} is one of "
-                    "frames, which gives scores of every frame: leave it out."
-                )
-        sizes = windows_of(self.settings, self.processor)
-        gap = self.settings.longest_gap or (LONGEST_GAP if self.is_live else None)
-        return {name: sizes[name] for name in ("fps", "frame_sampling_rate", "source_fps")} | {"longest_gap": gap}
+            if (value := getattr(settings, name)) != default:
+                raise ValueError(f"--{name.replace('_', '-')} {value} {reason}: leave it out.")
+        sizes = windows_of(settings, self.processor)
+        options = {name: sizes[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
+        gap = settings.longest_gap or (LONGEST_GAP if self.is_live else None)
+        return options | {"longest_gap": gap, "chunk_size": settings.chunk_size}
 
     def read(
         self,
@@ -116,12 +121,15 @@ class TimelineReader:
         Raises:
             Exception: what failed first, after all that can be written.
         """
-        queue: LiveQueue | None = LiveQueue() if self.tells_changes else None
-        options = {"batch_size": self.settings.batch_size or (1 if self.is_live else 8), **self.windows}
-        if self.of_frames:
-            scored = score_frames(self.model, self.processor, self.settings.video, queue=queue, **options)
-        else:
+        # As many frames wait in chunks as one by one, but at least a chunk.
+        size = max(MOST_WAITING // (self.settings.chunk_size or 1), 1)
+        queue: LiveQueue | None = LiveQueue(size) if self.tells_changes else None
+        is_one_by_one = self.is_live or self.settings.chunk_size is not None
+        options = {"batch_size": self.settings.batch_size or (1 if is_one_by_one else 8), **self.windows}
+        if self.slides:
             scored = score_windows(self.model, self.processor, self.settings.video, **options)
+        else:
+            scored = score_frames(self.model, self.processor, self.settings.video, queue=queue, **options)
         details = {"model": self.settings.model, **self.thresholds, **self.windows}
         return follow(scored, self.finder, self.processor, self.settings, details, tell, until_stopped, queue)
 
@@ -216,7 +224,8 @@ def follow(
         give(finder.finish(), is_cut=True)
     live = None
     if queue is not None and changes is not None:
-        live = changes.summary() | {"num_frames": queue.num_items, "num_dropped": queue.num_dropped}
+        size = settings.chunk_size or 1
+        live = changes.summary() | {"num_frames": queue.num_items * size, "num_dropped": queue.num_dropped * size}
         details = details | {"live": live}
     if folder is not None:
         _finish(folder, settings, details, errors, is_whole)
@@ -241,7 +250,7 @@ def _finish(
         if settings.annotate and folder.end:
             _annotate(settings.video, folder, segments)
     can_be_read_again = Path(settings.video).is_file()
-    if errors and (not folder.end or (can_be_read_again and not folder.is_complete)):
+    if (errors or not is_whole) and (not folder.end or (can_be_read_again and not folder.is_complete)):
         folder.remove()
 
 

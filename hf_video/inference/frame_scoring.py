@@ -1,4 +1,4 @@
-"""Class scores of every frame of a video, by a classifier of frames: each frame once with a state, or in clips."""
+"""Class scores of a video whose frames are seen once with a state, or in clips of which the middles are kept."""
 
 import math
 from collections import deque
@@ -18,13 +18,14 @@ from hf_video.reading.sources import VideoReadError, describe
 from hf_video.reading.windows import Sample, group_samples, timed_samples, until_error
 
 from .prediction import ScoredWindow, scores_of
-from .window_batching import choose_windows, image_transform
+from .window_batching import choose_windows, image_transform, warn_if_far
 
 Item = TypeVar("Item")
 
 
 class _TokenFrame(NamedTuple):
-    """The samples of a tubelet, and the number of gaps before them. Once processed, the samples are images."""
+    """The samples with one answer, those of a tubelet or a chunk, and the number of gaps before them. Once processed,
+    the samples are images."""
 
     start: float
     end: float
@@ -63,6 +64,7 @@ def score_frames(
     video: Any,
     *,
     batch_size: int = 1,
+    chunk_size: int | None = None,
     fps: float | None = None,
     frame_sampling_rate: float | None = None,
     source_fps: float | None = None,
@@ -77,28 +79,41 @@ def score_frames(
     of the processor that overlap by half, and a frame has the scores of the clip in whose middle it is. The last clip
     ends with the video.
 
+    With `chunk_size` a VideoMamba of clips, such as a released one, sees each frame once too: it gives an answer for
+    each chunk, and a state goes on from chunk to chunk. The first chunk is a clip like those of its training. The last
+    chunk before a gap or the end may be shorter.
+
     Args:
-        model: a classifier of frames in evaluation mode, such as [`VideoMambaForFrameClassification`].
+        model: a classifier of frames in evaluation mode, such as [`VideoMambaForFrameClassification`]; with
+            `chunk_size` a [`VideoMambaForVideoClassification`].
         processor: its processor.
         video: see [`stream_frames`].
-        batch_size: token frames in a forward pass with a state, clips in one without.
+        batch_size: token frames in a forward pass with a state, clips in one without; 1 with `chunk_size`.
+        chunk_size: samples in a chunk, whole tubelets, for which a model with positions over time has positions.
         fps, frame_sampling_rate: the rate of samples, by default that of training, see [`choose_windows`].
         source_fps: see [`stream_frames`].
         longest_gap: seconds between two frames of the video, after which the model begins anew; None for no limit.
-            Without a limit the last frame goes on in a gap.
+            Without a limit the last frame goes on in a gap. It also begins anew where timestamps fall back.
         queue: what a live video waits in if the model is slower; None lets the video wait for the model.
 
     Returns:
-        An iterator of [`ScoredWindow`]s that last for one token frame each. The time of a token frame is
+        An iterator of [`ScoredWindow`]s that last for one token frame or chunk each. The time of a token frame is
         from its first sample to the sample after its last one; samples at the end that fill no token frame are
         dropped, and so are the last `config.frame_delay` token frames, whose scores would come later.
 
     Raises:
-        ValueError: an option is out of its bounds.
+        ValueError: an option is out of its bounds, or the model does not take chunks.
         VideoReadError: the video cannot be read, or is damaged. The frames before the damage have been given.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
+    if chunk_size is not None:
+        _check_chunks(model, chunk_size)
+        if batch_size != 1:
+            raise ValueError(
+                f"batch_size={batch_size} (--batch-size) cannot be used with chunk_size: chunks are computed one after"
+                " another. Leave it out."
+            )
     if longest_gap is not None and not longest_gap > 0:
         raise ValueError(f"longest_gap={longest_gap} must be a positive number of seconds.")
     sizes = choose_windows(processor, fps=fps, frame_sampling_rate=frame_sampling_rate)
@@ -110,17 +125,44 @@ def score_frames(
     frames = stream_frames(video, source_fps=source_fps)
     if queue is not None:
         frames = queue.watch(frames)
-    tokens = _token_frames(frames, name, tubelet_size, limit, sizes)
+
+    def samples_of(run: Iterator[StreamedFrame]) -> Iterator[Sample[StreamedFrame]]:
+        return warn_if_far(timed_samples(run, **sizes), clip_length, processor)
+
+    runs = _split(frames, lambda a, b: a.num_restarts != b.num_restarts or b.seconds - a.seconds > limit)
+    tokens = _token_frames(map(samples_of, runs), name, tubelet_size, chunk_size or tubelet_size)
     if queue is not None:
         tokens = queue.newest(tokens)
-    runs = _split(until_error(tokens, errors), lambda a, b: a.num_gaps != b.num_gaps or b.start - a.end > limit)
+    token_runs = _split(until_error(tokens, errors), lambda a, b: a.num_gaps != b.num_gaps or b.start - a.end > limit)
     process = _token_transform(image_transform(processor, name, model.device, model.dtype))
-    if keeps_state(model.config):
-        scored = _score_with_state(model, iterate_ahead(_chunks(runs, process, batch_size)))
+    if chunk_size is not None or keeps_state(model.config):
+        scored = _score_with_state(model, iterate_ahead(_chunks(token_runs, process, batch_size)))
     else:
         num_tokens = max(clip_length // tubelet_size, 1)
-        scored = _score_clips(model, iterate_ahead(_clips(runs, process, num_tokens, batch_size)), num_tokens)
+        scored = _score_clips(model, iterate_ahead(_clips(token_runs, process, num_tokens, batch_size)), num_tokens)
     return _give(_without_delay(scored, model.config.frame_delay), queue, errors)
+
+
+def _check_chunks(model: PreTrainedModel, chunk_size: int) -> None:
+    """Raises `ValueError` if a model cannot give an answer for each `chunk_size` frames of a video."""
+    config, name = model.config, type(model).__name__
+    reason = None
+    if is_frame_classifier(model):
+        reason = f"{name} is a classifier of frames, which gives scores of each of them"
+    elif config.model_type != "videomamba":
+        reason = f"{name} keeps no state from one chunk to the next, as a VideoMamba does"
+    elif config.scan_order != "spatial_first":
+        reason = f"with scan_order={config.scan_order!r} each scan needs all frames of the video"
+    elif not config.bidirectional and not config.use_mean_pooling:
+        reason = "this causal model reads its class token, which sees no frame"
+    if reason:
+        raise ValueError(f"chunk_size={chunk_size} (--chunk-size) cannot be used: {reason}. Leave it out.")
+    most = config.token_grid[0] if config.use_temporal_position_embeddings else math.inf
+    if chunk_size < 1 or chunk_size % config.tubelet_size or chunk_size // config.tubelet_size > most:
+        limit = "" if most == math.inf else f", and at most {most * config.tubelet_size} frames, as it has positions"
+        raise ValueError(
+            f"chunk_size={chunk_size} (--chunk-size): {name} needs a multiple of {config.tubelet_size} frames{limit}."
+        )
 
 
 def _without_delay(scored: Iterator[ScoredWindow], delay: int) -> Iterator[ScoredWindow]:
@@ -149,15 +191,15 @@ def _give(scored: Iterator[ScoredWindow], queue: LiveQueue | None, errors: list[
 
 
 def _token_frames(
-    frames: Iterable[StreamedFrame], name: str, tubelet_size: int, longest_gap: float, rate: dict[str, Any]
+    runs: Iterable[Iterator[Sample[StreamedFrame]]], name: str, tubelet_size: int, size: int
 ) -> Iterator[_TokenFrame]:
-    """The token frames of a video. In a gap of more than `longest_gap` seconds there are none."""
-    num_runs = 0
-    for run in _split(frames, lambda a, b: b.seconds - a.seconds > longest_gap):
-        for group in group_samples(timed_samples(run, **rate), tubelet_size, tubelet_size, "drop"):
-            yield _TokenFrame(group.start, group.end, group.values, num_runs)
-        num_runs += 1
-    if not num_runs:
+    """The token frames of a video, of `size` samples, and of fewer whole tubelets at the end of a run."""
+    number = -1
+    for number, run in enumerate(runs):
+        for group in group_samples(run, size, size):
+            if samples := group.values[: group.num_real // tubelet_size * tubelet_size]:
+                yield _TokenFrame(group.start, group.end, samples, number)
+    if number < 0:
         raise VideoReadError(f"{name} gave no frame.")
 
 
@@ -234,16 +276,18 @@ def _score_clips(model: PreTrainedModel, batches: Iterator[list[_Clip]], num_tok
 
 @torch.inference_mode()
 def _score(model: PreTrainedModel, clips: list[_Clip], **state: Any) -> tuple[list[list[ScoredWindow]], Any]:
-    """The scores of the token frames of clips of one length, and the next state."""
+    """The scores of the token frames of clips of one length, and the next state. A classifier of clips has one answer
+    for each."""
     images = [torch.stack(token.samples) for clip in clips for token in clip.tokens]
     # (batch_size, token frames, tubelet_size, num_channels, height, width)
     tubelets = torch.stack(images).unflatten(0, (len(clips), -1))
     outputs = model(**{model.main_input_name: tubelets.flatten(1, 2)}, **state)
+    scores = scores_of(outputs.logits, model.config).numpy().reshape(len(clips), len(clips[0].tokens), -1)
     scored = [
         [
-            ScoredWindow(token.start, token.end, scores, images, clip.is_first and token is clip.tokens[0])
-            for token, scores, images in zip(clip.tokens, rows, of_clip, strict=True)
+            ScoredWindow(token.start, token.end, row, images, clip.is_first and token is clip.tokens[0])
+            for token, row, images in zip(clip.tokens, rows, of_clip, strict=True)
         ]
-        for clip, rows, of_clip in zip(clips, scores_of(outputs.logits, model.config).numpy(), tubelets, strict=True)
+        for clip, rows, of_clip in zip(clips, scores, tubelets, strict=True)
     ]
     return scored, getattr(outputs, "state", None)

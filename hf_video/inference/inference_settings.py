@@ -245,10 +245,15 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "Windows in one forward pass, or frames of a model that keeps a state; by default 8, and 1 for a live stream, "
         "which is answered at once.",
     )
+    chunk_size: AtLeast1[int] | None = setting(
+        None,
+        "Samples of one answer of a VideoMamba of clips that sees each frame once and remembers the chunks before; by "
+        "default windows slide.",
+    )
     longest_gap: Positive[float] | None = setting(
         None,
-        "Seconds between two frames of the video after which a classifier of frames begins anew; by default 2 for a "
-        "live stream; in a file a frame is shown until the next comes.",
+        "Seconds between two frames of the video after which a classifier of frames, or one with --chunk-size, begins "
+        "anew; by default 2 for a live stream; in a file a frame is shown until the next comes.",
     )
     output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
     annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")

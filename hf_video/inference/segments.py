@@ -283,7 +283,7 @@ def find_segments(
         video: see [`window_batches`].
         onset, offset, min_duration_on, min_duration_off, background: see [`SegmentFinder`].
         windows: options of [`window_batches`], such as `num_frames`, `stride`, `fps` and `batch_size`; for a
-            classifier of frames those of [`score_frames`].
+            classifier of frames, or with `chunk_size`, those of [`score_frames`].
 
     Raises:
         ValueError: the model is a regression model, an option is out of its bounds, or scores are not finite.
@@ -292,7 +292,7 @@ def find_segments(
     """
     options = {"min_duration_on": min_duration_on, "min_duration_off": min_duration_off, "background": background}
     finder = make_finder(model, onset=onset, offset=offset, **options)
-    score = score_frames if is_frame_classifier(model) else score_windows
+    score = score_frames if is_frame_classifier(model) or "chunk_size" in windows else score_windows
     scored = score(model, processor, video, **windows)
     return segments_of(((window.start, window.end, window.scores, window.begins_anew) for window in scored), finder)
 

@@ -78,9 +78,7 @@ def window_batches(
         processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
     )
     num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
-    samples = _warn_if_far(
-        timed_samples(source, **windows, source_fps=source_fps), num_frames, processor.frame_interval
-    )
+    samples = warn_if_far(timed_samples(source, **windows, source_fps=source_fps), num_frames, processor)
     process = image_transform(processor, describe(source), device, dtype)
     return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
 
@@ -127,19 +125,19 @@ def choose_windows(
         fps, frame_sampling_rate: the rate of samples, see `timed_samples`.
     """
     if fps is None and frame_sampling_rate is None:
-        if processor.frame_interval is not None:
-            fps = 1 / processor.frame_interval
+        interval = _learned_interval(processor)
+        if interval is not None:
+            fps = 1 / interval
         else:
             if processor.sampling_strategy in STRIDED_STRATEGIES:
-                fps, frame_sampling_rate = processor.fps, processor.frame_sampling_rate
-            if fps is None:
-                step = frame_sampling_rate or 1
-                taken = "every frame" if step == 1 else f"one frame of {step:g}, as its clips do"
-                logger.warning_once(
-                    "It is unknown how many seconds lay between the frames of a clip in training (`frame_interval` of "
-                    f"the processor): windows take {taken}. fps and "
-                    "frame_sampling_rate (--fps, --frame-sampling-rate) set another distance."
-                )
+                frame_sampling_rate = processor.frame_sampling_rate
+            step = frame_sampling_rate or 1
+            taken = "every frame" if step == 1 else f"one frame of {step:g}, as its clips do"
+            logger.warning_once(
+                "It is unknown how many seconds lay between the frames of a clip in training (`frame_interval` of "
+                f"the processor): windows take {taken}. fps and "
+                "frame_sampling_rate (--fps, --frame-sampling-rate) set another distance."
+            )
     num_frames = (processor.num_frames or 16) if num_frames is None else num_frames
     return {
         "num_frames": num_frames,
@@ -170,24 +168,31 @@ def windows_of(settings: WindowSettings, processor: VideoClipProcessor) -> dict[
     return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
 
 
-def _warn_if_far(
-    samples: Iterator[Sample[StreamedFrame]], num_frames: int, frame_interval: float | None
+def warn_if_far(
+    samples: Iterator[Sample[StreamedFrame]], num_frames: int, processor: VideoClipProcessor
 ) -> Iterator[Sample[StreamedFrame]]:
-    """The samples. Logs whether those of the first full window lie far from each other or close to each other,
-    compared with the frames that the model learned from."""
-    begin = 0.0
+    """The samples. Logs whether the first `num_frames` lie far from each other or close to each other, compared with
+    the frames that the model learned from."""
+    begin, interval = 0.0, _learned_interval(processor)
     for number, sample in enumerate(samples):
         if number == 0:
             begin = sample.start
-        elif number == num_frames - 1 and frame_interval is not None:
+        elif number == num_frames - 1 and interval is not None:
             distance = (sample.start - begin) / number
-            if not frame_interval / FAR <= distance <= frame_interval * FAR:
+            if not interval / FAR <= distance <= interval * FAR:
                 logger.warning_once(
-                    f"The samples of a window are {distance:.2g} s apart, the frames of a clip in training were "
-                    f"{frame_interval:.2g} s apart: leave fps and frame_sampling_rate (--fps, --frame-sampling-rate) "
-                    "out to take the distance that the model learned."
+                    f"The samples are {distance:.2g} s apart, the frames of a clip in training were {interval:.2g} s "
+                    "apart: leave fps and frame_sampling_rate (--fps, --frame-sampling-rate) out to take the distance "
+                    "that the model learned."
                 )
         yield sample
+
+
+def _learned_interval(processor: VideoClipProcessor) -> float | None:
+    """Seconds between the frames of a clip in training, as far as the processor says it."""
+    if processor.frame_interval is None and processor.sampling_strategy in STRIDED_STRATEGIES and processor.fps:
+        return 1 / processor.fps
+    return processor.frame_interval
 
 
 def _join(windows: Iterator[SampleGroup], batch_size: int) -> Iterator[WindowBatch]:

@@ -24,7 +24,17 @@ from huggingface_hub import constants
 from .downloading import open_response
 from .pyav_streams import RgbConverter, choose_stream, open_stream, pixel_limit
 from .ranges import RangeFile, open_ranges
-from .sources import LIVE_PROTOCOLS, VideoReadError, describe, is_camera, is_http, kind_of, public_url, scheme_of
+from .sources import (
+    LIVE_PROTOCOLS,
+    VideoReadError,
+    describe,
+    is_camera,
+    is_http,
+    is_live,
+    kind_of,
+    public_url,
+    scheme_of,
+)
 from .video_decoding import decode_in_order
 from .video_reading import FrameFolder
 
@@ -55,9 +65,11 @@ class StreamedFrame:
         seconds: time of the frame in seconds after the first one.
         image: (height, width, 3) uint8 RGB, upright.
         duration: seconds for which the frame is shown, as far as the video says it.
+        num_restarts: how often the timestamps of the video began anew before the frame, see [`StreamClock`]. Frames
+            with another number may show another scene.
     """
 
-    __slots__ = ("_image", "_to_rgb", "duration", "number", "seconds")
+    __slots__ = ("_image", "_to_rgb", "duration", "num_restarts", "number", "seconds")
 
     def __init__(
         self,
@@ -66,10 +78,12 @@ class StreamedFrame:
         image: Any,
         duration: float | None = None,
         _to_rgb: RgbConverter | None = None,
+        num_restarts: int = 0,
     ):
         self.number = number
         self.seconds = seconds
         self.duration = duration
+        self.num_restarts = num_restarts
         # With a converter, a frame of PyAV.
         self._image, self._to_rgb = image, _to_rgb
 
@@ -95,9 +109,13 @@ class StreamClock:
     Args:
         rate: frames per second, as far as the stream says it: the mean distance until there are two frames.
         longest_gap: longest time between two frames in seconds.
+
+    Attributes:
+        num_restarts: how often the sender has started anew.
     """
 
     def __init__(self, rate: Fraction | None, longest_gap: float = math.inf):
+        self.num_restarts = 0
         self._interval = float(1 / (rate or _DEFAULT_RATE))
         self._longest_gap = longest_gap
         self._seconds: float | None = None
@@ -124,6 +142,8 @@ class StreamClock:
             self._is_in_doubt = True
         else:
             self._seconds += mean
+            # The first timestamp of a stream may come late.
+            self.num_restarts += self._origin is not None
             self._origin = timestamp - self._seconds
             self._is_in_doubt = False
         return self._seconds
@@ -156,6 +176,20 @@ def stream_frames(source: Any, fps: float | None = None, source_fps: float | Non
     check_rate("fps", fps)
     check_rate("source_fps", source_fps)
     return _take_at_rate(_open_frames(source, source_fps), fps)
+
+
+def comes_live(source: Any) -> bool:
+    """
+    Whether frames come as time passes: from a camera or the address of a live stream, or as the body of an http
+    response that is a stream of unknown length. Asks a server of http.
+
+    Raises:
+        `VideoReadError`: if the server cannot be reached or refuses, or the address is that of a playlist.
+    """
+    if not is_http(source):
+        return is_live(source)
+    with open_response(source) as response:
+        return _is_stream(response, describe(source))
 
 
 def check_rate(name: str, rate: float | None) -> None:
@@ -226,7 +260,7 @@ def _stream_file(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
 def _stream_address(url: str, name: str) -> Iterator[StreamedFrame]:
     if is_http(url):
         with open_response(url) as response:
-            if _is_live(response, name):
+            if _is_stream(response, name):
                 yield from _stream_response(response, name)
                 return
     with open_ranges(url) as file:
@@ -240,7 +274,8 @@ def _time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[Streame
     to_rgb = RgbConverter()
     for number, frame in enumerate(decoded):
         duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else None
-        yield StreamedFrame(number, clock.read(frame.time), frame, duration, to_rgb)
+        seconds = clock.read(frame.time)
+        yield StreamedFrame(number, seconds, frame, duration, to_rgb, clock.num_restarts)
 
 
 def _stream_live(source: str, name: str) -> Iterator[StreamedFrame]:
@@ -254,7 +289,7 @@ def _stream_live(source: str, name: str) -> Iterator[StreamedFrame]:
     return _decode_live(source, name, options | _OPTIONS.get(scheme, {}))
 
 
-def _is_live(response: Any, name: str) -> bool:
+def _is_stream(response: Any, name: str) -> bool:
     """Whether the body of an http response is a live stream: pictures that replace each other, or a stream of which
     the server does not say where it ends. Raises `VideoReadError` for a playlist."""
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()

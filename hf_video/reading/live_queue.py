@@ -28,7 +28,7 @@ class LiveQueue(Generic[Item]):
         num_dropped: number of those that were dropped.
     """
 
-    def __init__(self, size: int = 8) -> None:
+    def __init__(self, size: int) -> None:
         self.num_items = self.num_dropped = 0
         self._waiting: deque[Item] = deque(maxlen=size)
         self._changed = Condition()

@@ -139,4 +139,4 @@ def test_windows_have_the_distance_of_training_and_a_flag_that_differs_is_said(t
     (record,) = json.loads((tmp_path / "learned" / "features.json").read_text())["videos"].values()
     assert record["starts"] == [0] and record["ends"] == pytest.approx([8 / rate]) and "apart" not in caplog.text
     assert main([*command, "--output", str(tmp_path / "every"), "--frame-sampling-rate", "1"]) == 0
-    assert f"The samples of a window are {1 / rate:.2g} s apart" in caplog.text
+    assert f"The samples are {1 / rate:.2g} s apart" in caplog.text

@@ -356,6 +356,12 @@ def test_a_video_without_a_frame_leaves_nothing_that_refuses_the_retry(model_fol
         assert len(list(folder.iterdir())) == 5
 
 
+def test_a_timeline_that_is_stopped_before_its_first_window_leaves_nothing(model_folder, video, tmp_path):
+    settings = TimelineCommandSettings(video=video, model=model_folder, device="cpu", output=str(tmp_path / "out"))
+    found = video_timeline.TimelineReader(settings).read(until_stopped=lambda windows: [])
+    assert not found.end and not found.is_whole and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("num_bytes", [0, 10, 100])
 def test_a_full_disk_leaves_nothing_that_refuses_the_retry(
     model_folder, video, tmp_path, sees_light, capsys, num_bytes

@@ -1,4 +1,5 @@
-"""`hf-video timeline` with a classifier of frames: files, folders, live streams, and what has no meaning for it."""
+"""`hf-video timeline` that sees each frame once, by a classifier of frames or in chunks: files, folders, live streams,
+and what has no meaning for it."""
 
 import io
 import itertools
@@ -8,6 +9,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import av
 import numpy as np
@@ -19,45 +21,56 @@ from hf_video import VideoClipProcessor, VideoMambaConfig
 from hf_video.cli.main import main
 from hf_video.inference import find_segments
 from hf_video.loading.models import load_trained_model
-from hf_video.models.videomamba import VideoMambaForFrameClassification, VideoMambaFrameClassifierOutput
+from hf_video.models.videomamba import (
+    VideoMambaClassifierOutput,
+    VideoMambaForFrameClassification,
+    VideoMambaForVideoClassification,
+    VideoMambaFrameClassifierOutput,
+)
 
+from ..reading.rtsp_server import rtsp_camera
 from ..video_files import encode_video
 
 NAMES = ["dark", "bright"]
 SIZE = {"height": 16, "width": 16}
 
 
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("frame_model")
+def save_model(folder, model_class, **fields):
     torch.manual_seed(0)
     labels = {"id2label": dict(enumerate(NAMES)), "label2id": {name: index for index, name in enumerate(NAMES)}}
-    config = VideoMambaConfig(
-        image_size=16,
-        patch_size=8,
-        num_frames=8,
-        hidden_size=16,
-        num_hidden_layers=1,
-        bidirectional=False,
-        use_temporal_position_embeddings=False,
-        **labels,
-    )
-    VideoMambaForFrameClassification(config).save_pretrained(folder)
+    sizes = {"image_size": 16, "patch_size": 8, "num_frames": 8, "hidden_size": 16, "num_hidden_layers": 1}
+    model_class(VideoMambaConfig(**sizes, **labels, **fields)).save_pretrained(folder)
     VideoClipProcessor(num_frames=8, size=SIZE, crop_size=SIZE, frame_interval=1 / 16).save_pretrained(folder)
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    causal = {"bidirectional": False, "use_temporal_position_embeddings": False}
+    return save_model(tmp_path_factory.mktemp("frame_model"), VideoMambaForFrameClassification, **causal)
+
+
+@pytest.fixture(scope="module")
+def clip_model_folder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("clip_model"), VideoMambaForVideoClassification)
+
+
 @pytest.fixture
 def sees_light(monkeypatch):
-    """The model tells bright frames from dark ones. What happens before a call may be changed."""
+    """The models tell bright frames from dark ones. What happens before a call may be changed."""
     before = [lambda pixel_values: None]
 
     def forward(self, pixel_values, state=None, **kwargs):
         before[0](pixel_values)
         light = pixel_values.mean(dim=(2, 3, 4))
-        return VideoMambaFrameClassifierOutput(logits=10 * torch.stack([-light, light], dim=-1), state=state)
+        logits = 10 * torch.stack([-light, light], dim=-1)
+        if isinstance(self, VideoMambaForVideoClassification):
+            assert state is not None
+            return VideoMambaClassifierOutput(logits=logits.mean(dim=1), state=state)
+        return VideoMambaFrameClassifierOutput(logits=logits, state=state)
 
-    monkeypatch.setattr(VideoMambaForFrameClassification, "forward", forward)
+    for model_class in (VideoMambaForFrameClassification, VideoMambaForVideoClassification):
+        monkeypatch.setattr(model_class, "forward", forward)
     return before
 
 
@@ -75,9 +88,8 @@ def json_lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-@contextmanager
-def camera(frames, fps):
-    """Sends the frames to whoever connects, each at its time; gives the address."""
+def encode_pieces(frames, fps):
+    """MPEG-TS, one piece a frame and one for the rest."""
     pieces, output = [], io.BytesIO()
     with av.open(output, "w", format="mpegts") as container:
         stream = container.add_stream("mpeg2video", rate=fps, width=64, height=64, pix_fmt="yuv420p")
@@ -89,23 +101,54 @@ def camera(frames, fps):
             output.seek(0)
             output.truncate()
         container.mux(stream.encode())
-    pieces.append(output.getvalue())
+    return [*pieces, output.getvalue()]
 
+
+def send_at_times(send, pieces, fps):
+    """Sends each piece at the time of its frame, until the reader goes away."""
+    begin = time.monotonic()
+    for number, piece in enumerate(pieces):
+        time.sleep(max(begin + number / fps - time.monotonic(), 0))
+        try:
+            send(piece)
+        except OSError:
+            return
+
+
+@contextmanager
+def camera(frames, fps):
+    """Sends the frames to whoever connects, each at its time; gives the address."""
+    pieces = encode_pieces(frames, fps)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
             connection, _ = server.accept()
             with connection:
-                begin = time.monotonic()
-                for number, piece in enumerate(pieces):
-                    time.sleep(max(begin + number / fps - time.monotonic(), 0))
-                    try:
-                        connection.sendall(piece)
-                    except OSError:  # the reader has gone
-                        return
+                send_at_times(connection.sendall, pieces, fps)
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def http_camera(frames, fps):
+    """Sends the frames to each request, each at its time, in a body of unknown length; gives the address."""
+    pieces = encode_pieces(frames, fps)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "video/mp2t")
+            self.end_headers()
+            send_at_times(self.wfile.write, pieces, fps)
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/live.ts"
+        server.shutdown()
 
 
 def test_a_file_gives_segments_with_borders_of_a_frame(model_folder, sees_light, tmp_path, capsys):
@@ -123,6 +166,20 @@ def test_a_file_gives_segments_with_borders_of_a_frame(model_folder, sees_light,
     assert found == [(line["label"], pytest.approx(line["segment"][0], abs=1e-3)) for line in lines]
 
 
+def test_a_classifier_of_clips_in_chunks(clip_model_folder, sees_light, tmp_path, capsys):
+    sizes = []
+    sees_light[0] = lambda pixel_values: sizes.append(pixel_values.shape[:2])
+    video = encode_video(tmp_path / "flash.mp4", flashing_frames(), fps=32)
+    words = ("--chunk-size", 4, "--json", "--output", tmp_path / "out")
+    assert run(clip_model_folder, video, *words) == 0
+    assert sizes == [(1, 4)] * 12
+    lines = json_lines(capsys)
+    assert [line["label"] for line in lines] == ["dark", "bright", "dark"]
+    np.testing.assert_allclose([line["segment"] for line in lines], [[0, 1], [1, 2], [2, 3]], atol=1e-3)
+    kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+    assert kept["external_data"]["chunk_size"] == 4 and kept["external_data"]["fps"] == 16
+
+
 def test_a_folder_of_pictures(model_folder, sees_light, tmp_path, capsys):
     for number, image in enumerate(flashing_frames(48, (16, 32))):
         Image.fromarray(image).save(tmp_path / f"{number:03}.png")
@@ -131,12 +188,15 @@ def test_a_folder_of_pictures(model_folder, sees_light, tmp_path, capsys):
     assert (line["label"], line["segment"]) == ("bright", [1.0, 2.0])
 
 
-def test_each_change_of_a_live_stream_is_told_with_its_delay(model_folder, sees_light, tmp_path, capsys):
+@pytest.mark.parametrize(("folder", "source"), [("model_folder", camera), ("clip_model_folder", http_camera)])
+def test_each_change_of_a_live_stream_is_told_with_its_delay(folder, source, request, sees_light, tmp_path, capsys):
     frames = flashing_frames(64, (20, 40))
     # So slow that the queue holds a second, in which a busy machine may do something else.
     words = ["--fps", 8, "--background", "dark", "--json", "--output", tmp_path / "out"]
-    with camera(frames, 16) as address:
-        assert run(model_folder, address, *words) == 0
+    if folder == "clip_model_folder":
+        words += ["--chunk-size", 2]
+    with source(frames, 16) as address:
+        assert run(request.getfixturevalue(folder), address, *words) == 0
     printed = capsys.readouterr()
     begins, ends = map(json.loads, printed.out.splitlines())
     assert begins.pop("delay") < 1 and ends.pop("delay") < 1
@@ -146,6 +206,14 @@ def test_each_change_of_a_live_stream_is_told_with_its_delay(model_folder, sees_
     assert "0 of 32 frames were dropped" in printed.err and "2 changes were known after 0." in printed.err
     live = json.loads((tmp_path / "out" / "segments.json").read_text())["external_data"]["live"]
     assert live["num_changes"] == 2 and 0 < live["median_delay"] <= live["longest_delay"] < 1
+
+
+def test_changes_of_a_camera_by_rtsp(model_folder, sees_light, capsys):
+    with rtsp_camera(flashing_frames(64, (32, 48)), 32) as address:
+        assert run(model_folder, address, "--background", "dark", "--json") == 0
+    begins, ends = json_lines(capsys)
+    assert (begins["change"], ends["change"]) == ("begins", "ends") and begins["delay"] < 1 and ends["delay"] < 1
+    assert ends["segment"] == pytest.approx([1, 1.5], abs=0.1)
 
 
 def test_a_camera_that_is_faster_than_the_model(model_folder, sees_light, capsys):
@@ -183,10 +251,16 @@ def test_ctrl_c_leaves_whole_files(model_folder, sees_light, tmp_path, capsys, w
         assert [segment["label"] for segment in segments] == ["dark", "bright"]
 
 
-def test_what_has_no_meaning_for_frames_is_refused(model_folder, tmp_path, fails):
+def test_what_has_no_meaning_for_frames_is_refused(model_folder, clip_model_folder, tmp_path, fails):
     video = encode_video(tmp_path / "flash.mp4", flashing_frames(16), fps=32)
     words = ("timeline", video, "--model", model_folder)
     assert "--window 8 is for classifiers of clips" in fails(*words, "--window", 8)
     assert "--stride 4 is for classifiers of clips" in fails(*words, "--stride", 4)
     assert "--last-window drop is for classifiers of clips" in fails(*words, "--last-window", "drop")
+    assert "is a classifier of frames" in fails(*words, "--chunk-size", 4)
+    in_chunks = ("timeline", video, "--model", clip_model_folder, "--chunk-size", 4)
+    assert "--stride 4 is for windows that slide; with --chunk-size 4" in fails(*in_chunks, "--stride", 4)
+    assert "batch_size=2 (--batch-size)" in fails(*in_chunks, "--batch-size", 2)
+    assert "at most 8 frames" in fails(*in_chunks[:-1], 9)
+    assert "needs --chunk-size" in fails(*in_chunks[:4], "--longest-gap", 3)
     assert "is a classifier of frames" in fails("predict", video, "--model", model_folder)

@@ -194,7 +194,7 @@ def test_a_flag_wins_and_a_distance_that_is_far_from_training_is_said(video, sai
         for _ in range(2):
             list(window_batches(uniform(0.12), video, num_frames=3, **options))
         assert [record.message for record in said.records] == [
-            f"The samples of a window are {distance} s apart, the frames of a clip in training were 0.12 s apart: "
+            f"The samples are {distance} s apart, the frames of a clip in training were 0.12 s apart: "
             "leave fps and frame_sampling_rate (--fps, --frame-sampling-rate) out to take the distance that the model "
             "learned."
         ]

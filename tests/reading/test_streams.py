@@ -1,11 +1,11 @@
-"""Streams that come as time passes, sent on this machine. Cameras and RTSP and RTMP servers are not at hand: a test
-picture of FFmpeg stands in for a camera."""
+"""Streams that come as time passes, sent on this machine. Cameras and RTMP servers are not at hand: a test picture of
+FFmpeg stands in for a camera."""
 
 import io
 import socket
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -19,6 +19,7 @@ from hf_video.reading import VideoReadError, frame_streaming, read_video, slidin
 from hf_video.reading.frame_streaming import StreamClock
 
 from ..video_files import encode_video, make_frames
+from .rtsp_server import rtsp_camera
 
 RATE = 25
 # What a packet of UDP holds: seven packets of MPEG-TS.
@@ -159,6 +160,19 @@ def test_a_tcp_stream_gives_the_frames_of_its_file_and_ends_when_its_sender_clos
     assert samples[-1].end == pytest.approx(2, abs=1e-3)
 
 
+@pytest.mark.parametrize("goes_silent", [False, True])
+def test_a_camera_is_read_by_rtsp_over_tcp(impatient, goes_silent):
+    frames = make_frames(60)
+    samples, ends = [], nullcontext()
+    if goes_silent:
+        ends = pytest.raises(VideoReadError, match="rtsp://127.0.0.1:.*/live sent nothing for 1 s")
+    with rtsp_camera(frames, 100, then_wait=goes_silent) as address, ends:
+        for sample in timed_samples(address):
+            samples.append(sample)  # noqa: PERF402 (what comes before the error is kept)
+    assert [sample.start for sample in samples] == pytest.approx([number / 100 for number in range(60)], abs=1e-3)
+    assert np.abs(samples[40].value.image.astype(int) - frames[40]).mean() < 40
+
+
 def test_a_frame_is_given_before_the_stream_ends():
     with tcp_server(encode_stream(250), interval=0.005) as (address, senders):
         samples = timed_samples(address)
@@ -172,6 +186,7 @@ def test_a_stream_that_starts_anew_goes_on_where_it_was():
     with tcp_server(encode_stream(50, first_tick=90_000) + encode_stream(50)) as (address, _):
         samples = list(timed_samples(address))
     assert len(samples) >= 95
+    assert sorted({sample.value.num_restarts for sample in samples}) == [0, 1]
     # One frame may be half a distance early.
     distances = np.array([sample.end - sample.start for sample in samples])
     assert (distances > 0.01).all() and (np.abs(distances - 1 / RATE) > 2e-3).sum() <= 2
@@ -260,22 +275,23 @@ def test_a_camera_is_read_in_its_format(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stamps", "expected"),
+    ("stamps", "expected", "num_restarts"),
     [
-        ([100, 100.1, 100.2, 100.5], [0, 0.1, 0.2, 0.5]),
-        ([-5, None, -4.8, None, None, -4.5], [0, 0.1, 0.2, 0.3, 0.4, 0.5]),
-        ([None, None, 7, 7.1], [0, 0.1, 0.2, 0.3]),
+        ([100, 100.1, 100.2, 100.5], [0, 0.1, 0.2, 0.5], 0),
+        ([-5, None, -4.8, None, None, -4.5], [0, 0.1, 0.2, 0.3, 0.4, 0.5], 0),
+        ([None, None, 7, 7.1], [0, 0.1, 0.2, 0.3], 0),
         # A single frame comes late, or with the time of another.
-        ([0, 0.1, 0.2, 0.1, 0.3, 0.4], [0, 0.1, 0.2, 0.25, 0.3, 0.4]),
-        ([0, 0.1, 0.1, 0.2], [0, 0.1, 0.15, 0.2]),
+        ([0, 0.1, 0.2, 0.1, 0.3, 0.4], [0, 0.1, 0.2, 0.25, 0.3, 0.4], 0),
+        ([0, 0.1, 0.1, 0.2], [0, 0.1, 0.15, 0.2], 0),
         # The sender starts anew.
-        ([9, 9.1, 9.2, 0, 0.1, 0.2, 0.3], [0, 0.1, 0.2, 0.25, 0.35, 0.45, 0.55]),
-        ([0, 0.1, 90, 90.1, 90.2], [0, 0.1, 0.15, 0.25, 0.35]),
+        ([9, 9.1, 9.2, 0, 0.1, 0.2, 0.3], [0, 0.1, 0.2, 0.25, 0.35, 0.45, 0.55], 1),
+        ([0, 0.1, 90, 90.1, 90.2], [0, 0.1, 0.15, 0.25, 0.35], 1),
     ],
 )
-def test_the_clock_rises_whatever_the_timestamps_are(stamps, expected):
+def test_the_clock_rises_whatever_the_timestamps_are(stamps, expected, num_restarts):
     clock = StreamClock(Fraction(10), longest_gap=5)
     assert [clock.read(stamp) for stamp in stamps] == pytest.approx(expected)
+    assert clock.num_restarts == num_restarts
 
 
 def test_a_file_may_have_gaps_of_any_length():
