@@ -192,7 +192,7 @@ def find_segments(
                 raise
             damage = error
         add(finder.finish())
-        details = {"model": model.name, **thresholds, **sizes}
+        details = {"model": model.name, **thresholds, "background": finder.background, **sizes}
         segments = output.finish(details, None if damage is None else "the video is damaged")
         picture = texts.picture((folder / "timeline.png").read_bytes(), f"Timeline: {_count(segments)}")
     except BaseException:

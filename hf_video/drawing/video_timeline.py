@@ -71,6 +71,7 @@ class TimelineReader:
         self.model, self.processor = load_trained_model(settings.model, part="any classifier", **options)
         self.thresholds = {name: getattr(settings, name) for name in THRESHOLDS}
         self.finder = make_finder(self.model, **self.thresholds)
+        self.thresholds["background"] = self.finder.background
         self.of_frames, self.is_live = is_frame_classifier(self.model), is_live(settings.video)
         self.windows = self._frame_options() if self.of_frames else windows_of(settings, self.processor)
         if settings.longest_gap is not None and not self.of_frames:

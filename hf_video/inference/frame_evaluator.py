@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 from hf_video.data import is_multi_label, load_video_dataset
 from hf_video.data.frame_labels import annotated_videos, have_several_labels
 from hf_video.data.stored_videos import open_video
-from hf_video.loading.class_names import class_names_of
+from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.models import load_trained_model
 from hf_video.reading import VideoReadError
 
@@ -40,6 +40,7 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
             "frames of a VideoMamba or VideoViT."
         )
     names = class_names_of(model.config)
+    background = background_of(model.config) if settings.background is None else [settings.background]
     if settings.background is not None and settings.background not in names:
         raise ValueError(f"--background {settings.background} is no class of {settings.model}: {', '.join(names)}.")
     splits = load_video_dataset(settings.data, labels=names, video_root=settings.video_root)
@@ -50,7 +51,7 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
     several = problem_type_of(model.config) == "multi_label_classification"
     if not several and (is_multi_label(splits[split]) or have_several_labels(videos)):
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
-    outside = None if settings.background is None else names.index(settings.background)
+    outside = names.index(background[0]) if background else None
     predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
     for video in tqdm(videos, desc="Videos"):
         try:
@@ -70,7 +71,6 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
         references.append(video.labels_at(middles, len(names), outside, several))
     if not references:
         raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
-    background = [] if settings.background is None else [settings.background]
     result = {"model": settings.model, "data": settings.data, "split": split}
     result |= evaluate_frames(predictions, references, names, background)
     return result | ({"broken_videos": broken} if broken else {})

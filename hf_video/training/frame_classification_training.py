@@ -140,7 +140,7 @@ def _make_model(chosen: TrainFrameSettings, names: list[str], several: bool) -> 
     fields_of_config = [each.name for each in fields(RegularizationSettings) if hasattr(chosen, each.name)]
     fields_of_config += ["frame_pooling", "smoothing_loss_weight"]
     changes = {name: getattr(chosen, name) for name in fields_of_config if getattr(chosen, name) is not None}
-    changes["frame_delay"] = chosen.delay
+    changes |= {"frame_delay": chosen.delay, "background_label": chosen.background}
     options: dict[str, Any] = {
         "num_frames": chosen.num_frames,
         "image_size": chosen.image_size,

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import shutil
 import signal
 import socket
 import threading
@@ -129,6 +130,19 @@ def test_a_folder_of_pictures(model_folder, sees_light, tmp_path, capsys):
     assert run(model_folder, tmp_path, "--source-fps", 16, "--background", "dark", "--json") == 0
     (line,) = json_lines(capsys)
     assert (line["label"], line["segment"]) == ("bright", [1.0, 2.0])
+
+
+def test_the_background_of_the_model_gets_no_segment(model_folder, sees_light, tmp_path, capsys):
+    shutil.copytree(model_folder, tmp_path / "model")
+    config = VideoMambaConfig.from_pretrained(model_folder, background_label="dark")
+    config.save_pretrained(tmp_path / "model")
+    video = encode_video(tmp_path / "flash.mp4", flashing_frames(), fps=32)
+    assert run(str(tmp_path / "model"), video, "--json", "--output", tmp_path / "out") == 0
+    assert [line["label"] for line in json_lines(capsys)] == ["bright"]
+    kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+    assert kept["external_data"]["background"] == ["dark"]
+    assert run(str(tmp_path / "model"), video, "--json", "--background", "bright") == 0
+    assert [line["label"] for line in json_lines(capsys)] == ["dark", "dark"]
 
 
 def test_each_change_of_a_live_stream_is_told_with_its_delay(model_folder, sees_light, tmp_path, capsys):

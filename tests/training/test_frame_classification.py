@@ -43,8 +43,9 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     model = AutoModelForTokenClassification.from_pretrained(folder)
     assert type(model).__name__ == "VideoMambaForFrameClassification" and not model.config.bidirectional
     assert [model.config.id2label[number] for number in range(3)] == ["bright", "dark", "rest"]
+    assert model.config.background_label == "rest"
     assert AutoVideoProcessor.from_pretrained(folder).frame_interval == 1 / 8
-    words = ("--task", "frame-classification", "--model", folder, "--background", "rest", "--device", "cpu", "--json")
+    words = ("--task", "frame-classification", "--model", folder, "--device", "cpu", "--json")
     assert main(["evaluate", str(times), *map(str, words)]) == 0
     measured = json.loads(capsys.readouterr().out)
     assert measured["num_videos"] == 3 and measured["num_frames"] == 96 and measured["num_segments"] == 6
