@@ -1,21 +1,27 @@
 """Measures a classifier of frames on the segments of whole videos."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 from tqdm.auto import tqdm
 
 from hf_video.data import is_multi_label, load_video_dataset
-from hf_video.data.frame_labels import annotated_videos, have_several_labels
+from hf_video.data.frame_labels import AnnotatedVideo, annotated_videos, have_several_labels, split_videos
+from hf_video.data.holding_out import further_columns
+from hf_video.data.repeated_videos import count_trained
 from hf_video.data.stored_videos import open_video
+from hf_video.inference.frame_evaluation import evaluate_frames
+from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
+from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.models import load_trained_model
 from hf_video.reading import VideoReadError
 
-from .frame_evaluation import evaluate_frames
-from .frame_scoring import is_frame_classifier, score_frames
-from .inference_settings import EvaluateSettings
-from .prediction import problem_type_of
+from .training_data import read_training, was_split_by
 
 
 def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
@@ -26,7 +32,7 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
             defaults.
 
     Returns:
-        What [`evaluate_frames`] gives, and what was measured.
+        What [`evaluate_frames`] gives, what was measured, and how many of the videos the model knows.
 
     Raises:
         ValueError, OSError: a setting or a video cannot be used, or the model does not know a class of the data.
@@ -41,15 +47,23 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
         )
     names = class_names_of(model.config)
     background = background_of(model.config) if settings.background is None else [settings.background]
-    if settings.background is not None and settings.background not in names:
+    if not set(background) <= set(names):
         raise ValueError(f"--background {settings.background} is no class of {settings.model}: {', '.join(names)}.")
-    splits = load_video_dataset(settings.data, labels=names, video_root=settings.video_root)
-    split = settings.split or next(name for name in ("test", "validation", "train") if name in splits)
-    if split not in splits:
-        raise ValueError(f"--split {split}: {settings.data} only has {', '.join(splits)}.")
-    videos = annotated_videos(splits[split])
+    training = read_training(settings.model or "")
+    columns = further_columns(training.get("split_by"))
+    data = load_video_dataset(settings.data, labels=names, video_root=settings.video_root, columns=columns)
+    is_split = was_split_by(training, data, names)
+    parts = ("train", "validation") if is_split else tuple(data)
+    split = settings.split or next(name for name in ("test", "validation", "train") if name in parts)
+    if split not in parts:
+        raise ValueError(f"--split {split}: {settings.data} only has {', '.join(parts)}.")
+    if is_split:
+        how = (training["validation_fraction"], training["seed"], training.get("split_by"))
+        videos = split_videos(data, *how)[0][split]
+    else:
+        videos = annotated_videos(data[split])
     several = problem_type_of(model.config) == "multi_label_classification"
-    if not several and (is_multi_label(splits[split]) or have_several_labels(videos)):
+    if not several and (any(map(is_multi_label, data.values())) or have_several_labels(videos)):
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
     outside = names.index(background[0]) if background else None
     predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
@@ -72,5 +86,17 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
     if not references:
         raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
     result = {"model": settings.model, "data": settings.data, "split": split}
+    if is_split:
+        result["part_of_training"] = "trained on" if split == "train" else "held out"
     result |= evaluate_frames(predictions, references, names, background)
+    # The last clip that was trained on may reach into the frame after it.
+    rows = _rows_of(videos, after=processor.frame_interval or 0.0)
+    if (found := count_trained(Path(settings.model or ""), rows)) is not None:
+        result |= {"known_videos": found.by_split, "known_videos_are_at_least": found.is_least}
     return result | ({"broken_videos": broken} if broken else {})
+
+
+def _rows_of(videos: Sequence[AnnotatedVideo], after: float) -> Dataset:
+    """A row for each video, from some seconds after the begin of its part to the end of it."""
+    rows = [dict(video.row) | {"start": video.begin + after, "end": video.end} for video in videos]
+    return Dataset.from_list(rows)
