@@ -204,3 +204,5 @@ def test_what_has_no_meaning_for_frames_is_refused(model_folder, tmp_path, fails
     assert "--stride 4 is for classifiers of clips" in fails(*words, "--stride", 4)
     assert "--last-window drop is for classifiers of clips" in fails(*words, "--last-window", "drop")
     assert "is a classifier of frames" in fails("predict", video, "--model", model_folder)
+    watch = ("watch", video, "--model", model_folder, "--question", "What?")
+    assert "is a videomamba, which has no memory" in fails(*watch)
