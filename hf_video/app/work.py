@@ -174,7 +174,11 @@ def find_segments(
     yield "Opening the video ...", "", "", None, None
     folder = visitor.new_folder()
     try:
-        thresholds = {"onset": onset, "min_duration_on": min_duration_on, "min_duration_off": min_duration_off}
+        thresholds: dict[str, Any] = {
+            "onset": onset,
+            "min_duration_on": min_duration_on,
+            "min_duration_off": min_duration_off,
+        }
         finder = make_finder(model.network, **thresholds)
         sizes = {} if model.of_frames else choose_windows(model.processor)
         score = score_frames if model.of_frames else score_windows

@@ -59,8 +59,11 @@ Report = create_model("Report", split=(str, ...), num_videos=(int, ...), **_metr
 DetectionReport = create_model("DetectionReport", split=(str, ...), num_key_frames=(int, ...), mean_ap=(float, ...))
 FramesReport = create_model(
     "FramesReport",
-    **{"split": (str, ...), "num_videos": (int, ...), "frame_accuracy": (float, ...)},
-    **{"edit_score": (float | None, None), "f1": (list[float], ...)},
+    split=(str, ...),
+    num_videos=(int, ...),
+    frame_accuracy=(float, ...),
+    edit_score=(float | None, None),
+    f1=(list[float], ...),
 )
 _fields: dict[str, Any] = dict.fromkeys(("recipe", "clips", "views", "versions"), (dict[str, Any], {}))
 _fields |= {

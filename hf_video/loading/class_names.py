@@ -84,7 +84,7 @@ def class_names_of(config: "PreTrainedConfig") -> list[str]:
 def background_of(config: "PreTrainedConfig") -> list[str]:
     """The `background_label` of a configuration, if it has one that is among its classes."""
     name = getattr(config, "background_label", None)
-    return [name] if name in config.id2label.values() else []
+    return [each for each in config.id2label.values() if each == name]
 
 
 def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:

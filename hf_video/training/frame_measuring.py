@@ -85,12 +85,13 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
         references.append(video.labels_at(middles, len(names), outside, several))
     if not references:
         raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
-    result = {"model": settings.model, "data": settings.data, "split": split}
+    result: dict[str, Any] = {"model": settings.model, "data": settings.data, "split": split}
     if is_split:
         result["part_of_training"] = "trained on" if split == "train" else "held out"
     result |= evaluate_frames(predictions, references, names, background)
     # The last clip that was trained on may reach into the frame after it.
-    rows = _rows_of(videos, after=processor.frame_interval or 0.0)
+    measured = [video for video in videos if video.row["video"] not in broken]
+    rows = _rows_of(measured, after=processor.frame_interval or 0.0)
     if (found := count_trained(Path(settings.model or ""), rows)) is not None:
         result |= {"known_videos": found.by_split, "known_videos_are_at_least": found.is_least}
     return result | ({"broken_videos": broken} if broken else {})
