@@ -72,7 +72,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     print_machine("torch", "transformers", "av", threads=arguments.threads)
     seeds, training_seconds, epochs, seconds = (
-        (1, 24, 1, 24) if arguments.smoke else (arguments.seeds, 600, arguments.epochs, 300)
+        (1, 12, 1, 12) if arguments.smoke else (arguments.seeds, 600, arguments.epochs, 300)
     )
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:

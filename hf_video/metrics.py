@@ -225,6 +225,12 @@ METRICS = {
             greater_is_better=False,
         ),
         Metric("r2", "coefficient of determination", _VALUES, r2_score, hub_type="r_squared", is_share=False),
+        # By hf_video.inference.evaluate_frames.
+        Metric("frame_accuracy", "frame accuracy", "frame_classification", None, "frames", "accuracy"),
+        Metric("edit_score", "edit score", "frame_classification", None),
+        Metric("f1_10", "F1 at 10% overlap", "frame_classification", None, hub_type="f1"),
+        Metric("f1_25", "F1 at 25% overlap", "frame_classification", None, hub_type="f1"),
+        Metric("f1_50", "F1 at 50% overlap", "frame_classification", None, "F1@50", "f1"),
         # By hf_video.inference.frame_mean_ap.
         Metric("mean_ap", "mAP at IoU 0.5", "action_detection", None, "mAP", "mean_average_precision"),
     )

@@ -174,7 +174,11 @@ def find_segments(
     yield "Opening the video ...", "", "", None, None
     folder = visitor.new_folder()
     try:
-        thresholds = {"onset": onset, "min_duration_on": min_duration_on, "min_duration_off": min_duration_off}
+        thresholds: dict[str, Any] = {
+            "onset": onset,
+            "min_duration_on": min_duration_on,
+            "min_duration_off": min_duration_off,
+        }
         finder = make_finder(model.network, **thresholds)
         sizes = {} if model.of_frames else choose_windows(model.processor)
         score = score_frames if model.of_frames else score_windows
@@ -192,7 +196,7 @@ def find_segments(
                 raise
             damage = error
         add(finder.finish())
-        details = {"model": model.name, **thresholds, **sizes}
+        details = {"model": model.name, **thresholds, "background": finder.background, **sizes}
         segments = output.finish(details, None if damage is None else "the video is damaged")
         picture = texts.picture((folder / "timeline.png").read_bytes(), f"Timeline: {_count(segments)}")
     except BaseException:

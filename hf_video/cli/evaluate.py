@@ -56,7 +56,7 @@ def run(settings: EvaluateCommandSettings) -> int:
 
         tell(evaluate_retrieval(settings))
     elif settings.task == "frame-classification":
-        from hf_video.inference import evaluate_frame_classes
+        from hf_video.training import evaluate_frame_classes
 
         tell(evaluate_frame_classes(settings))
     elif settings.task == "segments":
@@ -72,7 +72,9 @@ def run(settings: EvaluateCommandSettings) -> int:
 
 
 def _say_what_is_known(result: dict[str, Any]) -> None:
-    """A line for each split of the training that has some of the videos."""
+    """Which part of the training's data these are, and a line for each split that has some of the videos."""
+    if part := result.get("part_of_training"):
+        print(_PARTS[part].format(**result))
     least = "at least " if result.get("known_videos_are_at_least") else ""
     for split, count in result.get("known_videos", {}).items():
         if count:
@@ -87,8 +89,6 @@ def _print_table(result: dict[str, Any]) -> None:
     from hf_video.metrics import measured_in
 
     print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
-    if part := result.get("part_of_training"):
-        print(_PARTS[part].format(**result))
     _say_what_is_known(result)
     for metric, value in measured_in(result):
         print(f"{metric.title}  {metric.text(value)}")
@@ -128,6 +128,7 @@ def _print_precisions(result: dict[str, Any]) -> None:
 
 def _print_frames(result: dict[str, Any]) -> None:
     print(f"{result['num_frames']} frames of {result['num_videos']} videos of the {result['split']} split")
+    _say_what_is_known(result)
     print(f"right frames  {result['frame_accuracy']:.1%}")
     if result["edit_score"] is not None:
         print(f"edit score    {result['edit_score']:.1%}")

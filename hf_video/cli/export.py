@@ -30,7 +30,8 @@ DESCRIPTION = """\
 Write a classifier or backbone for programs that do not have hf_video. The folder gets
 
   model.onnx or model.pt2         pixel_values (batch, frames, channels, height, width) in, logits or the feature maps
-                                  of a backbone out; of images without the frames
+                                  of a backbone out; of images without the frames. A classifier of frames gives those
+                                  of one clip (batch, token frames, classes), without a state
   config.json                     the configuration, with the names of classes
   video_preprocessor_config.json  how clips are made, if the model has a processor
 
@@ -89,7 +90,7 @@ def _load(settings: ExportSettings) -> tuple[PreTrainedModel, Any, tuple[int, ..
         # `AutoBackbone` looks for every name on the Hub, folders among them.
         model, processor = _load_whole(name, MODEL_FOR_BACKBONE_MAPPING[type(config)], AutoVideoProcessor)
     else:
-        model, processor = load_trained_model(name, device="cpu")
+        model, processor = load_trained_model(name, device="cpu", part="any classifier")
     if settings.num_frames is not None:
         set_input_size(model, num_frames=settings.num_frames)
         if processor is not None:

@@ -10,6 +10,7 @@ from datasets import Dataset
 from hf_video.reading import probe_video
 
 from .columns import label_ids, label_names
+from .holding_out import TIME, VIDEO, hold_out
 from .manifest import DURATION
 from .stored_videos import open_video
 
@@ -114,6 +115,32 @@ def hold_out_ends(videos: Sequence[AnnotatedVideo], fraction: float) -> tuple[li
     cuts = [video.begin + (1 - fraction) * (video.end - video.begin) for video in videos]
     pairs = list(zip(videos, cuts, strict=True))
     return [video._replace(end=cut) for video, cut in pairs], [video._replace(begin=cut) for video, cut in pairs]
+
+
+def split_videos(
+    splits: Mapping[str, Dataset], fraction: float, seed: int, split_by: str | None = None
+) -> tuple[dict[str, list[AnnotatedVideo]], str]:
+    """The videos of each split, with "validation" among them, and a sentence that says what was held out for it; empty
+    if nothing was.
+
+    Args:
+        splits: from `load_video_dataset`. Without "validation", a part of "train" is held out.
+        fraction, seed, split_by: see [`hold_out`]. By default whole videos are held out, and the end of a single one.
+            By time, that is the last share of each video, whatever its classes.
+
+    Raises:
+        ValueError, VideoReadError: see [`hold_out`] and [`annotated_videos`].
+    """
+    rows, sentence = dict(splits), ""
+    cuts = split_by == TIME or (split_by is None and len(set(rows["train"]["video"])) == 1)
+    if "validation" not in rows and not cuts:
+        rows["train"], rows["validation"] = hold_out(rows["train"], fraction, seed, split_by or VIDEO)
+        sentence = rows["validation"].info.description
+    videos = {name: annotated_videos(each) for name, each in rows.items()}
+    if "validation" not in videos:
+        videos["train"], videos["validation"] = hold_out_ends(videos["train"], fraction)
+        sentence = f"The last {fraction:.0%} of each video are held out for validation."
+    return videos, sentence
 
 
 def frame_classes(dataset: Dataset, background: str | None) -> list[str]:

@@ -74,6 +74,7 @@ class TimelineReader:
         self.model, self.processor = load_trained_model(settings.model, part="any classifier", **options)
         self.thresholds = {name: getattr(settings, name) for name in THRESHOLDS}
         self.finder = make_finder(self.model, **self.thresholds)
+        self.thresholds["background"] = self.finder.background
         self.slides = settings.chunk_size is None and not is_frame_classifier(self.model)
         self.windows = windows_of(settings, self.processor) if self.slides else self._frame_options()
         if settings.longest_gap is not None and self.slides:

@@ -22,11 +22,14 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
 FEATURES = "feature-extraction"
 DETECTOR = "AutoModelForObjectDetection"
+# Transformers has no class for frames of videos, and the Hub no task.
+OF_FRAMES = "AutoModelForTokenClassification"
 PIPELINES = {
     "AutoModelForVideoClassification": "video-classification",
     "AutoModelForImageClassification": "image-classification",
     "AutoModelForImageTextToText": "video-text-to-text",
     DETECTOR: "object-detection",
+    OF_FRAMES: "video-classification",
     "AutoModel": FEATURES,
     "AutoBackbone": FEATURES,
 }
@@ -67,7 +70,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any]) -> None:
             num_frames=_frames_to_name(folder, config),
             has_texts=config["model_type"] == "video_text_dual_encoder",
         ),
-        self_test=_describe_self_test(folder, repo_id),
+        self_test=_describe_self_test(folder, repo_id, auto_class),
         results=measured,
         counted="key frames" if auto_class == DETECTOR else "videos",
         sections=_sections(folder, facts),
@@ -143,6 +146,8 @@ def results(facts: dict[str, Any], auto_class: str) -> list[Result]:
     counted = "num_videos"
     if auto_class == DETECTOR:
         protocol, counted = "1 clip a key frame", "num_key_frames"
+    elif auto_class == OF_FRAMES:
+        protocol = "all frames"
     report = facts.get("report", {})
     measured = [(report.get("split"), report.get(counted), measured_in(report))]
     if report.get("split") != "validation":
@@ -207,6 +212,15 @@ inputs = processor([clip], return_tensors="pt")
 )
 for box, scores in zip(persons["boxes"], persons["action_scores"]):
     print(box.round().int().tolist(), model.config.id2label[scores.argmax().item()])"""
+    elif auto_class == OF_FRAMES:
+        imports = f"{auto_class}, AutoVideoProcessor"
+        code = f"""\
+processor = AutoVideoProcessor.from_pretrained(model_id{trust})
+model = {auto_class}.from_pretrained(model_id{trust})
+inputs = processor("video.mp4", return_tensors="pt")  # of one clip; `hf-video timeline` sees whole videos
+logits = model(**inputs).logits[0, model.config.frame_delay :]
+for number, scores in enumerate(logits):
+    print(f"frame {{number}}: {{model.config.id2label[scores.argmax().item()]}}")"""
     elif has_texts:
         imports = f"{auto_class}, AutoProcessor"
         code = f"""\
@@ -226,8 +240,9 @@ print(outputs.keys())"""
     return f'```python\n{requirement}from transformers import {imports}\n\nmodel_id = "{repo_id}"\n{code}\n```'
 
 
-def self_test_code(repo_id: str) -> str:
-    """An example that runs: a fenced block of Python that compares a video classifier with its self-test."""
+def self_test_code(repo_id: str, auto_class: str) -> str:
+    """An example that runs: a fenced block of Python that compares a classifier of videos or of their frames with its
+    self-test."""
     return f"""\
 ```python
 import json
@@ -235,13 +250,13 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoModelForVideoClassification, AutoVideoProcessor
+from transformers import {auto_class}, AutoVideoProcessor
 
 folder = Path(snapshot_download("{repo_id}"))
-model = AutoModelForVideoClassification.from_pretrained(folder, trust_remote_code=True, dtype="float32").eval()
+model = {auto_class}.from_pretrained(folder, trust_remote_code=True, dtype="float32").eval()
 processor = AutoVideoProcessor.from_pretrained(folder, trust_remote_code=True)
 for video, expected in json.loads((folder / "{RECORD}").read_text())["videos"].items():
-    logits = model(**processor(str(folder / "{SELF_TEST}" / video), return_tensors="pt")).logits
+    logits = model(**processor(str(folder / "{SELF_TEST}" / video), return_tensors="pt")).logits.flatten()
     difference = (logits - torch.tensor(expected["logits"]["values"])).abs().max() / logits.abs().max()
     print(f"{{video}}: largest difference {{difference:.1e}} of the largest logit")
 ```"""
@@ -264,7 +279,7 @@ def _frames_to_name(folder: Path, config: dict[str, Any]) -> int | None:
     return json.loads(processor.read_text(encoding="utf-8")).get("num_frames")
 
 
-def _describe_self_test(folder: Path, repo_id: str) -> str | None:
+def _describe_self_test(folder: Path, repo_id: str, auto_class: str) -> str | None:
     test, processor = (read_own_json(folder / name) for name in (RECORD, VIDEO_PROCESSOR_NAME))
     if test is None:
         return None
@@ -279,7 +294,7 @@ def _describe_self_test(folder: Path, repo_id: str) -> str | None:
         return text
     exact, resized = test["bounds"]["float32"], test["bounds"]["float16"]
     allowed = f"{exact:.0e}, or by {resized} where other instructions resize frames otherwise"
-    code = self_test_code(repo_id)
+    code = self_test_code(repo_id, auto_class)
     return f"{text} Without hf_video this compares the logits, which may differ by {allowed}:\n\n{code}"
 
 
@@ -287,14 +302,25 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any]) -
     source = facts.get("source")
     origin = f", {source.get('how', 'fine-tuned from')} `{source['name']}`" if source else ""
     sentences = [f"A `{architecture}` of [hf_video](https://github.com/hf-video/hf-video){origin}."]
-    is_detector = auto_class_of(architecture) == DETECTOR
+    auto_class = auto_class_of(architecture)
+    is_detector = auto_class == DETECTOR
     if ("Classification" in architecture or is_detector) and config.get("id2label"):
         names = list(config["id2label"].values())
         listed = few(map(_cell, names), 8)
         what = f"estimates {len(names)} values" if _is_regression(config) else f"knows {len(names)} classes"
         if is_detector:
             what = f"finds people, and knows {len(names)} actions"
+        if auto_class == OF_FRAMES:
+            number = "any" if config.get("problem_type") == "multi_label_classification" else "one"
+            what = f"gives every frame {number} of {len(names)} classes"
         sentences.append(f"It {what}: {listed}.")
+    if auto_class == OF_FRAMES:
+        if background := config.get("background_label"):
+            sentences.append(f"Frames of `{_cell(background)}` are no segment.")
+        if delay := config.get("frame_delay"):
+            interval = facts.get("clips", {}).get("frame_interval")
+            seconds = f" ({delay * config['tubelet_size'] * interval:.2g} s)" if interval else ""
+            sentences.append(f"The scores of a frame come {delay} token frames{seconds} later.")
     if method := (config.get("quantization_config") or {}).get("quant_method"):
         sentences.append(f"Its weights are quantised, so that it only loads where {method} is installed.")
     return " ".join(sentences)
@@ -335,7 +361,8 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> l
         limits.append("Its processor takes the frames of clips, not files.")
     if "Classification" in auto_class or auto_class == DETECTOR:
         limits.append("It was measured on the data above alone; other cameras, scenes and people may differ.")
-    if "num_frames" in config and not takes_images:
+    has_clips = auto_class != OF_FRAMES or config.get("bidirectional", True)
+    if "num_frames" in config and not takes_images and has_clips:
         limits.append(f"It sees {config['num_frames']} frames of a video at a time.")
     if "recipe" not in facts:
         limits.append("How it was trained was not recorded.")

@@ -307,6 +307,9 @@ def _set_labels(config: dict[str, Any], labels: Sequence[str]) -> None:
         raise PublishError(f"There are {len(labels)} labels, but the model has {len(known)} classes.")
     if len(set(labels)) != len(labels):
         raise PublishError("Two labels are the same; every class needs a name of its own.")
+    renamed = dict(zip((known or {}).values(), labels, strict=False))
+    if config.get("background_label") in renamed:
+        config["background_label"] = renamed[config["background_label"]]
     config["id2label"] = {str(index): label for index, label in enumerate(labels)}
     config["label2id"] = {label: index for index, label in enumerate(labels)}
 

@@ -123,7 +123,8 @@ def why_untested(folder: Path) -> str | None:
 def parts_of(folder: Path) -> tuple[Measured, Measured, Measured]:
     """What is measured of a model, in this order: the last one is its output."""
     architecture = read_part(folder, "config.json")["architectures"][0]
-    return "frames", "pixel_values", "logits" if architecture.endswith("ForVideoClassification") else "features"
+    is_classifier = architecture.endswith(("ForVideoClassification", "ForFrameClassification"))
+    return "frames", "pixel_values", "logits" if is_classifier else "features"
 
 
 def measure(folder: Path, part: Measured, device: str = "cpu", dtype: str = "float32") -> dict[str, torch.Tensor]:
@@ -132,7 +133,8 @@ def measure(folder: Path, part: Measured, device: str = "cpu", dtype: str = "flo
     Args:
         folder: the folder of a model with the videos.
         part: `frames` (num_frames, height, width, 3) uint8; `pixel_values` float32, see `VideoClipProcessor`; `logits`
-            (1, num_classes) float32; or `features` (1, hidden_size) float32, the mean over the tokens.
+            (1, num_classes) float32, of frames (1, token frames, num_classes); or `features` (1, hidden_size) float32,
+            the mean over the tokens.
         device, dtype: where and in which type the model computes.
 
     Raises:
@@ -144,7 +146,7 @@ def measure(folder: Path, part: Measured, device: str = "cpu", dtype: str = "flo
     if part == "pixel_values":
         processor = load_processor(folder, load_config(folder))
         return {file.name: _clip(processor, file) for file in files}
-    trained: Any = "classifier" if part == "logits" else "base"
+    trained: Any = "any classifier" if part == "logits" else "base"
     network, processor = load_trained_model(str(folder), device=device, dtype=dtype, part=trained)
     outputs = {}
     for file in files:

@@ -22,6 +22,7 @@ from hf_video.data import is_multi_label, label_names
 from hf_video.data.columns import arrow_column
 from hf_video.data.manifest import SHARD, SIZE
 from hf_video.data.stored_videos import is_packed, source_names
+from hf_video.inference.frame_evaluation import TIOUS
 from hf_video.io import read_object, read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE
 from hf_video.loading.start import SHIPPED, model_path, start_sha256
@@ -29,6 +30,7 @@ from hf_video.metrics import METRICS
 
 REPORT = "report/metrics.json"
 DETECTION_REPORT = "report/detection.json"
+FRAMES_REPORT = "report/frames.json"
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
 RECIPE = (
     *("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm"),
@@ -40,7 +42,7 @@ CLIPS = ("num_frames", "sampling_strategy", "frame_sampling_rate", "fps", "frame
 SPLITS = ("train", "validation", "test")
 VIEWS = ("num_clips", "num_crops")
 # Columns of a data set that its hash is of.
-LISTED = ("label", "labels", "start", "end", "second", "boxes", "actions")
+LISTED = ("label", "labels", "start", "end", "second", "boxes", "actions", "frame_labels")
 
 
 def _metrics(prefix: str = "") -> dict[str, Any]:
@@ -55,6 +57,14 @@ Data = create_model(
 Validation = create_model("Validation", **_metrics("eval_"))
 Report = create_model("Report", split=(str, ...), num_videos=(int, ...), **_metrics())
 DetectionReport = create_model("DetectionReport", split=(str, ...), num_key_frames=(int, ...), mean_ap=(float, ...))
+FramesReport = create_model(
+    "FramesReport",
+    split=(str, ...),
+    num_videos=(int, ...),
+    frame_accuracy=(float, ...),
+    edit_score=(float | None, None),
+    f1=(list[float], ...),
+)
 _fields: dict[str, Any] = dict.fromkeys(("recipe", "clips", "views", "versions"), (dict[str, Any], {}))
 _fields |= {
     "source": (Source | None, None),
@@ -67,11 +77,15 @@ Facts = create_model("Facts", **_fields)
 def read_facts(folder: Path) -> dict[str, Any]:
     """The facts in a model folder, with its report under `report`; empty if the folder has neither. A damaged file is
     an `OSError` or a `ValueError`, see `io.read_object`."""
-    facts, report, of_detector = (
-        read_object(path, kind) if (path := folder / name).is_file() else {}
-        for name, kind in ((FACTS_FILE, Facts), (REPORT, Report), (DETECTION_REPORT, DetectionReport))
+    kinds = {FACTS_FILE: Facts, REPORT: Report, DETECTION_REPORT: DetectionReport, FRAMES_REPORT: FramesReport}
+    facts, report, of_detector, of_frames = (
+        read_object(path, kind) if (path := folder / name).is_file() else {} for name, kind in kinds.items()
     )
-    report = report or of_detector
+    if of_frames:
+        # Each value by the name that it has in `METRICS`; without segments there is no edit score.
+        of_frames |= {f"f1_{tiou * 100:.0f}": f1 for tiou, f1 in zip(TIOUS, of_frames["f1"], strict=True)}
+        of_frames = {name: value for name, value in of_frames.items() if value is not None}
+    report = report or of_detector or of_frames
     return facts | ({"report": report} if report else {})
 
 
@@ -142,6 +156,8 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     columns = [name for name in ("video", SIZE, *LISTED) if name in rows.column_names]
     values = rows.select_columns(columns)[:]
     videos = values.pop("video")
+    if "frame_labels" in columns:  # a row is a clip
+        description[counted] = len(set(videos))
     names = ("/".join(name.rsplit("/", 2)[-2:]) for name in source_names(rows).to_pylist())
     sizes = values.pop(SIZE, None) or map(_size, videos)
     listing = sorted(map(json.dumps, zip(names, sizes, *values.values(), strict=True)))

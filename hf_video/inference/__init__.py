@@ -12,7 +12,6 @@ _PUBLIC_NAMES = {
     "DetectSettings": ".inference_settings",
     "evaluate_detection_file": ".detection_evaluation",
     "evaluate_detections": ".detector_evaluation",
-    "evaluate_frame_classes": ".frame_evaluator",
     "evaluate_frames": ".frame_evaluation",
     "evaluate_retrieval": ".retrieval",
     "evaluate_segments": ".segment_evaluation",

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_BACKBONE_MAPPING,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
 )
 
@@ -134,13 +135,14 @@ def _output_of(model: PreTrainedModel) -> str:
     kinds = (
         (MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING, "logits"),
         (MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, "logits"),
+        (MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, "logits"),
         (MODEL_FOR_BACKBONE_MAPPING, "feature_maps"),
     )
     for mapping, output in kinds:
         if type(model) is mapping.get(type(model.config), None):
             return output
     raise ExportError(
-        f"{type(model).__name__} cannot be exported: classifiers of videos and images and backbones can. "
+        f"{type(model).__name__} cannot be exported: classifiers of videos, frames and images and backbones can. "
         "AutoModelForVideoClassification, or the backbone of the family, such as VideoViTBackbone, loads what can be "
         "exported from its folder."
     )

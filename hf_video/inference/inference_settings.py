@@ -231,8 +231,11 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     video: str = setting(
         help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO", form="word"
     )
-    background: list[str] = setting(
-        [], "A class that gets no segment, such as `other`; may be given several times.", "CLASS", form="flags"
+    background: list[str] | None = setting(
+        None,
+        "A class that gets no segment, such as `other`; may be given several times; by default that of the training.",
+        "CLASS",
+        form="flags",
     )
     onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
     offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
@@ -309,7 +312,8 @@ class FrameEvaluationSettings:
 
     background: str | None = setting(
         None,
-        "Class of frames outside of all segments, which is no segment; by default they are not measured.",
+        "Class of frames outside of all segments, which is no segment; by default that of the training. Without one "
+        "they are not measured.",
         "CLASS",
         needs="task=frame-classification",
     )

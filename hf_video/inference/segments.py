@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedModel
 
+from hf_video.loading.class_names import background_of
 from hf_video.processing import VideoClipProcessor
 from hf_video.settings import closest
 
@@ -121,6 +122,7 @@ class SegmentFinder:
         self.onset, self.offset = onset, offset
         self.min_duration_on, self.min_duration_off = min_duration_on, min_duration_off
         self.exclusive = exclusive
+        self.background = list(background)
         self.is_background = np.array([name in background for name in class_names], dtype=bool)
         # By number of class, in the order in which they began.
         self._runs: dict[int, _Run] = {}
@@ -270,7 +272,7 @@ def find_segments(
     offset: float | None = None,
     min_duration_on: float = 0.0,
     min_duration_off: float = 0.0,
-    background: Collection[str] = (),
+    background: Collection[str] | None = None,
     **windows: Any,
 ) -> Iterator[Segment]:
     """
@@ -281,7 +283,8 @@ def find_segments(
         model: a classifier of videos or of frames in evaluation mode.
         processor: its processor.
         video: see [`window_batches`].
-        onset, offset, min_duration_on, min_duration_off, background: see [`SegmentFinder`].
+        onset, offset, min_duration_on, min_duration_off: see [`SegmentFinder`].
+        background: names of classes that get no segment; by default the model's `background_label`.
         windows: options of [`window_batches`], such as `num_frames`, `stride`, `fps` and `batch_size`; for a
             classifier of frames, or with `chunk_size`, those of [`score_frames`].
 
@@ -290,20 +293,21 @@ def find_segments(
         VideoReadError: the video cannot be read, or is damaged. The segments before the damage have been given; one
             that is open then ends there.
     """
-    options = {"min_duration_on": min_duration_on, "min_duration_off": min_duration_off, "background": background}
-    finder = make_finder(model, onset=onset, offset=offset, **options)
-    score = score_frames if is_frame_classifier(model) or "chunk_size" in windows else score_windows
+    options = {"min_duration_on": min_duration_on, "min_duration_off": min_duration_off}
+    finder = make_finder(model, background, onset=onset, offset=offset, **options)
+    score = score_frames if is_frame_classifier(model) or windows.get("chunk_size") else score_windows
     scored = score(model, processor, video, **windows)
     return segments_of(((window.start, window.end, window.scores, window.begins_anew) for window in scored), finder)
 
 
-def make_finder(model: PreTrainedModel, **options: Any) -> SegmentFinder:
+def make_finder(model: PreTrainedModel, background: Collection[str] | None = None, **options: Any) -> SegmentFinder:
     """
     What finds segments in the scores of a model. They exclude each other unless the model is multi-label.
 
     Args:
         model: a video classifier.
-        options: of [`SegmentFinder`], without `exclusive`.
+        background: see [`find_segments`].
+        options: others of [`SegmentFinder`], without `exclusive`.
 
     Raises:
         ValueError: the model is a regression model, or an option is out of its bounds.
@@ -315,4 +319,6 @@ def make_finder(model: PreTrainedModel, **options: Any) -> SegmentFinder:
             "classes, so it has no segments. Choose a classifier."
         )
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
-    return SegmentFinder(names, exclusive=problem_type == "single_label_classification", **options)
+    background = background_of(model.config) if background is None else background
+    exclusive = problem_type == "single_label_classification"
+    return SegmentFinder(names, exclusive=exclusive, background=background, **options)

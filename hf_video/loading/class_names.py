@@ -81,6 +81,12 @@ def class_names_of(config: "PreTrainedConfig") -> list[str]:
     return names
 
 
+def background_of(config: "PreTrainedConfig") -> list[str]:
+    """The `background_label` of a configuration, if it has one that is among its classes."""
+    name = getattr(config, "background_label", None)
+    return [each for each in config.id2label.values() if each == name]
+
+
 def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:
     names: dict[int, Any] = {}
     for row in rows:

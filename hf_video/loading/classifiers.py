@@ -107,7 +107,8 @@ def load_trained_classifier(
         part: what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
             its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm
             before the head may be missing as well, and begins as if it were not there. "any classifier" may also be
-            one of frames, such as [`VideoMambaForFrameClassification`].
+            one of frames, such as [`VideoMambaForFrameClassification`]; its head sees no clip, so its "features" are
+            those of the base.
 
     Raises:
         OSError, ImportError, ValueError: see [`load_classifier`] and [`check_quantization`]; or weights are missing,
@@ -117,10 +118,12 @@ def load_trained_classifier(
     config = load_config(model)
     _check_kind(model, config)
     is_classifier, of_frames = part.endswith("classifier"), classifies_frames(config)
+    if of_frames and part == "features":
+        part = "base"
     if of_frames and part == "classifier":
         raise ValueError(
             f"{model} is a classifier of frames, which gives no class of a clip: `hf-video timeline` finds when a "
-            "video shows which class."
+            "video shows which class, and `hf-video evaluate --task frame-classification` measures that."
         )
     if not class_names_of(config) and is_classifier:
         raise ValueError(
@@ -128,8 +131,7 @@ def load_trained_classifier(
             "classes, or take the features of its tokens, with `hf-video extract --pooling mean`."
         )
     check_quantization(model, config, kwargs.get("dtype"))
-    takes_frames = of_frames and part == "any classifier"
-    auto_class = AutoModelForTokenClassification if takes_frames else AutoModelForVideoClassification
+    auto_class = AutoModelForTokenClassification if of_frames else AutoModelForVideoClassification
     network, missing = load_weights(auto_class, model, **kwargs)
     if not is_classifier:
         norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}

@@ -113,14 +113,12 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
 
     from .configurations import check_quantization, load_config, loading
 
-    check_quantization(model, load_config(model), dtype)
+    config = load_config(model)
+    check_quantization(model, config, dtype)
+    if config.model_type != "memory_bank_qformer":
+        raise ValueError(f"{model} is a {config.model_type}, which has no memory; a MemoryBankQFormer is expected.")
     with loading(model):
         network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
-    if network.config.model_type != "memory_bank_qformer":
-        raise ValueError(
-            f"{model} is a {type(network).__name__}, which has no memory; a MemoryBankQFormer is expected."
-        )
-    with loading(model):
         processor = AutoProcessor.from_pretrained(model)
     return network.to(target).eval(), processor
 

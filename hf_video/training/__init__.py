@@ -14,6 +14,7 @@ _PUBLIC_NAMES = {
     "EMACallback": ".optimization",
     "evaluate": ".measuring",
     "evaluate_dataset": ".evaluation",
+    "evaluate_frame_classes": ".frame_measuring",
     "FrameClassificationTrainer": ".frame_classification",
     "FrameTrainingArguments": ".arguments",
     "freeze_layers": ".adaptation",

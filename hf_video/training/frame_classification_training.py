@@ -6,18 +6,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict
 from transformers import TrainerCallback, set_seed
 
-from hf_video.data import ClipAugmentation, FrameDataset, hold_out, is_multi_label, load_video_dataset
-from hf_video.data.frame_labels import (
-    AnnotatedVideo,
-    annotated_videos,
-    frame_classes,
-    have_several_labels,
-    hold_out_ends,
-)
-from hf_video.data.holding_out import TIME, VIDEO, further_columns
+from hf_video.data import ClipAugmentation, FrameDataset, is_multi_label, load_video_dataset
+from hf_video.data.frame_labels import frame_classes, have_several_labels, split_videos
+from hf_video.data.holding_out import further_columns
 from hf_video.io import replace_text
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.frame_classifiers import load_frame_classifier, make_frame_classifier
@@ -71,7 +64,9 @@ def _train_frames(
             raise ValueError(f"{chosen.data} has no training split, only {', '.join(data)}. Add train.csv.")
         names = frame_classes(data["train"], chosen.background)
         start.check_data(data, names)
-        videos = _split(data, chosen)
+        videos, held_out = split_videos(data, chosen.validation_fraction, chosen.seed, chosen.split_by)
+        if held_out and is_first_process():
+            print(held_out, flush=True)
         several = is_multi_label(data["train"]) or any(map(have_several_labels, videos.values()))
         chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
         arguments = make(FrameTrainingArguments, chosen, **start.of_this_machine())
@@ -120,32 +115,12 @@ def _train_frames(
         return trainer, _evaluate(trainer, splits)
 
 
-def _split(data: DatasetDict, chosen: TrainFrameSettings) -> dict[str, list[AnnotatedVideo]]:
-    """The videos of each split, with a validation split. Where there is a single video, its end is held out."""
-    rows = dict(data)
-    cuts = chosen.split_by == TIME or (chosen.split_by is None and len(set(rows["train"]["video"])) == 1)
-    if "validation" not in rows and not cuts:
-        by = chosen.split_by or VIDEO
-        rows["train"], rows["validation"] = hold_out(rows["train"], chosen.validation_fraction, chosen.seed, by)
-        _say(rows["validation"].info.description)
-    videos = {name: annotated_videos(each) for name, each in rows.items()}
-    if "validation" not in videos:
-        videos["train"], videos["validation"] = hold_out_ends(videos["train"], chosen.validation_fraction)
-        _say(f"The last {chosen.validation_fraction:.0%} of each video are held out for validation.")
-    return videos
-
-
-def _say(sentence: str) -> None:
-    if is_first_process():
-        print(sentence, flush=True)
-
-
 def _make_model(chosen: TrainFrameSettings, names: list[str], several: bool) -> tuple[Any, Any]:
     kind = "multi_label_classification" if several else "single_label_classification"
     fields_of_config = [each.name for each in fields(RegularizationSettings) if hasattr(chosen, each.name)]
     fields_of_config += ["frame_pooling", "smoothing_loss_weight"]
     changes = {name: getattr(chosen, name) for name in fields_of_config if getattr(chosen, name) is not None}
-    changes["frame_delay"] = chosen.delay
+    changes |= {"frame_delay": chosen.delay, "background_label": chosen.background}
     options: dict[str, Any] = {
         "num_frames": chosen.num_frames,
         "image_size": chosen.image_size,

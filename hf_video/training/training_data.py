@@ -268,25 +268,32 @@ def read_training(model: str | Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def parts_of_training(training: dict[str, Any], data: DatasetDict, class_names: list[str]) -> DatasetDict | None:
-    """What a training trained on and what it held out, as "train" and "validation"; None if these are not its data, or
-    have splits.
+def was_split_by(training: dict[str, Any], data: DatasetDict, class_names: list[str]) -> bool:
+    """Whether a training held out a part of these data, which have no other splits.
 
     Args:
         training: from `read_training`.
-        data: the data without splits, with the column that they were split by.
+        data: the data, with the column that they were split by.
         class_names: those of the model.
     """
+    known = training.get("data") or {}
+    if known.get("num_videos") != {"train": len(data.get("train", ()))} or "validation_fraction" not in training:
+        return False
+    try:
+        check_same_data(describe_data("", data, class_names), known)
+    except ValueError:
+        return False
+    return True
+
+
+def parts_of_training(training: dict[str, Any], data: DatasetDict, class_names: list[str]) -> DatasetDict | None:
+    """What a training of clips trained on and what it held out, as "train" and "validation"; None unless
+    [`was_split_by`], which has the same arguments, says that it held some out."""
     from datasets import DatasetDict
 
     from hf_video.data import hold_out
 
-    known = training.get("data") or {}
-    if known.get("num_videos") != {"train": len(data.get("train", ()))} or "validation_fraction" not in training:
-        return None
-    try:
-        check_same_data(describe_data("", data, class_names), known)
-    except ValueError:
+    if not was_split_by(training, data, class_names):
         return None
     # Training held out a part of what it could read.
     rows = readable_videos(data, "skip")[0]["train"] if training["on_error"] != "error" else data["train"]

@@ -7,7 +7,7 @@ import pytest
 from filelock import FileLock
 from transformers import AutoModelForVideoClassification, VideoMAEConfig, VideoMAEForPreTraining
 
-from hf_video import VideoClipProcessor
+from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForFrameClassification
 from hf_video.cli.main import main
 from hf_video.output_folders import LOCK_FILE
 from hf_video.reading.video_reading import probe_video, read_video
@@ -75,6 +75,26 @@ def test_a_pre_trained_model_needs_no_head(video, tmp_path):
     first = (tmp_path / "out" / "0000.npy").read_bytes()
     assert main(words(tmp_path / "model", tmp_path / "again", video)) == 0
     assert (tmp_path / "again" / "0000.npy").read_bytes() == first
+
+
+def test_a_classifier_of_frames_gives_the_mean_of_its_tokens(video, tmp_path, caplog, fails):
+    config = VideoMambaConfig(
+        **{"image_size": 16, "patch_size": 8, "num_frames": 4, "hidden_size": 16, "num_hidden_layers": 1},
+        **{"bidirectional": False, "use_temporal_position_embeddings": False},
+    )
+    size = {"height": 16, "width": 16}
+    for part in (
+        VideoMambaForFrameClassification(config),
+        VideoClipProcessor(num_frames=4, size=size, crop_size=size),
+    ):
+        part.save_pretrained(tmp_path / "model")
+    for name, options in (("out", ()), ("mean", ("--pooling", "mean"))):
+        assert main([*words(tmp_path / "model", tmp_path / name, video), *options]) == 0
+    found, expected = (np.load(tmp_path / name / "0000.npy") for name in ("out", "mean"))
+    np.testing.assert_array_equal(found, expected)
+    assert found.shape[1] == 16 and "do not depend on the pixels" not in caplog.text
+    head = [*words(tmp_path / "model", tmp_path / "head", video), "--pooling", "head"]
+    assert "has no head `classifier`: choose a pooling from mean" in fails(*head)
 
 
 @pytest.mark.parametrize("family", ["vjepa2", "videoprism"])

@@ -4,6 +4,7 @@ and what has no meaning for it."""
 import io
 import itertools
 import json
+import shutil
 import signal
 import socket
 import threading
@@ -188,6 +189,19 @@ def test_a_folder_of_pictures(model_folder, sees_light, tmp_path, capsys):
     assert (line["label"], line["segment"]) == ("bright", [1.0, 2.0])
 
 
+def test_the_background_of_the_model_gets_no_segment(model_folder, sees_light, tmp_path, capsys):
+    shutil.copytree(model_folder, tmp_path / "model")
+    config = VideoMambaConfig.from_pretrained(model_folder, background_label="dark")
+    config.save_pretrained(tmp_path / "model")
+    video = encode_video(tmp_path / "flash.mp4", flashing_frames(), fps=32)
+    assert run(str(tmp_path / "model"), video, "--json", "--output", tmp_path / "out") == 0
+    assert [line["label"] for line in json_lines(capsys)] == ["bright"]
+    kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+    assert kept["external_data"]["background"] == ["dark"]
+    assert run(str(tmp_path / "model"), video, "--json", "--background", "bright") == 0
+    assert [line["label"] for line in json_lines(capsys)] == ["dark", "dark"]
+
+
 @pytest.mark.parametrize(("folder", "source"), [("model_folder", camera), ("clip_model_folder", http_camera)])
 def test_each_change_of_a_live_stream_is_told_with_its_delay(folder, source, request, sees_light, tmp_path, capsys):
     frames = flashing_frames(64, (20, 40))
@@ -264,3 +278,5 @@ def test_what_has_no_meaning_for_frames_is_refused(model_folder, clip_model_fold
     assert "at most 8 frames" in fails(*in_chunks[:-1], 9)
     assert "needs --chunk-size" in fails(*in_chunks[:4], "--longest-gap", 3)
     assert "is a classifier of frames" in fails("predict", video, "--model", model_folder)
+    watch = ("watch", video, "--model", model_folder, "--question", "What?")
+    assert "is a videomamba, which has no memory" in fails(*watch)

@@ -73,6 +73,15 @@ def test_a_classifier_of_videos_takes_any_batch(to, exports):
         pytest.param(lambda: make("VideoMamba", "Backbone"), SHAPE, id="VideoMambaBackbone", marks=pytest.mark.slow),
         pytest.param(lambda: make("VideoViT", "Backbone"), SHAPE, id="VideoViTBackbone", marks=pytest.mark.slow),
         pytest.param(make_videomae, SHAPE, id="VideoMAE", marks=pytest.mark.slow),
+        *(
+            pytest.param(
+                lambda family=family: make(family, "ForFrameClassification"),
+                SHAPE,
+                id=f"{family}ForFrameClassification",
+                marks=pytest.mark.slow,
+            )
+            for family in ("VideoMamba", "VideoViT")
+        ),
         pytest.param(
             lambda: make("VideoViT", "ForImageClassification", num_frames=1, tubelet_size=1),
             SHAPE[1:],

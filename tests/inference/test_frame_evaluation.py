@@ -38,15 +38,25 @@ def test_a_class_by_itself_where_a_frame_may_have_several():
     assert result["f1"] == pytest.approx([4 / 5] * 3) and result["classes"]["dive"]["f1"] == [1.0] * 3
 
 
-def slow_figures(predictions, references, background):
+def tracks_of(labels, reference, background):
+    """The classes of frames, -1 where there is no segment; a track for each class if a frame may have several."""
+    is_known = reference != -100
+    if labels.ndim == 1:
+        return [np.where(is_known & (labels != background), labels, -1)]
+    return [np.where(is_known[:, number] & (labels[:, number] == 1), number, -1) for number in range(labels.shape[1])]
+
+
+def slow_figures(predictions, references, background=None):
     """Counts of the definitions, frame by frame and by recursion."""
-    right, hits, wrong, missed, edits = [], 0, 0, 0, []
+    right, hits, wrong, missed, edits, pairs = [], 0, 0, 0, [], []
     for prediction, reference in zip(predictions, references, strict=True):
-        right += [a == b for a, b in zip(prediction, reference, strict=True)]
+        right += [a == b for a, b in zip(prediction.flat, reference.flat, strict=True) if b != -100]
+        pairs += zip(*(tracks_of(each, reference, background) for each in (prediction, reference)), strict=True)
+    for pair in pairs:
         orders, places = [], []
-        for labels in (prediction, reference):
+        for labels in pair:
             runs = [list(run) for _, run in groupby(range(len(labels)), key=lambda frame, of=labels: of[frame])]
-            runs = [run for run in runs if labels[run[0]] != background]
+            runs = [run for run in runs if labels[run[0]] >= 0]
             orders.append([labels[run[0]] for run in runs])
             places.append([set(run) for run in runs])
 
@@ -76,17 +86,37 @@ def slow_figures(predictions, references, background):
     return np.mean(right), np.mean(edits), 2 * hits / (2 * hits + wrong + missed)
 
 
-def test_against_an_independent_count():
+def check_against_slow(predictions, references, background=()):
+    result = evaluate_frames(predictions, references, NAMES, background=background)
+    found = result["frame_accuracy"], result["edit_score"], result["f1"][1]
+    assert found == pytest.approx(slow_figures(predictions, references, *map(NAMES.index, background)))
+
+
+@pytest.mark.parametrize("background", [(), ("rest",)])
+@pytest.mark.parametrize("share_unknown", [0, 0.3])
+def test_against_an_independent_count(background, share_unknown):
     generator = np.random.default_rng(0)
     for _ in range(30):
-        references = [np.repeat(generator.integers(0, 3, 8), generator.integers(1, 6, 8)) for _ in range(4)]
+        lengths = generator.integers(1, 6, 8)
+        references = [np.repeat(generator.integers(0, 3, 8), lengths) for _ in range(4)]
         predictions = [
             np.where(generator.random(len(each)) < 0.2, generator.integers(0, 3, len(each)), np.roll(each, 1))
             for each in references
         ]
-        result = evaluate_frames(predictions, references, NAMES, background=["rest"])
-        found = result["frame_accuracy"], result["edit_score"], result["f1"][1]
-        assert found == pytest.approx(slow_figures(predictions, references, background=2))
+        # Whole segments are unknown, and what is predicted in them and beside them may be anything.
+        is_unknown = np.repeat(generator.random(8) < share_unknown, lengths)
+        references = [np.where(is_unknown, -100, each) for each in references]
+        check_against_slow(predictions, references, background)
+
+
+@pytest.mark.parametrize("share_unknown", [0, 0.3])
+def test_several_classes_against_an_independent_count(share_unknown):
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        references = [np.repeat(generator.integers(0, 2, (8, 3)), 3, axis=0) for _ in range(4)]
+        predictions = [np.where(generator.random(each.shape) < 0.1, 1 - each, each) for each in references]
+        is_unknown = np.repeat(generator.random((8, 3)) < share_unknown, 3, axis=0)
+        check_against_slow(predictions, [np.where(is_unknown, -100, each) for each in references])
 
 
 def test_what_cannot_be_measured():

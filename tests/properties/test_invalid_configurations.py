@@ -56,6 +56,7 @@ VISION = {
     "layers": ["gradient_checkpointing_layers"],
     "share": ["mask_ratio"],
     "not negative": ["smoothing_loss_weight"],
+    "free": ["background_label"],
 }
 # The kind of every field that is neither a switch nor one of a few names.
 KINDS = {

@@ -32,6 +32,12 @@ def run(times, folder, *words):
     return main(["train", str(times), *map(str, words)])
 
 
+def measure(times, folder, capsys, *words):
+    capsys.readouterr()
+    assert main(["evaluate", str(times), *OPTIONS[:4], "--model", str(folder), "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
 def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_path, capsys):
     words = ("--causal", "--num-frames", "16", "--image-size", "16", "--fps", "8", "--background", "rest", *SCRATCH)
     folder = tmp_path / "model"
@@ -43,12 +49,21 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     model = AutoModelForTokenClassification.from_pretrained(folder)
     assert type(model).__name__ == "VideoMambaForFrameClassification" and not model.config.bidirectional
     assert [model.config.id2label[number] for number in range(3)] == ["bright", "dark", "rest"]
+    assert model.config.background_label == "rest"
     assert AutoVideoProcessor.from_pretrained(folder).frame_interval == 1 / 8
-    words = ("--task", "frame-classification", "--model", folder, "--background", "rest", "--device", "cpu", "--json")
-    assert main(["evaluate", str(times), *map(str, words)]) == 0
-    measured = json.loads(capsys.readouterr().out)
-    assert measured["num_videos"] == 3 and measured["num_frames"] == 96 and measured["num_segments"] == 6
+    measured = measure(times, folder, capsys)
+    assert (measured["split"], measured["part_of_training"]) == ("validation", "held out")
+    assert measured["num_videos"] == 1 and measured["num_frames"] == 32 and measured["num_segments"] == 2
     assert measured["frame_accuracy"] > 0.9 and measured["f1"][2] == 1
+    measured = measure(times, folder, capsys, "--split", "train")
+    assert measured["part_of_training"] == "trained on" and measured["num_frames"] == 64
+    assert measured["known_videos"] == {"train": 2, "validation": 0}
+    other = times.with_name("other.csv")
+    other.write_text(times.read_text().replace("bright,1,2", "bright,1,1.5"))
+    measured = measure(other, folder, capsys)
+    assert measured["known_videos"] == {"train": 2, "validation": 1} and "part_of_training" not in measured
+    assert main(["evaluate", str(other), *OPTIONS[:4], "--model", str(folder)]) == 0
+    assert "warning: 2 of these 3 videos were trained on" in capsys.readouterr().out
 
 
 def test_a_causal_model_is_trained_over_the_clips_of_a_video(times, tmp_path, capsys):
@@ -82,6 +97,9 @@ def test_the_end_of_a_single_video_is_held_out(tmp_path, capsys):
     assert "The last 20% of each video are held out" in capsys.readouterr().out
     metrics = json.loads((tmp_path / "model" / "report" / "frames.json").read_text())
     assert metrics["split"] == "validation" and metrics["num_frames"] == 6
+    measured = measure(times, tmp_path / "model", capsys)
+    assert (measured["part_of_training"], measured["num_frames"]) == ("held out", 6)
+    assert measured["known_videos"] == {"train": 0, "validation": 1}
 
 
 def test_clips_of_a_video_are_measured_together(times):

@@ -116,6 +116,8 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         frame_delay (`int`, defaults to 0):
             Token frames by which the logits of a frame classifier are late: those of a frame are for the one
             `frame_delay` before it.
+        background_label (`str`, *optional*):
+            Class of frames in which nothing happens: a run of them is no segment.
         smoothing_loss_weight (`float`, defaults to 0.0):
             Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         use_pool_norm (`bool`, defaults to `False`):
@@ -185,6 +187,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     frame_pooling: Literal["mean", "last"] = "mean"
     smoothing_loss_weight: float | int = 0.0
     frame_delay: int = 0
+    background_label: str | None = None
     use_pool_norm: bool = False
     projection_dim: int = 512
     num_aligned_layers: int = 1

@@ -121,6 +121,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         frame_delay (`int`, defaults to 0):
             Token frames by which the logits of a frame classifier are late: those of a frame are for the one
             `frame_delay` before it.
+        background_label (`str`, *optional*):
+            Class of frames in which nothing happens: a run of them is no segment.
         smoothing_loss_weight (`float`, defaults to 0.0):
             Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         run_length_threshold (`float`, *optional*):
@@ -192,6 +194,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     frame_pooling: Literal["mean", "last"] = "mean"
     smoothing_loss_weight: float | int = 0.0
     frame_delay: int = 0
+    background_label: str | None = None
     run_length_threshold: float | int | None = None
     use_run_length_embedding: bool = False
     decoder_hidden_size: int = 384
