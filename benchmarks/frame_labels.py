@@ -3,7 +3,7 @@ Segments of a classifier of frames with a state, against those of a classifier o
 
 In the videos a digit moves left, right, up or down, stands still, or is not there. A small causal VideoMamba learns
 the class of each frame, a small VideoViT of as many layers and channels the shares of the classes in windows of a
-second. Both see the same seconds of the same video, with the better of two learning rates each, chosen by seed 7, and
+second. Both see the same seconds of the same video, with the best of three choices of rate and batch each, by seed 7, and
 about the same time of training. Another video, of other digits, is the test. Windows are a quarter of a window apart
 (stride 2 of 8 frames), and both have the options of `timeline.py`. With a delay the frame model answers for an earlier
 frame. Time is that of processors; that of the models leaves out reading.
@@ -14,7 +14,7 @@ learn, and the scans of those begin with its forward weights.
 Wanted for the last delay: F1 at a temporal IoU of 0.5 not below that of windows, the median error of borders at most
 half as large, and time of the model at most a quarter of that of a bidirectional VideoMamba of this size over windows.
 The time of that one needs no training. Of a student, F1 within 2 points of its teacher's is wanted. It takes about
-eight minutes for a seed on an idle core, and with `--teacher` eight minutes more.
+twelve minutes for a seed on an idle core, and with `--teacher` twelve minutes more.
 
     python benchmarks/frame_labels.py [--seeds 0] [--delays 0 2] [--teacher] [--save FOLDER]
         [--load FOLDER] [--smoke]
@@ -55,7 +55,7 @@ from hf_video.models.videovit import VideoViTForVideoClassification
 # as many frames.
 CLIP, CLIP_STRIDE, CHUNK = 32, 8, 128
 TRAINING_STRIDE, STRIDE = 3, 2
-FRAME_RATE, WINDOW_RATE = 3e-3, 1.5e-3
+FRAME_BATCH, WINDOW_BATCH = 4, 32
 MOST_F1_LOST = 0.02
 WINDOWS, UNTRAINED = "windows, stride 2", "VideoMamba of random weights over windows"
 FRAMES, TEACHER, STUDENT = "frames", "teacher, both ways", "student"
@@ -131,7 +131,7 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> dict[str, Figures]:
             # The weights of its backward scans have no place.
             model.load_state_dict(teacher.state_dict(), strict=False)
         clips = read_frames(video, events, CLIP, CLIP_STRIDE, delay)
-        return keep(name, train(model, *clips, epochs, 8, FRAME_RATE, delay=delay, **ways))
+        return keep(name, train(model, *clips, epochs, FRAME_BATCH, delay=delay, **ways))
 
     keep(UNTRAINED, make_clip_classifier().eval())
     if arguments.load:
@@ -139,7 +139,7 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> dict[str, Figures]:
             keep(name, kind.from_pretrained(arguments.load / folder_name).eval())
         return found
     clips = read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE)
-    windows = keep(WINDOWS, train(make_window_classifier(), *clips, window_epochs, learning_rate=WINDOW_RATE))
+    windows = keep(WINDOWS, train(make_window_classifier(), *clips, window_epochs, WINDOW_BATCH))
     for delay in arguments.delays:
         model = learn_frames(FRAMES, delay)
     if arguments.save:
