@@ -45,10 +45,11 @@ def make_window_classifier() -> VideoViTForVideoClassification:
     return VideoViTForVideoClassification(VideoViTConfig(**_SIZES, **sizes))
 
 
-def make_clip_classifier(tubelet_size: int) -> VideoMambaForVideoClassification:
+def make_clip_classifier() -> VideoMambaForVideoClassification:
     """A model of windows that reads the class token and has positions over time, as released weights do."""
-    sizes = {**_SIZES, "tubelet_size": tubelet_size, "num_frames": NUM_FRAMES}
-    return VideoMambaForVideoClassification(VideoMambaConfig(**sizes, time_step_init_scheme="random"))
+    return VideoMambaForVideoClassification(
+        VideoMambaConfig(**_SIZES, num_frames=NUM_FRAMES, time_step_init_scheme="random")
+    )
 
 
 def make_frame_classifier(num_frames: int, bidirectional: bool = False) -> VideoMambaForFrameClassification:
@@ -87,29 +88,35 @@ def train(
     targets: torch.Tensor,
     epochs: int,
     batch_size: int = 32,
+    learning_rate: float = 1.5e-3,
     teacher: PreTrainedModel | None = None,
     delay: int = 0,
+    are_events: bool = True,
 ) -> Any:
-    """Trains a classifier on shares of classes. Clips are shifted around the edges, which leaves their motions as they
-    are, and mirrored, which turns them around. A teacher's probabilities, `delay` frames later, are half of a target.
+    """Trains a classifier on shares of classes. Clips of events are shifted around the edges, which leaves their
+    motions as they are, and mirrored, which turns them around. A teacher's probabilities, `delay` frames later, are
+    half of a target. The first `delay` frames of a clip are not asked for: they are answers for frames before it.
     """
+    late = delay // TUBELET_SIZE
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-3, weight_decay=0.05)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.05)
     steps = epochs * -(-len(clips) // batch_size)
     schedule = get_cosine_schedule_with_warmup(optimizer, steps // 10, steps)
     for _ in range(epochs):
         for batch in torch.randperm(len(clips)).split(batch_size):
-            shift = torch.randint(IMAGE_SIZE, (2,)).tolist()
-            inputs, wanted = clips[batch].roll(shift, dims=(-2, -1)), targets[batch]
+            inputs, wanted = clips[batch], targets[batch]
+            if are_events:
+                inputs = inputs.roll(torch.randint(IMAGE_SIZE, (2,)).tolist(), dims=(-2, -1))
             for axis, ways in MIRRORED.items():
-                if torch.rand(()) < 0.5:
+                if are_events and torch.rand(()) < 0.5:
                     inputs, wanted = inputs.flip(axis), wanted[..., ways]
+            logits = model(pixel_values=inputs).logits
+            if late:
+                logits, wanted = logits[:, late:], wanted[:, late:]
             if teacher is not None:
                 with torch.no_grad():
                     taught = teacher(pixel_values=inputs).logits.softmax(dim=-1)
-                taught = torch.cat([wanted[:, : delay // TUBELET_SIZE], taught], dim=1)[:, : wanted.shape[1]]
-                wanted = (wanted + taught) / 2
-            logits = model(pixel_values=inputs).logits
+                wanted = (wanted + taught[:, : wanted.shape[1]]) / 2
             cross_entropy(logits.flatten(0, -2), wanted.flatten(0, -2)).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
