@@ -55,8 +55,10 @@ FIGURES = {
         r"  random weights: \d+\.\d% on the digit's box, rank correlation [+-]\d\.\d\d",
     ],
     "chunk_length.py": [
-        r"right frames of \d+, by the length of a chunk",
-        *(rf"  {way} +(\d+\.\d% *){{4}}" for way in ("no state", "state of 8 frames", "state of the video")),
+        r"motions, seed 0: right clips of 8, by the frames of a chunk",
+        r"events, seed 0: right frames of \d+, by the frames of a chunk",
+        *(rf"  {way} +(\d+\.\d% *){{3,4}}" for way in ("each chunk alone", "state of 8 frames, through")),
+        r"  state of the video, beside +(\d+\.\d% *){3}",
     ],
     "exported.py": [
         rf"{name} +2 frames: ONNX Runtime \d+ ms, PyTorch \d+ ms, \d+\.\d\dx; graph -?\d+ KiB, export \d+ s"
@@ -72,7 +74,7 @@ FIGURES = {
             rf"  {name}: \d+ segments, .* F1 \d\.\d{{3}}, border error \S+ s; model \d+\.\d\d ms"
             for name in ("windows, stride 2", "frames, delay 0", "frames, delay 2")
         ),
-        r"  delay 2 against windows: F1 [+-]\d\.\d{3}, wanted: 0 or more",
+        r"  frames against windows: F1 [+-]\d\.\d{3}, wanted: 0 or more",
     ],
     "gradient_checkpointing.py": [
         *(
