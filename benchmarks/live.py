@@ -109,7 +109,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         video = Path(folder) / "live.mp4"
         events = write_event_video(video, seconds=num_frames / FPS, seed=SEED, held_out=True)
-        frames = read_windows(video, events, 1, 1)[0][:, 0]
+        # The video ends with the frame that passes its last second.
+        frames = read_windows(video, events, 1, 1)[0][:num_frames, 0]
     run(model, frames[:20], TUBELET_SIZE)  # warms up
     logits, seconds, state, memory = run(model, frames, TUBELET_SIZE)
     ends = window // TUBELET_SIZE
