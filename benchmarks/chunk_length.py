@@ -14,8 +14,9 @@ learned. The backward scans see a chunk alone. The forward scans can remember ea
 - through: the class token is a part of the sequence, before the patches of each chunk, as it was in training;
 - beside: it reads the state, but earlier patches are followed by patches. In a new stream it goes first.
 
-Both are measured with a state of 8 frames, as long as a clip in training, and of the video, without an end.
-`VideoMambaState` has the first way. It takes about ten minutes on an idle core.
+Both are measured with a state that begins anew after 8 frames, the length of a clip in training, and of events also
+with one that goes on to the end. `VideoMambaState` has the first way. It takes about a quarter of an hour on an idle
+core.
 
     python benchmarks/chunk_length.py [--sets digits motions events] [--seeds 1] [--threads 1] [--smoke]
 """
@@ -106,11 +107,11 @@ def learn_events(seed: int, smoke: bool) -> Learned:
     with tempfile.TemporaryDirectory() as folder:
         video = Path(folder) / "training.mp4"
         events = write_event_video(video, seconds=training_seconds, seed=seed, held_out=False)
-        # From random weights its class token learns no motion in 600 steps: the labels of frames teach the encoder.
+        # The labels of frames teach the encoder sooner than those of clips, which one token has to learn from.
         frames = read_frames(video, events, num_frames=32, stride=8)
         encoder = train(make_frame_classifier(32, bidirectional=True), *frames, epochs, 8, learning_rate=3e-3)
         model = make_clip_classifier()
-        # It has positions over time beside.
+        # Its positions over time are new.
         model.load_state_dict(encoder.state_dict(), strict=False)
         train(model, *read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE), -(-epochs // 2))
         video = Path(folder) / "test.mp4"

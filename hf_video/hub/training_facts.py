@@ -22,7 +22,7 @@ from hf_video.data import is_multi_label, label_names
 from hf_video.data.columns import arrow_column
 from hf_video.data.manifest import SHARD, SIZE
 from hf_video.data.stored_videos import is_packed, source_names
-from hf_video.inference.frame_evaluation import TIOUS
+from hf_video.inference.frame_evaluation import figures_by_name
 from hf_video.io import read_object, read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE
 from hf_video.loading.start import SHIPPED, model_path, start_sha256
@@ -82,8 +82,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
         read_object(path, kind) if (path := folder / name).is_file() else {} for name, kind in kinds.items()
     )
     if of_frames:
-        # Each value by the name that it has in `METRICS`; without segments there is no edit score.
-        of_frames |= {f"f1_{tiou * 100:.0f}": f1 for tiou, f1 in zip(TIOUS, of_frames["f1"], strict=True)}
+        of_frames |= figures_by_name(of_frames)
         of_frames = {name: value for name, value in of_frames.items() if value is not None}
     report = report or of_detector or of_frames
     return facts | ({"report": report} if report else {})

@@ -10,7 +10,7 @@ the annotations as of the predictions. The definitions are those of MS-TCN (http
   together for F1.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,3 +146,10 @@ def _edit_score(found: Sequence[int], annotated: Sequence[int]) -> float:
             diagonal = distances[column]
             distances[column] = min(changed, diagonal + 1, distances[column - 1] + 1)
     return 1 - distances[-1] / max(len(found), len(annotated))
+
+
+def figures_by_name(found: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of all classes in what [`evaluate_frames`] gives, by the names that they have in `METRICS`. Without
+    segments there is no edit score."""
+    figures = {name: found[name] for name in ("frame_accuracy", "edit_score") if found[name] is not None}
+    return figures | {f"f1_{tiou * 100:.0f}": f1 for tiou, f1 in zip(TIOUS, found["f1"], strict=True)}

@@ -15,7 +15,7 @@ from hf_video.data import FrameCollator, FrameDataset
 from hf_video.data.contiguous_clips import ContiguousSampler
 from hf_video.data.frame_dataset import CLIP
 from hf_video.data.frame_labels import UNKNOWN
-from hf_video.inference.frame_evaluation import TIOUS, evaluate_frames
+from hf_video.inference.frame_evaluation import evaluate_frames, figures_by_name
 from hf_video.inference.frame_scoring import keeps_state
 from hf_video.loading.class_names import class_names_of
 
@@ -134,8 +134,7 @@ class FrameClassificationTrainer(BaseTrainer):
         if output.predictions is not None:
             names = class_names_of(self.model.config)
             found = measure_clips(output.predictions, dataloader.dataset, names, self.background)
-            figures = {name: found[name] for name in ("frame_accuracy", "edit_score") if found[name] is not None}
-            figures |= {f"f1_{tiou * 100:.0f}": value for tiou, value in zip(TIOUS, found["f1"], strict=True)}
+            figures = figures_by_name(found)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
         return output
 
