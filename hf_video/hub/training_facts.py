@@ -82,8 +82,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
         read_object(path, kind) if (path := folder / name).is_file() else {} for name, kind in kinds.items()
     )
     if of_frames:
-        of_frames |= figures_by_name(of_frames)
         of_frames = {name: value for name, value in of_frames.items() if value is not None}
+        of_frames |= figures_by_name(of_frames)
     report = report or of_detector or of_frames
     return facts | ({"report": report} if report else {})
 

@@ -151,5 +151,5 @@ def _edit_score(found: Sequence[int], annotated: Sequence[int]) -> float:
 def figures_by_name(found: Mapping[str, Any]) -> dict[str, float]:
     """The figures of all classes in what [`evaluate_frames`] gives, by the names that they have in `METRICS`. Without
     segments there is no edit score."""
-    figures = {name: found[name] for name in ("frame_accuracy", "edit_score") if found[name] is not None}
+    figures = {name: found[name] for name in ("frame_accuracy", "edit_score") if found.get(name) is not None}
     return figures | {f"f1_{tiou * 100:.0f}": f1 for tiou, f1 in zip(TIOUS, found["f1"], strict=True)}
