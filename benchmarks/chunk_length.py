@@ -15,8 +15,7 @@ learned. The backward scans see a chunk alone. The forward scans can remember ea
 - beside: it reads the state, but earlier patches are followed by patches. In a new stream it goes first.
 
 Both are measured with a state that begins anew after 8 frames, the length of a clip in training, and of events also
-with one that goes on to the end. `VideoMambaState` has the first way. It takes about a quarter of an hour on an idle
-core.
+with one that goes on to the end. `VideoMambaState` has the first way. It takes about 15 minutes on an idle core.
 
     python benchmarks/chunk_length.py [--sets digits motions events] [--seeds 1] [--threads 1] [--smoke]
 """
