@@ -62,8 +62,8 @@ def run(settings: TimelineCommandSettings) -> int:
     if reader.unseen:
         stride = reader.windows["stride"]
         _say(
-            f"warning: {reader.unseen} of every {stride} samples are in no window; segments go on half way to the "
-            "next window. Choose a --stride of at most --window to look at all of them."
+            f"warning: {reader.unseen} of every {stride} samples are in no window; a border among them is estimated "
+            "from the windows around it. Choose a --stride of at most --window to look at all of them."
         )
     follow(reader.read, settings)
     return 0

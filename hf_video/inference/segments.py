@@ -46,20 +46,18 @@ class _Run:
     end: float
     total: float = 0.0
     count: int = 0
-    is_open: bool = True
     gap_total: float = 0.0
     gap_count: int = 0
 
     def add(self, end: float, score: float) -> None:
         """The next window belongs to the segment, and so does the gap before it."""
-        self.end, self.is_open = end, True
+        self.end = end
         self.total += self.gap_total + score
         self.count += self.gap_count + 1
         self.gap_total, self.gap_count = 0.0, 0
 
     def add_gap(self, score: float) -> None:
         """The next window does not show the class."""
-        self.is_open = False
         self.gap_total += score
         self.gap_count += 1
 
@@ -69,12 +67,12 @@ class SegmentFinder:
     Finds segments in the class scores of the windows of a video, one window after another. Time and memory for a
     window do not grow with the video, so files and live streams are treated alike.
 
-    Borders. A window speaks for the times that are closer to its middle than to the middle of any other window: from
-    half way to the middle of the window before, to half way to the middle of the window after. The first one also
-    speaks for all of its first half, the last one for all of its second half. A score that passes the threshold when
-    an event covers half of a window gives borders within half a stride of the truth; one that passes it at the first
-    or at the last frame of the event, within half a window and half a stride. Averages of overlapping windows would
-    spread each score over a whole window to both sides, and would be known a whole window later instead of a stride.
+    Borders. Between the middles of two windows, scores are taken to change linearly. A class begins or ends where its
+    score passes the threshold; where one class follows another, if classes exclude each other, both change where their
+    scores are equal. The first window also speaks for all of its first half, the last one for all of its second half.
+    A score that is the share of a window that shows an event gives borders at the truth; one that jumps when half of a
+    window shows the event, within half a stride of it. Averages of overlapping windows would spread each score over a
+    whole window to both sides, and would be known a whole window later.
 
     Thresholds. A class is found from the first window with a score of at least `onset`, until a window with a score
     below `offset`. Then gaps shorter than `min_duration_off` are filled, then segments shorter than `min_duration_on`
@@ -126,8 +124,9 @@ class SegmentFinder:
         self.is_background = np.array([name in background for name in class_names], dtype=bool)
         # By number of class, in the order in which they began.
         self._runs: dict[int, _Run] = {}
-        # Start of what the last window speaks for, that window's start and end, its scores.
-        self._waiting: tuple[float, float, float, np.ndarray] | None = None
+        # What the last window shows, background included if `exclusive`; its middle, end and scores.
+        self._shown: set[int] = set()
+        self._last: tuple[float, float, np.ndarray] | None = None
 
     def add(self, start: float, end: float, scores: Any, begins_anew: bool = False) -> list[Segment]:
         """
@@ -151,71 +150,81 @@ class SegmentFinder:
             raise ValueError(f"The scores of the window at {start:.3f} s are not finite.")
         if not start < end:
             raise ValueError(f"A window from {start} s to {end} s has no length.")
+        middle = (start + end) / 2
         closed = self.finish() if begins_anew else []
-        if self._waiting is None:
-            self._waiting = (start, start, end, scores)
-            return closed
-        cell_start, last_start, last_end, last_scores = self._waiting
-        if start + end <= last_start + last_end:
+        if self._last is not None and middle <= self._last[0]:
             raise ValueError(
-                f"The window from {start} to {end} s does not come after the one from {last_start} to {last_end} s."
+                f"The middle of the window from {start} to {end} s does not come after {self._last[0]} s, that of the "
+                "window before."
             )
-        border = (last_start + last_end + start + end) / 4
-        self._waiting = (border, start, end, scores)
-        return self._advance(cell_start, border, last_scores)
+        shown = self._shown_by(scores)
+        borders = self._borders(shown, start, middle, scores)
+        for index, run in self._runs.items():
+            if index not in shown:
+                run.end = borders.get(index, run.end)
+                run.add_gap(float(scores[index]))
+        for index in shown:
+            if self.is_background[index]:
+                continue
+            run = self._runs.get(index)
+            if run is not None and index in borders and not self._fills_gap(index, borders[index]):
+                closed += self._close([index])
+                run = None
+            if run is None:
+                run = self._runs[index] = _Run(borders[index], middle)
+            run.add(middle, float(scores[index]))
+        self._shown, self._last = shown, (middle, end, scores)
+        # A class can come back at the middle at the earliest.
+        past = [
+            index
+            for index, run in self._runs.items()
+            if index not in shown and not _is_shorter(run.end, middle, self.min_duration_off)
+        ]
+        return closed + self._close(past)
 
     @property
     def open_segments(self) -> list[Segment]:
         """The segments that have begun and go on, as far as they are known. One that is shorter than
         `min_duration_on` is not certain yet, and not among them."""
-        return [
-            Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
-            for index, run in self._runs.items()
-            if run.is_open and not _is_shorter(run.start, run.end, self.min_duration_on)
-        ]
+        return self._segments([(index, run) for index, run in self._runs.items() if index in self._shown])
 
     def finish(self) -> list[Segment]:
         """The segments that are left. Those still open end with the last window. Another video may then begin."""
-        if self._waiting is None:
+        if self._last is None:
             return []
-        cell_start, _, end, scores = self._waiting
-        closed = self._advance(cell_start, end, scores) + self._close(list(self._runs))
-        self._waiting = None
+        for index in self._shown & self._runs.keys():
+            self._runs[index].end = self._last[1]
+        closed = self._close(list(self._runs))
+        self._shown, self._last = set(), None
         return closed
 
-    def _advance(self, start: float, end: float, scores: np.ndarray) -> list[Segment]:
-        """Goes on by the time from `start` to `end`, for which one window speaks."""
-        shown = self._shown(scores)
-        closed: list[Segment] = []
-        for index in shown:
-            run = self._runs.get(index)
-            if run is not None and not run.is_open and not self._fills_gap(index, start):
-                closed += self._close([index])
-                run = None
-            if run is None:
-                run = self._runs[index] = _Run(start, end)
-            run.add(end, float(scores[index]))
-        for index, run in self._runs.items():
-            if index not in shown:
-                run.add_gap(float(scores[index]))
-        # The class can come back at `end` at the earliest.
-        past = [
-            index
-            for index, run in self._runs.items()
-            if not run.is_open and not _is_shorter(run.end, end, self.min_duration_off)
-        ]
-        return closed + self._close(past)
-
-    def _shown(self, scores: np.ndarray) -> set[int]:
-        """The classes that a window shows."""
-        going_on = {index for index, run in self._runs.items() if run.is_open and scores[index] >= self.offset}
+    def _shown_by(self, scores: np.ndarray) -> set[int]:
+        """The classes that the next window shows: one at most if they exclude each other."""
+        going_on = {index for index in self._shown & self._runs.keys() if scores[index] >= self.offset}
         if not self.exclusive:
-            begun = np.flatnonzero((scores >= self.onset) & ~self.is_background).tolist()
-            return going_on | set(begun)
+            return going_on | set(np.flatnonzero((scores >= self.onset) & ~self.is_background).tolist())
         best = int(scores.argmax())
-        if scores[best] < self.onset or any(scores[index] == scores[best] for index in going_on):
-            return going_on
-        return set() if self.is_background[best] else {best}
+        is_held = scores[best] < self.onset or any(scores[index] == scores[best] for index in going_on)
+        return going_on if is_held else {best}
+
+    def _borders(self, shown: set[int], start: float, middle: float, scores: np.ndarray) -> dict[int, float]:
+        """Seconds at which the classes begin and end that one of the last and the next window shows."""
+        if self._last is None:
+            return dict.fromkeys(shown, start)
+        last_middle, _, last_scores = self._last
+        begun, ended = shown - self._shown, self._shown - shown
+        above = {index: (last_scores[index] - self.onset, scores[index] - self.onset) for index in begun}
+        above |= {index: (last_scores[index] - self.offset, scores[index] - self.offset) for index in ended}
+        if self.exclusive and begun and ended:
+            (new,), (old,) = begun, ended
+            # Else the new class was above the old one before, and the onset was what it waited for.
+            if last_scores[new] <= last_scores[old]:
+                above[new] = (last_scores[new] - last_scores[old], scores[new] - scores[old])
+            above[old] = above[new]
+        return {
+            index: last_middle + (middle - last_middle) * float(before / (before - after) if before else 0)
+            for index, (before, after) in above.items()
+        }
 
     def _fills_gap(self, index: int, now: float) -> bool:
         """Whether the gap of a class that comes back is filled. What is too short inside of it is dropped then."""
@@ -231,11 +240,14 @@ class SegmentFinder:
         return True
 
     def _close(self, indices: Iterable[int]) -> list[Segment]:
-        runs = [(index, self._runs.pop(index)) for index in indices]
+        return self._segments([(index, self._runs.pop(index)) for index in indices])
+
+    def _segments(self, runs: Iterable[tuple[int, _Run]]) -> list[Segment]:
+        """Those that are long enough. A score that does not pass the threshold, but reaches it, gives no time at all."""
         return [
             Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
             for index, run in runs
-            if not _is_shorter(run.start, run.end, self.min_duration_on)
+            if run.start < run.end and not _is_shorter(run.start, run.end, self.min_duration_on)
         ]
 
 

@@ -95,11 +95,11 @@ def test_segments_are_printed_with_their_times(model_folder, video, sees_light, 
     lines = json_lines(capsys)
     assert [line["label"] for line in lines] == ["dark", "bright", "dark"]
     borders = [line["segment"] for line in lines]
-    # Windows of 8 frames every 4 frames: borders are right to half a stride, 2 frames of 30 in a second.
-    np.testing.assert_allclose(borders, [[0, 1], [1, 2], [2, 3]], atol=2 / 30 + 1e-3)
+    # Windows are 4 frames apart, and half of one with a border is bright. Borders are right to a tenth of a frame.
+    np.testing.assert_allclose(borders, [[0, 1], [1, 2], [2, 3]], atol=0.1 / 30)
     assert lines[1].keys() == {"label", "score", "segment"} and 0.9 < lines[1]["score"] <= 1
     assert run(model_folder, video, "--background", "dark") == 0
-    assert capsys.readouterr().out.split() == ["0:00:01.00", "0:00:02.07", "90.6%", "bright"]
+    assert capsys.readouterr().out.split() == ["0:00:01.00", "0:00:02.00", "90.6%", "bright"]
 
 
 def test_python_gives_what_the_command_prints(model_folder, video, sees_light, capsys):
