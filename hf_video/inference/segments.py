@@ -166,13 +166,10 @@ class SegmentFinder:
         for index in shown:
             if self.is_background[index]:
                 continue
-            run = self._runs.get(index)
-            if run is not None and index in borders and not self._fills_gap(index, borders[index]):
-                closed += self._close([index])
-                run = None
-            if run is None:
-                run = self._runs[index] = _Run(borders[index], middle)
-            run.add(middle, float(scores[index]))
+            if index in borders and not (index in self._runs and self._fills_gap(index, borders[index])):
+                closed += self._close({index} & self._runs.keys())
+                self._runs[index] = _Run(borders[index], middle)
+            self._runs[index].add(middle, float(scores[index]))
         self._shown, self._last = shown, (middle, end, scores)
         # A class can come back at the middle at the earliest.
         past = [
@@ -243,7 +240,7 @@ class SegmentFinder:
         return self._segments([(index, self._runs.pop(index)) for index in indices])
 
     def _segments(self, runs: Iterable[tuple[int, _Run]]) -> list[Segment]:
-        """Those that are long enough. A score that does not pass the threshold, but reaches it, gives no time at all."""
+        """Those that are long enough. A score that only reaches the threshold gives no time at all."""
         return [
             Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
             for index, run in runs
