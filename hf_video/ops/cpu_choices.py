@@ -32,10 +32,10 @@ logger = logging.get_logger(__name__)
 VARIABLE = "HF_VIDEO_CPU"
 OPTIONS = {"products": ("float32", "bfloat16"), "mixer": ("fused", "modules")}
 NEEDED_GAIN = 1.2
-# Tokens of the first round, and of those that count.
+# Tokens of the first runs, and of the rounds that count.
 FIRST_TOKENS, TOKENS = 64, 512
-# A way that takes so many times as long as another in the first round does not take part in the others.
-HOPELESS = 2.0
+# A way of which the quickest of some first runs takes so many times as long as another's takes no part in the rounds.
+FIRST_RUNS, HOPELESS = 3, 2.0
 # Rounds that count, and the seconds after which none begins.
 ROUNDS, LIMIT = 5, 0.3
 
@@ -239,7 +239,7 @@ def measure(
     for run in runs.values():
         run(FIRST_TOKENS)  # compiles kernels and wakes threads
     start = clock()
-    first = {name: time_of(run, FIRST_TOKENS) for name, run in runs.items()}
+    first = {name: min(time_of(run, FIRST_TOKENS) for _ in range(FIRST_RUNS)) for name, run in runs.items()}
     hopeful = [name for name, seconds in first.items() if seconds < HOPELESS * min(first.values())]
     rounds: list[dict[str, float]] = []
     while len(rounds) < ROUNDS and (not rounds or clock() - start < LIMIT):

@@ -85,6 +85,17 @@ def test_the_least_seconds_of_some_rounds_count():
     assert measure(runs, lambda: clock.now) == pytest.approx({"float32": 0.03, "modules": 0.02})
 
 
+def test_one_slow_run_rules_no_way_out():
+    clock = Clock()
+    runs = {"modules": clock.run("modules", 0.01, itertools.repeat(0.04))}
+    first = itertools.chain([0.01, 0.05], itertools.repeat(0.01))
+
+    def fused(num_tokens):
+        clock.now += 0.03 if num_tokens == cpu_choices.TOKENS else next(first)
+
+    assert measure({**runs, "float32": fused}, lambda: clock.now) == pytest.approx({"modules": 0.04, "float32": 0.03})
+
+
 def test_a_measurement_ends_in_time_and_gives_a_slow_way_up():
     clock = Clock()
     runs = {name: clock.run(name, 0.005, itertools.repeat(0.07)) for name in ("float32", "modules")}
