@@ -14,7 +14,7 @@ learn, and the scans of those begin with its forward weights. Both learn half as
 Wanted for the last delay: F1 at a temporal IoU of 0.5 not below that of windows, the median error of borders at most
 half as large, and time of the model at most a quarter of that of a bidirectional VideoMamba of this size over windows.
 The time of that one needs no training. Of a student, F1 within 2 points of its teacher's is wanted. It takes about
-eleven minutes for a seed on an idle core, and with `--teacher` six minutes more.
+20 minutes for a seed on an idle core, and with `--teacher` 12 minutes more.
 
     python benchmarks/frame_labels.py [--seeds 0] [--delays 0 2] [--teacher] [--save FOLDER]
         [--load FOLDER] [--smoke]
@@ -110,7 +110,7 @@ def measure(kind: str, model: PreTrainedModel, video: Path, events: Any, seconds
 def measure_seed(seed: int, arguments: Any, folder: Path) -> dict[str, Figures]:
     """The figures of all models; of frames those of the last delay."""
     training_seconds, seconds, epochs, window_epochs = (
-        (24, 24, 1, 1) if arguments.smoke else (arguments.seconds, 600, arguments.epochs, 32)
+        (24, 24, 1, 1) if arguments.smoke else (arguments.seconds, 600, arguments.epochs, 2 * arguments.epochs)
     )
     set_seed(seed)
     video, test = folder / "training.mp4", folder / "test.mp4"
@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--delays", type=int, nargs="+", default=[0, 2], help="frames of look-ahead")
     parser.add_argument("--seconds", type=int, default=600, help="length of the training video")
-    parser.add_argument("--epochs", type=int, default=16, help="of frames; windows have 32")
+    parser.add_argument("--epochs", type=int, default=32, help="of frames; windows have twice as many")
     parser.add_argument(
         "--teacher", action="store_true", help="also a bidirectional teacher, and a student of the last delay"
     )
