@@ -21,8 +21,8 @@ from hf_video.training.losses import Distillation
 from tests.data.frame_videos import blank_clips
 from tests.training.captions_testing import make_video_text_pair
 from tests.training.detection_testing import evaluated_detector, first_step
-from tests.training.frames_testing import make_frame_model, make_frame_trainer
-from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model
+from tests.training.frames_testing import losses_of, make_frame_model, make_frame_trainer
+from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model, weights_of
 
 GLOBAL_BATCH_SIZE = 4
 NUM_STEPS = 20
@@ -236,6 +236,39 @@ def framewise(folder, num_processes):
     return results
 
 
+def resumed_states(folder, num_processes):
+    """The losses with carried states, by how the processes share a batch; whether a run that is resumed within an
+    epoch has the same weights; and the losses of the second half from the checkpoint of one process."""
+    results = {}
+    for name in ("none", "split_batches", "dispatch_batches"):
+        size = GLOBAL_BATCH_SIZE // (1 if name == "split_batches" else num_processes)
+        options = {"per_device_train_batch_size": size, "learning_rate": 0.01, "save_strategy": "steps"}
+        options |= {"save_steps": 1, "save_total_limit": None}
+        if name != "none":
+            options["accelerator_config"] = {name: True}
+        runs = [
+            make_frame_trainer(
+                folder / name, make_frame_model(), blank_clips([26, 9, 17, 17], num_frames=4), **options
+            )
+            for _ in range(2)
+        ]
+        runs[0].train()
+        runs[1].train(resume_from_checkpoint=str(folder / name / "checkpoint-2"))
+        weights = [weights_of(run.model) for run in runs]
+        is_same = all(torch.equal(weight, weights[0][each]) for each, weight in weights[1].items())
+        results[name] = {"losses": losses_of(runs[0]), "resumed": losses_of(runs[1]), "is_same": is_same}
+    of_one = folder.parent / "one" / "none" / "checkpoint-2"
+    trainer = make_frame_trainer(
+        folder / "other",
+        make_frame_model(),
+        blank_clips([26, 9, 17, 17], num_frames=4),
+        per_device_train_batch_size=GLOBAL_BATCH_SIZE // num_processes,
+        learning_rate=0.01,
+    )
+    trainer.train(resume_from_checkpoint=str(of_one))
+    return results | {"of_one": losses_of(trainer)}
+
+
 def main(task, folder, num_processes):
     result = {
         "loss_curve": loss_curve,
@@ -248,6 +281,7 @@ def main(task, folder, num_processes):
         "gathered_negatives": gathered_negatives,
         "detected": detected,
         "framewise": framewise,
+        "resumed_states": resumed_states,
     }[task](Path(folder), num_processes)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     if world_size != num_processes:
