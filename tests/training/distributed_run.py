@@ -237,36 +237,40 @@ def framewise(folder, num_processes):
 
 
 def resumed_states(folder, num_processes):
-    """The losses with carried states, by how the processes share a batch; whether a run that is resumed within an
-    epoch has the same weights; and the losses of the second half from the checkpoint of one process."""
-    results = {}
-    for name in ("none", "split_batches", "dispatch_batches"):
-        size = GLOBAL_BATCH_SIZE // (1 if name == "split_batches" else num_processes)
-        options = {"per_device_train_batch_size": size, "learning_rate": 0.01, "save_strategy": "steps"}
-        options |= {"save_steps": 1, "save_total_limit": None}
-        if name != "none":
-            options["accelerator_config"] = {name: True}
-        runs = [
-            make_frame_trainer(
-                folder / name, make_frame_model(), blank_clips([26, 9, 17, 17], num_frames=4), **options
-            )
-            for _ in range(2)
-        ]
-        runs[0].train()
-        runs[1].train(resume_from_checkpoint=str(folder / name / "checkpoint-2"))
-        weights = [weights_of(run.model) for run in runs]
-        is_same = all(torch.equal(weight, weights[0][each]) for each, weight in weights[1].items())
-        results[name] = {"losses": losses_of(runs[0]), "resumed": losses_of(runs[1]), "is_same": is_same}
-    of_one = folder.parent / "one" / "none" / "checkpoint-2"
-    trainer = make_frame_trainer(
-        folder / "other",
-        make_frame_model(),
-        blank_clips([26, 9, 17, 17], num_frames=4),
-        per_device_train_batch_size=GLOBAL_BATCH_SIZE // num_processes,
-        learning_rate=0.01,
-    )
-    trainer.train(resume_from_checkpoint=str(of_one))
-    return results | {"of_one": losses_of(trainer)}
+    """By how processes share a batch: the losses with carried states of a run, of one that is resumed within an epoch,
+    and of one that is resumed from the checkpoint of one process; and whether the second has the weights of the first.
+    And what is refused."""
+    results, refusal = {}, ""
+    for split in (False, True):
+        size = GLOBAL_BATCH_SIZE // (1 if split else num_processes)
+        for dispatch in (False, True) if split else (False,):
+            name = f"split={split} dispatch={dispatch}"
+            runs = []
+            for checkpoint in (None, folder / name, folder.parent / "one" / name):
+                runs.append(
+                    make_frame_trainer(
+                        folder / name,
+                        make_frame_model(),
+                        blank_clips([26, 9, 17, 17], num_frames=4),
+                        per_device_train_batch_size=size,
+                        learning_rate=0.01,
+                        save_strategy="no" if checkpoint else "steps",
+                        save_steps=1,
+                        save_total_limit=None,
+                        accelerator_config={"split_batches": split, "dispatch_batches": dispatch},
+                    )
+                )
+                runs[-1].train(resume_from_checkpoint=checkpoint and str(checkpoint / "checkpoint-2"))
+            weights = [weights_of(run.model) for run in runs]
+            is_same = all(torch.equal(weight, weights[0][each]) for each, weight in weights[1].items())
+            results[name] = {"losses": [losses_of(run) for run in runs], "is_same": is_same}
+    try:
+        make_frame_trainer(
+            folder, make_frame_model(), blank_clips([26], num_frames=4), accelerator_config={"dispatch_batches": True}
+        )
+    except ValueError as error:
+        refusal = str(error)
+    return {"results": results, "refusal": refusal}
 
 
 def main(task, folder, num_processes):
