@@ -170,9 +170,9 @@ def check_carries_state(config: PreTrainedConfig) -> None:
         raise ValueError(f"A {config.model_type} has no state to go on with: carry_state is for a VideoMamba.")
     if not keeps_state(config) and not (config.bidirectional and config.scan_order == "spatial_first"):
         raise ValueError(
-            f"The model has scan_order={config.scan_order!r} and use_temporal_position_embeddings="
-            f"{config.use_temporal_position_embeddings}: carry_state needs 'spatial_first', and False if the model is "
-            "causal, as `hf-video train --causal` makes it."
+            f"The model has scan_order={config.scan_order!r}, use_temporal_position_embeddings="
+            f"{config.use_temporal_position_embeddings} and use_pool_norm={config.use_pool_norm}: carry_state needs "
+            "'spatial_first', and False for the others if the model is causal, as `hf-video train --causal` makes it."
         )
 
 

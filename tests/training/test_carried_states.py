@@ -209,14 +209,15 @@ def test_a_teacher_sees_each_clip_by_itself(tmp_path):
         ),
         (
             lambda: make_frame_model(use_temporal_position_embeddings=True),
-            "use_temporal_position_embeddings=True: carry_state needs",
+            "use_temporal_position_embeddings=True and use_pool_norm=False: carry_state needs",
         ),
         (
             lambda: make_frame_model(bidirectional=True, scan_order="temporal_first"),
             "scan_order='temporal_first'",
         ),
+        (lambda: make_frame_model(use_pool_norm=True), "use_pool_norm=True: carry_state needs"),
     ],
-    ids=["videovit", "positions over time", "order"],
+    ids=["videovit", "positions over time", "order", "class token"],
 )
 def test_models_without_a_state_are_refused(make_model, reason, tmp_path):
     with pytest.raises(ValueError, match=reason):

@@ -139,22 +139,21 @@ def test_a_student_learns_the_frames_of_its_teacher(kind):
 
 def test_a_causal_student_starts_from_the_forward_weights_of_its_teacher(times, tmp_path):
     config = VideoMambaConfig(
-        image_size=16, num_frames=8, **SIZES, id2label={0: "bright", 1: "dark"}, label2id={"bright": 0, "dark": 1}
+        image_size=16,
+        num_frames=8,
+        **SIZES,
+        id2label={0: "bright", 1: "dark"},
+        label2id={"bright": 0, "dark": 1},
+        use_pool_norm=True,
     )
     teacher = VideoMambaForFrameClassification(config)
     teacher.save_pretrained(tmp_path / "teacher")
     VideoClipProcessor(num_frames=8, size={"height": 16, "width": 16}, do_center_crop=False).save_pretrained(
         tmp_path / "teacher"
     )
-    words = (
-        "--model",
-        tmp_path / "teacher",
-        "--causal",
-        "--distillation-teacher",
-        tmp_path / "teacher",
-        "--delay",
-        "1",
-    )
+    folder = tmp_path / "teacher"
+    words = ("--model", folder, "--causal", "--distillation-teacher", folder, "--delay", "1", "--carry-state")
+    words += ("--background", "dark")
     assert run(times, tmp_path / "student", *words, "--learning-rate", "0", "--epochs", "1") == 0
     student = AutoModelForTokenClassification.from_pretrained(tmp_path / "student")
     expected, kept = teacher.state_dict(), student.state_dict()
