@@ -90,6 +90,38 @@ def test_a_clip_classifier_gives_its_encoder(times, tmp_path, caplog):
     assert model.config.frame_pooling == "last"
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ((), ["bright", "dark", "rest"]),
+        (("--background", "other"), ["bright", "dark", "other"]),
+        (("--background", "dark"), ["bright", "dark"]),
+    ],
+    ids=["that of the model", "another class", "a class of the model"],
+)
+def test_further_training_keeps_background_and_delay_unless_another_background_is_given(
+    words, names, times, tmp_path, capsys
+):
+    before = dict(enumerate(["bright", "dark", "rest"]))
+    config = VideoMambaConfig(
+        image_size=16, num_frames=8, **SIZES, id2label=before, background_label="rest", frame_delay=1
+    )
+    source = VideoMambaForFrameClassification(config)
+    source.save_pretrained(tmp_path / "source")
+    folder = tmp_path / "model"
+    assert run(times, folder, "--model", tmp_path / "source", *words, "--learning-rate", "0", "--epochs", "1") == 0
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    assert [*model.config.id2label.values()] == names
+    assert model.config.background_label == (words[-1] if words else "rest")
+    assert model.config.frame_delay == 1
+    is_kept = torch.equal(model.classifier.weight, source.classifier.weight)
+    assert is_kept == (not words)
+    said = f"Frames outside of all segments are 'rest', as in {tmp_path / 'source'}."
+    assert (said in capsys.readouterr().out) == (not words)
+    # All 32 frames but the first of each of the four clips, of which the label would be late.
+    assert json.loads((folder / "report" / "frames.json").read_text())["num_frames"] == 28
+
+
 def test_the_end_of_a_single_video_is_held_out(tmp_path, capsys):
     times = write_flashes(tmp_path, num_videos=1)
     words = ("--num-frames", "8", "--image-size", "16", "--family", "videovit", "--num-attention-heads", "2", *SCRATCH)
