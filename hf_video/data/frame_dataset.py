@@ -156,6 +156,6 @@ class FrameCollator:
             "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
             "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
         }
-        return batch | (
-            {GOES_ON: torch.tensor([item[GOES_ON] for item in readable])} if GOES_ON in readable[0] else {}
-        )
+        if GOES_ON in readable[0]:
+            batch[GOES_ON] = torch.tensor([item[GOES_ON] for item in readable])
+        return batch

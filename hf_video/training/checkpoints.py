@@ -5,14 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hf_video import VideoMambaState
 from hf_video.io import read_own_json, replace_text, sync_file, sync_folder
 
 # The mark of a complete checkpoint, with the sizes of its files. It is written last; until then it lists no files.
 MARK = "complete.json"
 STATE = "trainer_state.json"
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
-CARRIED_STATE = "carried_state.safetensors"
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
@@ -120,25 +118,6 @@ def read_stream_state(file: Path) -> dict[str, Any]:
         raise ValueError(
             f"{file.parent} has no {file.name}: the run trained on data that are no stream, or on fewer processes. Go "
             "on with the same data and number of processes, or begin another run."
-        )
-    return state
-
-
-def read_carried_state(checkpoint: Path, num_rows: int) -> VideoMambaState:
-    """The states of all rows of a step, to go on with. Refuses (`ValueError`) a checkpoint without them, or with those
-    of more or fewer rows, which would have other clips."""
-    file = checkpoint / CARRIED_STATE
-    if not file.is_file():
-        raise ValueError(
-            f"{checkpoint} has no {file.name}: the run trained without carry_state. Go on without it, or begin "
-            "another run."
-        )
-    state = VideoMambaState.load(file)
-    if state.batch_size != num_rows:
-        raise ValueError(
-            f"{checkpoint} has carried states of {state.batch_size} rows, and here the batches of all processes have "
-            f"{num_rows}, so that the clips would be others. Go on with as many rows, per_device_train_batch_size "
-            "(--batch-size) times the number of processes, or begin another run."
         )
     return state
 

@@ -22,8 +22,10 @@ from hf_video.loading.class_names import class_names_of
 
 from .base_trainer import BaseTrainer
 from .callbacks import TrainingFactsCallback
-from .checkpoints import CARRIED_STATE, read_carried_state
 from .losses import Distillation, make_distillation
+
+# The file of a checkpoint with the states of all rows of a step.
+_CARRIED_STATE = "carried_state.safetensors"
 
 
 class FrameClassificationTrainer(BaseTrainer):
@@ -141,12 +143,12 @@ class FrameClassificationTrainer(BaseTrainer):
         )
         if self.args.should_save:
             whole = state.make(scan_states.transpose(0, 1), conv_states.transpose(0, 1), is_new, state.has_new)
-            whole.save(Path(output_dir, CARRIED_STATE))
+            whole.save(Path(output_dir, _CARRIED_STATE))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         super()._load_rng_state(checkpoint)
         if checkpoint is not None and self.carries_state:
-            state = read_carried_state(Path(checkpoint), self._num_rows)
+            state = _read_carried_state(Path(checkpoint), self._num_rows)
             rows = torch.arange(self._num_rows).chunk(self.args.world_size)[self.args.process_index]
             self._state = state.take(rows).to(self.args.device)
 
@@ -162,6 +164,25 @@ class FrameClassificationTrainer(BaseTrainer):
             figures = figures_by_name(found)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
         return output
+
+
+def _read_carried_state(checkpoint: Path, num_rows: int) -> VideoMambaState:
+    """The states to go on with. Refuses (`ValueError`) a checkpoint without them, or with those of more or fewer rows,
+    which would have other clips."""
+    file = checkpoint / _CARRIED_STATE
+    if not file.is_file():
+        raise ValueError(
+            f"{checkpoint} has no {file.name}: the run trained without carry_state. Go on without it, or begin "
+            "another run."
+        )
+    state = VideoMambaState.load(file)
+    if state.batch_size != num_rows:
+        raise ValueError(
+            f"{checkpoint} has carried states of {state.batch_size} rows, and here the batches of all processes have "
+            f"{num_rows}, so that the clips would be others. Go on with as many rows, per_device_train_batch_size "
+            "(--batch-size) times the number of processes, or begin another run."
+        )
+    return state
 
 
 def check_carries_state(config: PreTrainedConfig) -> None:

@@ -174,10 +174,8 @@ def test_a_resumed_run_has_the_weights_of_one_that_was_not_interrupted(carry_sta
     ids=["other rows", "none"],
 )
 def test_a_checkpoint_whose_states_do_not_fit_is_refused(before, after, reason, tmp_path):
-    clips, options = (
-        blank_clips([24], num_frames=4),
-        {"save_strategy": "steps", "save_steps": 1, "save_total_limit": None},
-    )
+    clips = blank_clips([24], num_frames=4)
+    options = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": None}
     make_frame_trainer(tmp_path, make_frame_model(), clips, **options | before).train()
     trainer = make_frame_trainer(tmp_path, make_frame_model(), clips, **after)
     with pytest.raises(ValueError, match=reason):
