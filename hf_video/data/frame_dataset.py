@@ -19,8 +19,8 @@ from .clip_dataset import ClipDataset
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .stored_videos import BYTES, COLUMNS, open_video
 
-# The name of (epoch, first_row, row) in the item and the batch of a `ContiguousClip`.
-CLIP = "clip"
+# The name of what an item and a batch say of a `ContiguousClip`: whether it follows the clip before it.
+GOES_ON = "goes_on"
 _STORED = (BYTES, *COLUMNS)
 
 
@@ -50,8 +50,8 @@ class FrameDataset(ClipDataset):
     (seed, epoch, index) alone, as in a [`ClipDataset`].
 
     An index may be a `ContiguousClip`. Then all clips that follow each other are changed alike, late labels may be of
-    frames before the clip, the item has a `clip`, (epoch, first_row, row), and a video that cannot be read is always
-    an error.
+    frames before the clip, the item has `goes_on`, whether the clip follows another, and a video that cannot be read
+    is always an error.
 
     Args:
         videos: as of `annotated_videos`.
@@ -126,8 +126,8 @@ class FrameDataset(ClipDataset):
         if not isinstance(index, ContiguousClip):
             return super().__getitem__(index)
         key = self.seed, self.epoch, index.first_row
-        item = self.make_item(index.row, key, goes_on=index.row > index.first_row)
-        return item | {CLIP: (self.epoch, index.first_row, index.row)}
+        goes_on = index.row > index.first_row
+        return self.make_item(index.row, key, goes_on) | {GOES_ON: goes_on}
 
     def make_item(self, index: int, key: tuple[int, ...], goes_on: bool = False) -> Any:
         row = self.dataset[index]
@@ -146,7 +146,7 @@ class FrameDataset(ClipDataset):
 class FrameCollator:
     """Joins clips of unequal length into a batch: `pixel_values` (B, T, C, H, W), padded with zeros at the end;
     `labels`, padded with -100; and `attention_mask` (B, t) int64, 1 for token frames and 0 for padding. Contiguous
-    clips have `clip` (B, 3) int64: epoch, `first_row` and `row`. None stands for a video that could not be read."""
+    clips have `goes_on` (B,) bool. None stands for a video that could not be read."""
 
     def __call__(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
         readable = [item for item in items if item is not None]
@@ -156,4 +156,6 @@ class FrameCollator:
             "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
             "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
         }
-        return batch | ({CLIP: torch.tensor([item[CLIP] for item in readable])} if CLIP in readable[0] else {})
+        if GOES_ON in readable[0]:
+            batch[GOES_ON] = torch.tensor([item[GOES_ON] for item in readable])
+        return batch

@@ -22,14 +22,14 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
 FEATURES = "feature-extraction"
 DETECTOR = "AutoModelForObjectDetection"
-# Transformers has no class for frames of videos, and the Hub no task.
+# Transformers has no class for frames of videos, and the Hub no task. With a row in `PIPELINES` the Hub's page would
+# show a pipeline, which runs the weights as a classifier of clips.
 OF_FRAMES = "AutoModelForTokenClassification"
 PIPELINES = {
     "AutoModelForVideoClassification": "video-classification",
     "AutoModelForImageClassification": "image-classification",
     "AutoModelForImageTextToText": "video-text-to-text",
     DETECTOR: "object-detection",
-    OF_FRAMES: "video-classification",
     "AutoModel": FEATURES,
     "AutoBackbone": FEATURES,
 }

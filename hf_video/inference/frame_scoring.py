@@ -55,6 +55,7 @@ def keeps_state(config: PreTrainedConfig) -> bool:
         and not config.bidirectional
         and config.scan_order == "spatial_first"
         and not config.use_temporal_position_embeddings
+        and not config.use_pool_norm
     )
 
 

@@ -25,8 +25,14 @@ from .processors import load_processor
 
 logger = logging.getLogger(__name__)
 FAMILIES = ("videomamba", "videovit")
-# What a VideoMamba needs to see no later frames, and to be continued from any of them.
-CAUSAL = {"bidirectional": False, "scan_order": "spatial_first", "use_temporal_position_embeddings": False}
+# What a VideoMamba needs to see no later frames, and to be continued from any of them. No classifier of frames reads
+# the pooled output.
+CAUSAL = {
+    "bidirectional": False,
+    "scan_order": "spatial_first",
+    "use_temporal_position_embeddings": False,
+    "use_pool_norm": False,
+}
 _HEAD = r"classifier\."
 
 

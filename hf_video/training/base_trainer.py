@@ -75,6 +75,12 @@ class BaseTrainer(Trainer):
         self.add_callback(SetEpochCallback())
         if isinstance(self.train_dataset, ClipStream):
             self._prepare_stream(self.train_dataset)
+        elif self.accelerator.dispatch_batches and not self.accelerator.split_batches and self.args.world_size > 1:
+            # `accelerate.skip_first_batches` takes its number for that of one process.
+            raise ValueError(
+                "dispatch_batches=True in accelerator_config: a run that is resumed within an epoch would see clips "
+                "again. Leave it out, or add split_batches=True and give the size of the batch of all processes."
+            )
         if (theirs := self.pop_callback(JITCheckpointCallback)) is not None:
             # It has taken the signal already, and gives it back here.
             theirs.on_train_end(self.args, self.state, self.control)

@@ -12,7 +12,8 @@ from hf_video.data import ClipAugmentation, FrameDataset, is_multi_label, load_v
 from hf_video.data.frame_labels import frame_classes, have_several_labels, split_videos
 from hf_video.data.holding_out import further_columns
 from hf_video.io import replace_text
-from hf_video.loading.class_names import class_names_of
+from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.configurations import load_config
 from hf_video.loading.frame_classifiers import load_frame_classifier, make_frame_classifier
 from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together, is_first_process
@@ -62,17 +63,20 @@ def _train_frames(
         data = load_video_dataset(chosen.data, video_root=chosen.video_root, columns=further_columns(chosen.split_by))
         if "train" not in data:
             raise ValueError(f"{chosen.data} has no training split, only {', '.join(data)}. Add train.csv.")
-        names = frame_classes(data["train"], chosen.background)
+        background = chosen.background or _background_of_model(chosen.model)
+        names = frame_classes(data["train"], background)
         start.check_data(data, names)
         videos, held_out = split_videos(data, chosen.validation_fraction, chosen.seed, chosen.split_by)
         if held_out and is_first_process():
             print(held_out, flush=True)
+        if background != chosen.background and is_first_process():
+            print(f"Frames outside of all segments are {background!r}, as in {chosen.model}.", flush=True)
         several = is_multi_label(data["train"]) or any(map(have_several_labels, videos.values()))
         chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
         arguments = make(FrameTrainingArguments, chosen, **start.of_this_machine())
         augmentation = make(ClipAugmentation, chosen)
         set_seed(arguments.seed)
-        model, processor = _make_model(chosen, names, several)
+        model, processor = _make_model(chosen, names, background, several)
         # These calls are for their errors alone.
         settings_by_arguments(model, arguments)
         check_optimization(arguments, model)
@@ -84,9 +88,9 @@ def _train_frames(
         options: dict[str, Any] = {
             "fps": fps,
             "tubelet_size": model.config.tubelet_size,
-            "background": chosen.background,
+            "background": background,
             "several": several,
-            "frame_delay": chosen.delay,
+            "frame_delay": model.config.frame_delay,
             "seed": arguments.seed,
         }
         overlap = chosen.clip_overlap
@@ -106,7 +110,7 @@ def _train_frames(
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],
         processing_class=processor,
-        background=chosen.background,
+        background=background,
         distillation=distillation,
         callbacks=[*callbacks],
     )
@@ -115,12 +119,18 @@ def _train_frames(
         return trainer, _evaluate(trainer, splits)
 
 
-def _make_model(chosen: TrainFrameSettings, names: list[str], several: bool) -> tuple[Any, Any]:
+def _background_of_model(model: str | None) -> str | None:
+    return None if model is None else next(iter(background_of(load_config(model))), None)
+
+
+def _make_model(
+    chosen: TrainFrameSettings, names: list[str], background: str | None, several: bool
+) -> tuple[Any, Any]:
     kind = "multi_label_classification" if several else "single_label_classification"
     fields_of_config = [each.name for each in fields(RegularizationSettings) if hasattr(chosen, each.name)]
     fields_of_config += ["frame_pooling", "smoothing_loss_weight"]
     changes = {name: getattr(chosen, name) for name in fields_of_config if getattr(chosen, name) is not None}
-    changes |= {"frame_delay": chosen.delay, "background_label": chosen.background}
+    changes |= {"background_label": background} | ({} if chosen.delay is None else {"frame_delay": chosen.delay})
     options: dict[str, Any] = {
         "num_frames": chosen.num_frames,
         "image_size": chosen.image_size,

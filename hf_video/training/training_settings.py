@@ -412,12 +412,16 @@ class FrameSettings:
         "its gradient.",
     )
     background: str | None = setting(
-        None, "Class of frames outside of all segments; by default they are unknown and teach nothing.", "NAME"
+        None,
+        "Class of frames outside of all segments; by default the model's, or else they are unknown and teach nothing.",
+        "NAME",
     )
     family: Literal["videomamba", "videovit"] = setting("videomamba", "What is trained without --model.")
     causal: bool = setting(False, "Make a VideoMamba that sees no later frames, and answers live.")
-    delay: NotNegative[int] = setting(
-        0, "Token frames that the model sees behind the one it answers for: its answers are late by as many."
+    delay: NotNegative[int] | None = setting(
+        None,
+        "Token frames that the model sees behind the one it answers for: its answers are late by as many. By default "
+        "the model's, or 0.",
     )
     frame_pooling: Literal["mean", "last"] | None = setting(
         None, "Feature of a frame: the mean of its patches, or its last one; by default the model's."

@@ -91,7 +91,7 @@ def test_contiguous_clips_of_a_video_have_the_same_colours_in_an_epoch(rows):
     for epoch in (0, 1):
         dataset.set_epoch(epoch)
         batch = FrameCollator()([dataset[ContiguousClip(row, row // 4 * 4)] for row in range(8)])
-        assert batch["clip"].tolist() == [[epoch, row // 4 * 4, row] for row in range(8)]
+        assert batch["goes_on"].tolist() == [False, True, True, True] * 2
         # A video begins and ends in grey.
         firsts, lasts = (
             batch["pixel_values"][[0, 4], 0].mean((1, 2, 3)),
@@ -100,7 +100,7 @@ def test_contiguous_clips_of_a_video_have_the_same_colours_in_an_epoch(rows):
         torch.testing.assert_close(firsts, lasts, rtol=0, atol=0.03)
         greys += firsts.tolist()
     assert min(np.diff(sorted(greys))) > 0.05
-    assert "clip" not in FrameCollator()([dataset[0]])
+    assert "goes_on" not in FrameCollator()([dataset[0]])
 
 
 def test_late_labels_of_frames_before_a_clip_are_for_a_model_that_goes_on(rows):

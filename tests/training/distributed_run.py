@@ -21,8 +21,8 @@ from hf_video.training.losses import Distillation
 from tests.data.frame_videos import blank_clips
 from tests.training.captions_testing import make_video_text_pair
 from tests.training.detection_testing import evaluated_detector, first_step
-from tests.training.frames_testing import make_frame_model, make_frame_trainer
-from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model
+from tests.training.frames_testing import losses_of, make_frame_model, make_frame_trainer
+from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model, weights_of
 
 GLOBAL_BATCH_SIZE = 4
 NUM_STEPS = 20
@@ -236,6 +236,43 @@ def framewise(folder, num_processes):
     return results
 
 
+def resumed_states(folder, num_processes):
+    """By how processes share a batch: the losses with carried states of a run, of one that is resumed within an epoch,
+    and of one that is resumed from the checkpoint of one process; and whether the second has the weights of the first.
+    And what is refused."""
+    results, refusal = {}, ""
+    for split in (False, True):
+        size = GLOBAL_BATCH_SIZE // (1 if split else num_processes)
+        for dispatch in (False, True) if split else (False,):
+            name = f"split={split} dispatch={dispatch}"
+            runs = []
+            for checkpoint in (None, folder / name, folder.parent / "one" / name):
+                runs.append(
+                    make_frame_trainer(
+                        folder / name,
+                        make_frame_model(),
+                        blank_clips([26, 9, 17, 17], num_frames=4),
+                        per_device_train_batch_size=size,
+                        learning_rate=0.01,
+                        save_strategy="no" if checkpoint else "steps",
+                        save_steps=1,
+                        save_total_limit=None,
+                        accelerator_config={"split_batches": split, "dispatch_batches": dispatch},
+                    )
+                )
+                runs[-1].train(resume_from_checkpoint=checkpoint and str(checkpoint / "checkpoint-2"))
+            weights = [weights_of(run.model) for run in runs]
+            is_same = all(torch.equal(weight, weights[0][each]) for each, weight in weights[1].items())
+            results[name] = {"losses": [losses_of(run) for run in runs], "is_same": is_same}
+    try:
+        make_frame_trainer(
+            folder, make_frame_model(), blank_clips([26], num_frames=4), accelerator_config={"dispatch_batches": True}
+        )
+    except ValueError as error:
+        refusal = str(error)
+    return {"results": results, "refusal": refusal}
+
+
 def main(task, folder, num_processes):
     result = {
         "loss_curve": loss_curve,
@@ -248,6 +285,7 @@ def main(task, folder, num_processes):
         "gathered_negatives": gathered_negatives,
         "detected": detected,
         "framewise": framewise,
+        "resumed_states": resumed_states,
     }[task](Path(folder), num_processes)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     if world_size != num_processes:

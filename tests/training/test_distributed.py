@@ -89,6 +89,19 @@ def test_frames_count_alike_in_all_processes_with_and_without_carried_states(tmp
             np.testing.assert_allclose(two[carry_state][name], values, rtol=1e-4, err_msg=f"{name} {carry_state}")
 
 
+@pytest.mark.slow
+def test_carried_states_are_those_of_a_run_that_was_not_stopped_however_processes_share_a_batch(tmp_path):
+    one, two = (run("resumed_states", tmp_path / name, number) for number, name in ((1, "one"), (2, "two")))
+    expected = one["results"]["split=False dispatch=False"]["losses"][0]
+    assert len({*expected}) > 2
+    for found in (one, two):
+        assert len(found["results"]) == 3
+        for name, each in found["results"].items():
+            np.testing.assert_allclose(each["losses"], [expected] * 3, rtol=1e-4, err_msg=name)
+            assert each["is_same"], name
+    assert not one["refusal"] and "would see clips again" in two["refusal"]
+
+
 def test_two_processes_compute_as_the_first_finds_quickest(tmp_path):
     result = run("cpu_choices", tmp_path / "out", 2)
     assert result["choices"] == ["products=bfloat16,mixer=fused"] * 2
