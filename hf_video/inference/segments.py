@@ -229,8 +229,10 @@ class SegmentFinder:
         if not _is_shorter(ended, now, self.min_duration_off):
             return False
         if self.exclusive:
-            inside = {other: run for other, run in self._runs.items() if run.start > ended - _ROUNDING}
-            if any(not _is_shorter(run.start, run.end, self.min_duration_on) for run in inside.values()):
+            inside = {
+                other: run for other, run in self._runs.items() if other != index and run.start > ended - _ROUNDING
+            }
+            if any(self._is_segment(run) for run in inside.values()):
                 return False
             for other in inside:
                 del self._runs[other]
@@ -240,12 +242,15 @@ class SegmentFinder:
         return self._segments([(index, self._runs.pop(index)) for index in indices])
 
     def _segments(self, runs: Iterable[tuple[int, _Run]]) -> list[Segment]:
-        """Those that are long enough. A score that only reaches the threshold gives no time at all."""
         return [
             Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
             for index, run in runs
-            if run.start < run.end and not _is_shorter(run.start, run.end, self.min_duration_on)
+            if self._is_segment(run)
         ]
+
+    def _is_segment(self, run: _Run) -> bool:
+        """Whether it is long enough. A score that only reaches the threshold gives no time at all."""
+        return run.start < run.end and not _is_shorter(run.start, run.end, self.min_duration_on)
 
 
 def _is_shorter(start: float, end: float, duration: float) -> bool:

@@ -53,6 +53,8 @@ def test_borders_are_where_the_score_passes_the_threshold():
     assert spans(find([0.1, 0.6, 0.9, 0.4])) == [("run", pytest.approx(1.8), pytest.approx(3.8))]
     # A score that only reaches the threshold gives no time.
     assert find([0.0, 0.5, 0.0]) == [] and spans(find([0.0, 0.5, 0.5, 0.0])) == [("run", 2.0, 3.0)]
+    back = [[0.0, 0.1], [0.5, 0.1], [0.0, 0.1], [1.0, 0.0]]
+    assert spans(find(back, NAMES[:2], exclusive=True, min_duration_off=2)) == [("run", 2.0, 5.0)]
 
 
 def test_hysteresis_holds_a_segment_until_the_score_is_below_offset():
