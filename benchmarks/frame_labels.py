@@ -55,7 +55,7 @@ from hf_video.models.videovit import VideoViTForVideoClassification
 # as many frames.
 CLIP, CLIP_STRIDE, CHUNK = 32, 8, 128
 TRAINING_STRIDE, STRIDE = 3, 2
-FRAME_BATCH, WINDOW_BATCH = 4, 32
+FRAME_BATCH, WINDOW_BATCH = 8, 32
 MOST_F1_LOST = 0.02
 WINDOWS, UNTRAINED = "windows, stride 2", "VideoMamba of random weights over windows"
 FRAMES, TEACHER, STUDENT = "frames", "teacher, both ways", "student"
