@@ -7,20 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fork_server import Program, run_forked
+from tests.fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
-# Programs find these imported, because most of their time would go there.
-IMPORTS = (
-    "hf_video.cli.main",
-    "hf_video.training.trainer",
-    "hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer",
-    "hf_video.models.videomamba.modeling_videomamba",
-    "hf_video.models.videovit.modeling_videovit",
-    "transformers.models.llama.modeling_llama",
-    "transformers.models.videomae.modeling_videomae",
-)
 SKIPPED = 77
 RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d|^ratio \|", re.MULTILINE)
 # What has to stand on lines of the output.
@@ -283,7 +273,7 @@ def run_script(script: Path, *words: str, before: str = "") -> subprocess.Comple
         start = f"import runpy, sys; sys.path[0] = {str(FOLDER)!r}; sys.argv = {program}"
         program = ["-c", f"{before}\n{start}\nrunpy.run_path(sys.argv[0], run_name='__main__')"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return run_forked(Program(program, environment), timeout=300, imports=IMPORTS)[0]
+    return run_forked(Program(program, environment), timeout=300, imports=HF_VIDEO_IMPORTS)[0]
 
 
 # The quick suite leaves out scripts of which the smallest inputs take ten seconds or more. It runs a script with wrong
