@@ -27,8 +27,8 @@ MODULES = (
     *("torch._dynamo", "torch.distributed.tensor", "torchao", "torchvision"),
     *("pandas", "pyarrow", "scipy.optimize", "numba"),
 )
-# For `imports` of programs that run hf_video, to which neither its imports nor the variables of Hugging Face matter. All
-# tests share them, so that one server does.
+# For `imports`, of programs that run hf_video, to which neither its imports nor the variables of Hugging Face matter.
+# All tests share them, so that one server does.
 HF_VIDEO_IMPORTS = (
     *("torch.distributed.run", "matplotlib.pyplot"),
     *("transformers.models.llama.modeling_llama", "transformers.models.videomae.modeling_videomae"),
