@@ -3,7 +3,6 @@
 import shutil
 import sys
 import traceback
-from pathlib import Path
 
 import pytest
 from transformers import dynamic_module_utils
@@ -23,7 +22,8 @@ from .world import AT_HAND, TOKEN, environment, fill_hub, hub_tokens, make_files
 QUICK = ("inspect", "pack", "evaluate", "predict", "explain", "extract", "timeline", "export")
 QUICK += ("index", "search")
 # Pages that train, export and search for seconds, as other quick tests do.
-LONG_PAGES = ("action_detection", "export", "fine_tune", "packed_data", "search_settings")
+LONG_PAGES = ("docs/action_detection.md", "docs/export.md", "docs/fine_tune.md", "docs/packed_data.md")
+LONG_PAGES += ("docs/search_settings.md",)
 
 
 class ThisProcess:
@@ -92,7 +92,7 @@ def test_every_block_can_be_read(page):
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow if Path(page).stem in LONG_PAGES else [])
+        pytest.param(page, marks=pytest.mark.slow if page in LONG_PAGES else [])
         for page in pages()
         if read_blocks(page)
     ],
