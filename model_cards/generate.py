@@ -111,14 +111,14 @@ def index(cards: list[Released]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def render_all() -> dict[str, str]:
+def render_all(cards: list[Released]) -> dict[str, str]:
     """The text of every generated file, by its path in this folder."""
-    cards = read_released()
     return {"README.md": index(cards)} | {f"{card.source}/{card.name}.md": render(card) for card in cards}
 
 
 def main() -> None:
-    files = {FOLDER / name: text for name, text in render_all().items()} | write_tables(read_released())
+    cards = read_released()
+    files = {FOLDER / name: text for name, text in render_all(cards).items()} | write_tables(cards)
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -148,10 +148,17 @@ def sizes(card: Released) -> tuple[str, str]:
     return f"{parameters / 1e6:.1f} M", f"{products / 1e9:,.0f}"
 
 
-@cache
 def _videovit(backbone: str, num_labels: int) -> tuple[int, int]:
+    """Parameters and multiply-adds. More classes are more rows of the classifier, each with a bias."""
+    parameters, products = _videovit_of_a_class(backbone)
+    width, more = VIDEOVIT_SIZES[backbone][0], num_labels - 1
+    return parameters + more * (width + 1), products + more * width
+
+
+@cache
+def _videovit_of_a_class(backbone: str) -> tuple[int, int]:
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "patch_size")
-    config = VideoViTConfig(**dict(zip(names, VIDEOVIT_SIZES[backbone], strict=True)), num_labels=num_labels)
+    config = VideoViTConfig(**dict(zip(names, VIDEOVIT_SIZES[backbone], strict=True)), num_labels=1)
     with torch.device("meta"):
         model = VideoViTForVideoClassification(config)
         clips = torch.empty(1, config.num_frames, config.num_channels, config.image_size, config.image_size)

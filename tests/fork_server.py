@@ -27,6 +27,16 @@ MODULES = (
     *("torch._dynamo", "torch.distributed.tensor", "torchao", "torchvision"),
     *("pandas", "pyarrow", "scipy.optimize", "numba"),
 )
+# For `imports`, of programs that run hf_video, to which neither its imports nor the variables of Hugging Face matter.
+# All tests share them, so that one server does.
+HF_VIDEO_IMPORTS = (
+    *("torch.distributed.run", "matplotlib.pyplot"),
+    *("transformers.models.llama.modeling_llama", "transformers.models.videomae.modeling_videomae"),
+    *("hf_video.cli.main", "hf_video.data", "hf_video.training", "hf_video.training.fine_tuning"),
+    *("hf_video.training.trainer", "hf_video.training.training_memory"),
+    "hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer",
+    *("hf_video.models.videomamba.modeling_videomamba", "hf_video.models.videovit.modeling_videovit"),
+)
 ROOT = Path(__file__).parents[1]
 
 
@@ -47,7 +57,7 @@ def run_forked(
 
     Args:
         imports: Modules that these programs find imported as well. A server of their own imports them, which is worth
-            its seconds for many programs.
+            its seconds for many programs: take `HF_VIDEO_IMPORTS`.
 
     Raises:
         subprocess.TimeoutExpired: not all have ended after `timeout` seconds; they are killed.

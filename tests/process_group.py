@@ -2,16 +2,6 @@
 
 import socket
 
-# For `run_forked`, where several processes train: its server imports once what they need.
-HF_VIDEO_IMPORTS = (
-    "torch.distributed.run",
-    "hf_video.cli.main",
-    "hf_video.training.fine_tuning",
-    "hf_video.training",
-    "hf_video.data",
-    "matplotlib.pyplot",
-)
-
 
 def torchrun_variables(num_processes: int) -> list[dict[str, str]]:
     """Variables of the environment of each process."""

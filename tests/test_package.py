@@ -42,10 +42,13 @@ def test_public_names_are_listed_and_unknown_ones_refused():
     "first_import",
     [
         "import hf_video, transformers",
-        "import transformers, hf_video",
+        pytest.param("import transformers, hf_video", marks=pytest.mark.slow),
         "from hf_video.models.videovit.modeling_videovit import VideoViTModel",
         "from hf_video.processing.video_processing_clip import VideoClipProcessor",
-        "import hf_video; from transformers.modeling_layers import GradientCheckpointingLayer",
+        pytest.param(
+            "import hf_video; from transformers.modeling_layers import GradientCheckpointingLayer",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_registration_survives_any_order_of_imports(first_import):

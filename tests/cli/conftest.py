@@ -7,7 +7,10 @@ from hf_video.cli.main import COMMANDS, main
 from hf_video.demo import write_moving_digits
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..training.undrawn_reports import undrawn_reports
 from ..video_files import encode_video, make_frames
+
+__all__ = ["undrawn_reports"]
 
 TINY_MODEL = ["--num-frames", "4", "--image-size", "32", "--hidden-size", "24", "--num-hidden-layers", "1"]
 TINY_RUN = ["--num-attention-heads", "2", "--epochs", "2", "--batch-size", "16", "--device", "cpu"]

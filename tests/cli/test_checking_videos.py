@@ -11,7 +11,7 @@ from hf_video.data import inspection, load_video_dataset
 from hf_video.data.stored_videos import content_digest
 from hf_video.training.training_data import check_same_data, describe_data, load_data, readable_videos
 
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..process_group import torchrun_variables
 from .conftest import TINY_MODEL, TINY_RUN
 
@@ -58,7 +58,8 @@ def opened(monkeypatch):
 def test_processes_share_the_work_and_the_answers(data, tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     program = ["-c", CHECK, str(data), str(tmp_path)]
-    ended = run_forked(*(Program(program, environment | each) for each in torchrun_variables(2)), timeout=100)
+    programs = (Program(program, environment | each) for each in torchrun_variables(2))
+    ended = run_forked(*programs, timeout=100, imports=HF_VIDEO_IMPORTS)
     assert [each.returncode for each in ended] == [0, 0], ended[0].stderr + ended[1].stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     videos, tests = (sorted(map(str, folder.rglob("*.mp4"))) for folder in (data, data / "test"))

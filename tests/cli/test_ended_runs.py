@@ -13,7 +13,7 @@ from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
 
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL
@@ -71,7 +71,7 @@ def end(moment, how, words, number):
     if how == "SIGKILL":
         command = [str(Path(__file__).with_name("ended_command.py")), moment, how, str(number), "0", *words]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        return run_forked(Program(command, environment), timeout=400)[0].returncode
+        return run_forked(Program(command, environment), timeout=400, imports=HF_VIDEO_IMPORTS)[0].returncode
     with ending(moment, how, number):
         return main(words)
 

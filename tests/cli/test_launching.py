@@ -13,7 +13,7 @@ import pytest
 from hf_video.cli.main import main
 from hf_video.processes import check_processes, join_processes
 
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..process_group import free_port, torchrun_variables
 from .conftest import TINY_MODEL
 
@@ -33,7 +33,8 @@ def launch(launcher, *words):
     if launcher in ((), FORKED):
         variables = torchrun_variables(2) if launcher else [{}]
         program = ["-c", HF_VIDEO, *map(str, words)]
-        processes = run_forked(*(Program(program, environment | each) for each in variables), timeout=400)
+        programs = (Program(program, environment | each) for each in variables)
+        processes = run_forked(*programs, timeout=400, imports=HF_VIDEO_IMPORTS)
         code = max(abs(each.returncode) for each in processes)
         texts = ("".join(each) for each in zip(*((each.stdout, each.stderr) for each in processes), strict=True))
         return subprocess.CompletedProcess(program, code, *texts)

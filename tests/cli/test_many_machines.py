@@ -14,8 +14,8 @@ from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
 
-from ..fork_server import Program, run_forked
-from ..process_group import HF_VIDEO_IMPORTS, free_port
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
+from ..process_group import free_port
 from ..torchrun_agents import ENVIRONMENT, Agents, agent_options
 from .conftest import TINY_MODEL
 

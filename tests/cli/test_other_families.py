@@ -45,7 +45,13 @@ def source(few, tmp_path_factory):
     return lambda family, **options: save_family(family, folder / family, names, **options)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# `tests/training/test_other_families.py` quickly trains the others.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in ("timesformer", "vivit") else []) for name in FAMILIES
+    ],
+)
 def finished(request, few, source, tmp_path_factory):
     """The output folder of a finished training of each family."""
     output = tmp_path_factory.mktemp("finished") / request.param

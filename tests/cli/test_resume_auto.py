@@ -20,9 +20,9 @@ from hf_video.training.checkpoints import mark_complete, newest_complete
 from hf_video.training.output_folder import checkpoint_to_resume
 from tests.cli.flags import read
 
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..process_group import HF_VIDEO_IMPORTS, torchrun_variables
+from ..process_group import torchrun_variables
 from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL, TINY_RUN
 from .ended_command import ending

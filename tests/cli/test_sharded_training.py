@@ -19,7 +19,7 @@ from hf_video.loading.clip_size import input_size
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..process_group import free_port, torchrun_variables
 from ..video_files import damage_frame
 from .conftest import TINY_MODEL
@@ -41,7 +41,8 @@ def launch(engine, *words):
         config = yaml.safe_load((ROOT / "recipes" / "accelerate" / ENGINES[engine]).read_text())["fsdp_config"]
         environment |= {name.upper(): str(value) for name, value in config.items()} | {"ACCELERATE_USE_FSDP": "true"}
     program = [str(Path(__file__).with_name("sharded_command.py")), *map(str, words)]
-    processes = run_forked(*(Program(program, environment | each) for each in torchrun_variables(2)), timeout=200)
+    programs = (Program(program, environment | each) for each in torchrun_variables(2))
+    processes = run_forked(*programs, timeout=200, imports=HF_VIDEO_IMPORTS)
     assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
     return "".join(each.stdout for each in processes)
 

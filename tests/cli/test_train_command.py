@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
@@ -24,7 +25,8 @@ def test_a_run_leaves_a_model_its_processor_and_a_report(trained):
     assert (processor.num_frames, processor.sampling_strategy) == (4, "uniform")
     metrics = json.loads((trained / "report" / "metrics.json").read_text())
     assert (metrics["split"], metrics["num_videos"], metrics["training_videos"]) == ("test", 8, 16)
-    assert (trained / "report" / "curves.png").exists()
+    for name in ("confusion_matrix", "curves", "worst_clips"):
+        assert Image.open(trained / "report" / f"{name}.png").width > 500
     assert json.loads((trained / "train_options.json").read_text())["hidden_size"] == 24
 
 

@@ -301,7 +301,10 @@ def test_there_are_the_fifteen_operations_and_none_fails_at_the_ends():
 # pixels, and the share of draws that leave it unchanged.
 @pytest.mark.parametrize(
     ("settings", "change", "deviation", "unchanged"),
-    [((4, 7.0, 0.5), 50.85, 26.30, 0.0633), ((2, 5.0, 0.25), 29.98, 26.92, 0.2489)],
+    [
+        pytest.param((4, 7.0, 0.5), 50.85, 26.30, 0.0633, marks=pytest.mark.slow),
+        ((2, 5.0, 0.25), 29.98, 26.92, 0.2489),
+    ],
 )
 def test_changes_are_as_strong_and_as_frequent_as_those_of_timm(settings, change, deviation, unchanged):
     generator, frames, draws = np.random.default_rng(1), as_frames(PICTURE), 3000

@@ -106,8 +106,10 @@ def test_order_by_seed_and_epoch(shards):
     assert first[:NUM_CLIPS] != first[NUM_CLIPS:] and sorted(first[:NUM_CLIPS]) == sorted(first[NUM_CLIPS:])
 
 
-@pytest.mark.parametrize("num_processes", [1, 2, 3])
-@pytest.mark.parametrize("reading_threads", [0, 2])
+@pytest.mark.parametrize(
+    ("num_processes", "reading_threads"),
+    [(1, 0), (3, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 0), (3, 0), (1, 2), (2, 2)))],
+)
 def test_a_stream_goes_on_with_the_next_clip(shards, num_processes, reading_threads):
     def load(stream):
         return ReadAheadLoader(stream, batch_size=2, collate_fn=collate_clips, reading_threads=reading_threads)

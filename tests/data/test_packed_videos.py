@@ -106,7 +106,7 @@ def test_the_clips_are_those_of_the_files(whole, clips_of_files, num_workers):
     assert_same_clips(read_clips(all_rows(whole), num_workers), clips_of_files)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_the_clips_of_a_pack_behind_a_url(in_memory, clips_of_files, num_workers):
     rows = all_rows(in_memory)
     assert rows[0]["shard"] == f"{in_memory}/shard-00000.tar"

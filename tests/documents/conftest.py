@@ -4,7 +4,10 @@ import sys
 
 import pytest
 
+from ..hub.conftest import forked_loading
 from .blocks import ROOT
+
+__all__ = ["forked_loading"]
 
 
 @pytest.fixture(scope="session")

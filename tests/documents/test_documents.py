@@ -13,7 +13,7 @@ from hf_video.hub import publish
 from ..hub_server.fixtures import use_hub
 from ..hub_server.server import HubServer
 from .blocks import pages, read_blocks
-from .checking import checked, simple_commands
+from .checking import check, checked, simple_commands
 from .run import INSTALLING, LONG, run_page
 from .running import remove_outputs, run_blocks
 from .world import AT_HAND, TOKEN, environment, fill_hub, hub_tokens, make_files
@@ -21,6 +21,9 @@ from .world import AT_HAND, TOKEN, environment, fill_hub, hub_tokens, make_files
 # Commands that take less than two seconds where everything has been imported.
 QUICK = ("inspect", "pack", "evaluate", "predict", "explain", "extract", "timeline", "export")
 QUICK += ("index", "search")
+# Pages that train, export and search for seconds, as other quick tests do.
+LONG_PAGES = ("docs/action_detection.md", "docs/export.md", "docs/fine_tune.md", "docs/packed_data.md")
+LONG_PAGES += ("docs/search_settings.md",)
 
 
 class ThisProcess:
@@ -67,23 +70,41 @@ def failures(outcomes):
     return [f"{outcome}\n{outcome.said}" for outcome in outcomes if outcome.status == "failed"]
 
 
-def test_python_and_quick_commands_do_what_the_documents_say(files, tmp_path, monkeypatch):
-    """All pages in one test, as each worker would make the files anew."""
-    with HubServer(tmp_path / "hub", hub_tokens()) as server:
-        use_hub(server, TOKEN, tmp_path / "cache", monkeypatch)
-        monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-        monkeypatch.setattr(sys, "path", [*sys.path])
+@pytest.fixture(scope="module")
+def published(files, tmp_path_factory):
+    """`user/my-model` on a Hub, which this process uses."""
+    folder = tmp_path_factory.mktemp("hub")
+    with HubServer(folder / "hub", hub_tokens()) as server, pytest.MonkeyPatch.context() as patch:
+        use_hub(server, TOKEN, folder / "cache", patch)
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder / "modules"))
+        patch.setattr(sys, "path", [*sys.path])
         publish(files / "my_model", "user/my-model", check_download=False)
-        outcomes = list(run_here(files, tmp_path, monkeypatch))
+        yield
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_block_can_be_read(page):
+    for block in read_blocks(page):
+        if not block.file:
+            check(block)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page in LONG_PAGES else [])
+        for page in pages()
+        if read_blocks(page)
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_python_and_quick_commands_do_what_the_documents_say(page, files, tmp_path, monkeypatch):
+    folder = shutil.copytree(files, tmp_path / "folder")
+    monkeypatch.chdir(folder)
+    outcomes = list(run_blocks(read_blocks(page), ThisProcess(folder)))
     assert not failures(outcomes)
-    assert {"python", "bash"} <= {each.block.language for each in outcomes if each.status == "ok"}
-
-
-def run_here(files, tmp_path, monkeypatch):
-    for page in pages():
-        folder = shutil.copytree(files, tmp_path / page)
-        monkeypatch.chdir(folder)
-        yield from run_blocks(read_blocks(page), ThisProcess(folder))
+    if page == "README.md":
+        assert {"python", "bash"} <= {each.block.language for each in outcomes if each.status == "ok"}
 
 
 @pytest.fixture(scope="module")

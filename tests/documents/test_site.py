@@ -45,6 +45,7 @@ class Loaded(HTMLParser):
             self.addresses.append(values.get("src"))
 
 
+@pytest.mark.slow  # half a minute; `make docs` ends with a warning as well
 def test_the_site_is_whole(site):
     """One test, as each worker would build the site anew. Its build fails with a warning."""
     inventory = Inventory.parse_sphinx(io.BytesIO((site / "objects.inv").read_bytes()), domain_filter=("py",))

@@ -90,7 +90,7 @@ def test_the_video_holds_each_frame_until_the_next_and_is_hot_at_the_hot_place(s
     assert 0 < content.index(b"moov") < content.index(b"mdat")
 
 
-@pytest.mark.parametrize("size", [(4, 64, 64), (64, 32, 32), (9, 96, 54)])
+@pytest.mark.parametrize("size", [(4, 64, 64), pytest.param((64, 32, 32), marks=pytest.mark.slow), (9, 96, 54)])
 def test_the_picture_shows_every_frame_with_its_share(size, tmp_path):
     num_frames = size[0]
     heat_maps = one_hot_place(*size, frame=2, place=(slice(0, 16), slice(0, 16)))

@@ -30,6 +30,7 @@ TOWERS = {
     "videomamba with heads": ({"use_alignment_heads": True}, MAMBA_CODE, VIT_CODE),
     "videovit": ({"vision": VIT, "pooling": "avg"}, VIT_CODE, MAMBA_CODE),
 }
+# Loads it from the Hub, then what it saved, from a folder.
 LOAD = """
     import json
     import numpy as np
@@ -38,22 +39,25 @@ LOAD = """
     from transformers import AutoConfig, AutoModel, AutoProcessor
 
     trusted = {{"trust_remote_code": True}}
-    processor = AutoProcessor.from_pretrained({source!r}, **trusted)
-    model = AutoModel.from_pretrained({source!r}, **trusted)
-    inputs = processor(np.load({images!r}), ["a dog", "a cat", "A man!"], return_tensors="pt")
-    with torch.inference_mode():
-        outputs = model(**inputs)
-    found = {{"similarity": outputs.similarity, "video_embeds": outputs.video_embeds, **inputs}}
-    save_file({{name: tensor.contiguous() for name, tensor in found.items()}}, {output!r})
-    for part in (model, processor):
-        part.save_pretrained({saved!r})
-    print(json.dumps([type(each).__module__ for each in (model, model.vision_model, processor)]))
-    print(AutoConfig.from_pretrained({source!r}, **trusted))
+    names = []
+    for source, saved, output in {places!r}:
+        processor = AutoProcessor.from_pretrained(source, **trusted)
+        model = AutoModel.from_pretrained(source, **trusted)
+        inputs = processor(np.load({images!r}), ["a dog", "a cat", "A man!"], return_tensors="pt")
+        with torch.inference_mode():
+            outputs = model(**inputs)
+        found = {{"similarity": outputs.similarity, "video_embeds": outputs.video_embeds, **inputs}}
+        save_file({{name: tensor.contiguous() for name, tensor in found.items()}}, output)
+        for part in (model, processor):
+            part.save_pretrained(saved)
+        names += [type(each).__module__ for each in (model, model.vision_model, processor)]
+        str(AutoConfig.from_pretrained(source, **trusted))
+    print(json.dumps(names))
 """
 
 
 @pytest.mark.parametrize(
-    "tower", ["videomamba", pytest.param("videomamba with heads", marks=pytest.mark.slow), "videovit"]
+    "tower", [*(pytest.param(name, marks=pytest.mark.slow) for name in TOWERS if name != "videovit"), "videovit"]
 )
 def test_a_model_of_videos_and_texts_is_the_same_without_hf_video(tower, hub, tmp_path):
     options, modules, others = TOWERS[tower]
@@ -77,13 +81,13 @@ def test_a_model_of_videos_and_texts_is_the_same_without_hf_video(tower, hub, tm
     files = set(HfApi().list_repo_files(REPO))
     assert modules <= files and not others & files
     assert "trust_remote_code=True" in ModelCard.load(REPO).text
-    # Then what a stranger saved again, from a folder.
-    for source, saved in ((REPO, "again"), (str(tmp_path / "again"), "last")):
-        places = {"images": str(tmp_path / "images.npy"), "output": str(tmp_path / "found")}
-        process = run_in_fresh_process(hub, LOAD.format(source=source, saved=str(tmp_path / saved), **places))
-        assert process.returncode == 0, process.stderr
-        assert all(name.startswith("transformers_modules.") for name in json.loads(process.stdout.splitlines()[0]))
-        found = load_file(places["output"])
+    again, last, *outputs = (str(tmp_path / name) for name in ("again", "last", "found", "found again"))
+    places = [(REPO, again, outputs[0]), (again, last, outputs[1])]
+    process = run_in_fresh_process(hub, LOAD.format(places=places, images=str(tmp_path / "images.npy")))
+    assert process.returncode == 0, process.stderr
+    assert all(name.startswith("transformers_modules.") for name in json.loads(process.stdout.splitlines()[-1]))
+    for output in outputs:
+        found = load_file(output)
         assert found.keys() == expected.keys()
         for name, tensor in found.items():
             torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=0)

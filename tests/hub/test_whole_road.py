@@ -39,9 +39,11 @@ STRANGER = """
 WAYS = {"without hf_video": ("", [True]), "with hf_video": ("import hf_video", [None, True])}
 
 
-# Of the third family, `test_publishing_generation.py` quickly loads a model without hf_video.
+# Of the others a model is quickly loaded without hf_video below, and in `test_publishing_generation.py`.
 @pytest.mark.parametrize(
-    "trained", ["VideoViT", "VideoMamba", pytest.param("MemoryBankQFormer", marks=pytest.mark.slow)], indirect=True
+    "trained",
+    ["VideoViT", *(pytest.param(name, marks=pytest.mark.slow) for name in ("VideoMamba", "MemoryBankQFormer"))],
+    indirect=True,
 )
 @pytest.mark.parametrize("way", ["without hf_video", pytest.param("with hf_video", marks=pytest.mark.slow)])
 def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tmp_path, way):
@@ -132,7 +134,7 @@ def test_a_published_videomamba_takes_the_operations_of_an_installed_hf_video(hu
     assert "pip install git+https://github.com/hf-video/hf-video" not in process.stderr
 
 
-@pytest.mark.parametrize("family", ["VideoMamba", "VideoViT"])
+@pytest.mark.parametrize("family", ["VideoMamba", pytest.param("VideoViT", marks=pytest.mark.slow)])
 def test_a_frame_classifier_is_the_same_without_hf_video_and_goes_on_with_a_state(hub, tmp_path, family):
     settings = {"bidirectional": False, "use_temporal_position_embeddings": False} if family == "VideoMamba" else {}
     config = getattr(hf_video, f"{family}Config")(

@@ -199,7 +199,7 @@ def test_the_queue_knows_the_time_of_the_video(causal):
     assert queue.seconds == pytest.approx(time.monotonic() - begin, abs=0.05)
 
 
-@pytest.mark.parametrize("is_live", [False, True])
+@pytest.mark.parametrize("is_live", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_memory_does_not_grow_with_the_video(causal, is_live):
     def camera():
         image = np.zeros((16, 16, 3), np.uint8)

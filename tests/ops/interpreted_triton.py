@@ -125,7 +125,9 @@ def compare_with_reference(inputs, softplus=True, reverse=False, losses=(0, 1)):
 
 
 @pytest.mark.parametrize(
-    "missing", [("z",), ("addend",), ("D", "delta_bias"), ("D", "z", "delta_bias", "initial_state", "addend")], ids=str
+    "missing",
+    [slow(("z",)), slow(("addend",)), ("D", "delta_bias"), ("D", "z", "delta_bias", "initial_state", "addend")],
+    ids=str,
 )
 def test_what_is_optional_can_be_left_out(missing):
     inputs = random_inputs(9, 2, 1, 3, 1)
@@ -134,7 +136,7 @@ def test_what_is_optional_can_be_left_out(missing):
     compare_with_reference(present, softplus="delta_bias" not in missing)
 
 
-@pytest.mark.parametrize("losses", [(0,), (1,)])
+@pytest.mark.parametrize("losses", [slow((0,)), (1,)])
 def test_gradients_of_the_output_and_of_the_last_state_alone(losses):
     compare_with_reference(random_inputs(18, 2, 1, 3, 1), losses=losses)
 
@@ -253,6 +255,7 @@ def test_the_convolution_is_an_operator_that_torch_can_trace():
     torch.library.opcheck(causal_conv1d.triton_backward, (torch.randn(2, 9, 5), *detached, False))
 
 
+@pytest.mark.slow  # quickly that of `test_compiled_triton_kernels.py`, and below in chunks
 def test_a_model_gives_what_it_gives_on_the_reference(monkeypatch):
     sizes = {"image_size": 16, "num_frames": 2, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 2}
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", **sizes)

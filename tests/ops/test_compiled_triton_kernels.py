@@ -69,7 +69,10 @@ def emulated(request, monkeypatch):
     monkeypatch.setitem(selective_scan.BACKENDS, "triton", backend)
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+# Those between are plans like them, of other sizes.
+@pytest.mark.parametrize(
+    "plan", [pytest.param(each, marks=pytest.mark.slow if each in PLANS[1:3] else [], id=str(each)) for each in PLANS]
+)
 def test_scan_values_and_gradients_equal_the_recurrence_in_float64(plan, emulated, monkeypatch, poisoned_memory):
     """Two chunks, of which the second is cut off, and two blocks of channels, likewise."""
     monkeypatch.setattr(selective_scan_triton, "plan", lambda *sizes: plan)

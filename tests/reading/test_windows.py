@@ -11,7 +11,7 @@ from hf_video.reading import Sample, VideoReadError, group_samples, read_video, 
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.pyav_streams import RgbConverter
 
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..video_files import cut_file, encode_video, make_frames
 
 
@@ -202,7 +202,7 @@ def test_memory_does_not_grow_with_the_video():
                 print(tracemalloc.get_traced_memory()[1])
                 tracemalloc.reset_peak()
     """
-    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
+    result = run_forked(Program(["-c", program], os.environ), timeout=240, imports=HF_VIDEO_IMPORTS)[0]
     assert result.returncode == 0, result.stderr
     peaks = [int(line) for line in result.stdout.split()]
     assert len(peaks) == 2 and max(peaks) < peaks[0] * 1.02 + 2e4

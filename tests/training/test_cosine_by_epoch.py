@@ -95,7 +95,7 @@ def train(rows, folder, checkpoint=None, **options):
     return rates.found
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulation", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("warmup", [3, 1000], ids=["warm-up within the epoch", "warm-up cut off"])
 def test_a_training_has_the_original_rates(warmup, accumulation, data, tmp_path):  # noqa: F811
     options = {"warmup_steps": warmup, "gradient_accumulation_steps": accumulation}
@@ -114,7 +114,14 @@ def whole(data, tmp_path_factory):  # noqa: F811
     return train(data, folder, **RESUMABLE, save_total_limit=99), folder
 
 
-@pytest.mark.parametrize("step", [1, 4, 5], ids=["in the warm-up", "after it", "in a later epoch"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(1, id="in the warm-up", marks=pytest.mark.slow),
+        pytest.param(4, id="after it", marks=pytest.mark.slow),
+        pytest.param(5, id="in a later epoch"),
+    ],
+)
 def test_a_resumed_training_goes_on_with_them(step, whole, data, tmp_path):  # noqa: F811
     rates, folder = whole
     assert train(data, tmp_path, str(folder / f"checkpoint-{step}"), **RESUMABLE) == rates[step:]

@@ -14,7 +14,7 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.data import collate_clips
 
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..process_group import free_port, torchrun_variables
 from .distributed_run import NUM_STEPS
 from .tiny import RandomClips, weights_of
@@ -33,7 +33,8 @@ def run(task, folder, num_processes, launcher=()):
         assert finished.returncode == 0, finished.stderr[-20000:]
     else:
         variables = torchrun_variables(num_processes) if num_processes > 1 else [{}]
-        processes = run_forked(*(Program(words, environment | each) for each in variables), timeout=400)
+        programs = (Program(words, environment | each) for each in variables)
+        processes = run_forked(*programs, timeout=400, imports=HF_VIDEO_IMPORTS)
         assert not any(each.returncode for each in processes), [each.stderr[-20000:] for each in processes]
     result = json.loads((folder / "result.json").read_text())
     assert result["world_size"] == num_processes

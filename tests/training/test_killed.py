@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from hf_video.demo import write_moving_digits
 
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ def run(digits, folder, num_workers, kind="never", step=0):
     script = str(Path(__file__).with_name("killed_run.py"))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     words = [script, str(digits), str(folder), str(num_workers), kind, str(step)]
-    return run_forked(Program(words, environment), timeout=200)[0]
+    return run_forked(Program(words, environment), timeout=200, imports=HF_VIDEO_IMPORTS)[0]
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,11 @@ HISTORY = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def undrawn_reports():
+    """Here they are drawn."""
+
+
 def clip_of(row):
     return f"video {row}", np.full((8, 12, 16, 3), row / 4)
 

@@ -14,7 +14,7 @@ from hf_video.processing import VideoClipProcessor
 from hf_video.training import TrainSettings, VideoTrainer, train
 
 from ..data.test_clip_stream import write_shard
-from ..fork_server import Program, run_forked
+from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..process_group import torchrun_variables
 from .tiny import make_arguments, make_model
 
@@ -40,7 +40,8 @@ def run(shards, folder, num_processes, num_steps, killed_at=0):
     words = [str(Path(__file__).with_name("streamed_run.py")), *map(str, (shards, folder, num_steps, killed_at))]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     variables = torchrun_variables(num_processes) if num_processes > 1 else [{}]
-    processes = run_forked(*(Program(words, environment | each) for each in variables), timeout=300)
+    programs = (Program(words, environment | each) for each in variables)
+    processes = run_forked(*programs, timeout=300, imports=HF_VIDEO_IMPORTS)
     if killed_at:
         assert {each.returncode for each in processes} <= {-signal.SIGKILL, -signal.SIGTERM}, processes[0].stderr
     else:

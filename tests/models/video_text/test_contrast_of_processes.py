@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.fork_server import ROOT, Program, run_forked
+from tests.fork_server import HF_VIDEO_IMPORTS, ROOT, Program, run_forked
 from tests.process_group import torchrun_variables
 
 
@@ -16,7 +16,8 @@ def run(folder, num_processes, original_scale):
     words = [str(script), str(folder), str(num_processes), str(original_scale)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     variables = torchrun_variables(num_processes) if num_processes > 1 else [{}]
-    processes = run_forked(*(Program(words, environment | each) for each in variables), timeout=100)
+    programs = (Program(words, environment | each) for each in variables)
+    processes = run_forked(*programs, timeout=100, imports=HF_VIDEO_IMPORTS)
     assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
     return torch.load(folder / "result.pt")
 

@@ -1,0 +1,3 @@
+from .undrawn_reports import undrawn_reports
+
+__all__ = ["undrawn_reports"]

@@ -1,0 +1,21 @@
+"""The fixture `undrawn_reports`: to draw the pictures of a report takes longer than the training of a test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_video.training import evaluation
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn_reports() -> Iterator[None]:
+    """The pictures of reports are empty files. `test_report.py` draws them, and so do fixtures of a whole session."""
+
+    def touch(path: Path, write: Any) -> None:
+        path.touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "replace_file", touch)
+        yield
