@@ -23,7 +23,7 @@ HISTORY = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def undrawn_reports():
     """Here they are drawn."""
 

@@ -9,9 +9,10 @@ import pytest
 from hf_video.training import evaluation
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def undrawn_reports() -> Iterator[None]:
-    """The pictures of reports are empty files. `test_report.py` draws them, and so do fixtures of a whole session."""
+    """The pictures of reports are empty files. `test_report.py` draws them, and so do fixtures of a module or session,
+    which are made before."""
 
     def touch(path: Path, write: Any) -> None:
         path.touch()
