@@ -5,8 +5,8 @@ In the videos a digit moves left, right, up or down, stands still, or is not the
 the class of each frame, a small VideoViT of as many layers and channels the shares of the classes in windows of a
 second. Both see the same seconds of the same video, for about as long. Rates and the batch of windows were chosen on
 seed 7, the number of epochs on seeds 5 and 6, the batch of frames on seeds 20 and 21, after smaller ones had failed on
-seed 1. Another video, of other digits, is the test. Windows are a quarter of a window apart (stride 2 of 8 frames), and
-both have the options of `timeline.py`. With a delay the frame model answers for an earlier frame. Time is that of
+seed 1. Another video, of other digits, is the test. Windows are a quarter of a window apart (stride 2 of 8 frames).
+Both have the options of `timeline.py`. With a delay the frame model answers for an earlier frame. Time is that of
 processors; that of the models leaves out reading.
 
 With `--teacher` a bidirectional frame model learns first. Its probabilities are half of what further causal models
