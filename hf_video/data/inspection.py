@@ -157,7 +157,8 @@ def inspect_video(video: Mapping[str, object], segments: list[Segment], decode: 
 def _decode(opened: object, path: str, size: tuple[int | None, ...], num_frames: int, is_folder: bool) -> None:
     """Decodes all frames in one pass. They must be as many, and as large, as readers expect."""
     count = 0
-    for count, frame in enumerate(stream_frames(opened, source_fps=1 if is_folder else None), start=1):
+    for frame in stream_frames(opened, source_fps=1 if is_folder else None):
+        count += 1
         if frame.image.shape[:2] != size:
             raise VideoReadError(
                 f"{path}: frame {frame.number} is {frame.image.shape[:2]} (height, width), the first is {size}."

@@ -37,8 +37,8 @@ _LAYOUTS = (
     "Expected one folder for each class with videos inside (DATA/<class>/<video>); such folders in train/, "
     "validation/ and test/; a CSV file with the columns path,label[,start,end]; a list of `path label` lines as of "
     "Kinetics; a JSON file of Something-Something; a folder with such files named train, validation and test; a table "
-    "(.parquet or .tar, or a folder of them) of paths or videos with labels; or a data set with a column of the feature "
-    "Video, in a folder of save_to_disk or on the Hub."
+    "(.parquet or .tar, or a folder of them) of paths or videos with labels; or a data set with a column of videos, in "
+    "a folder of save_to_disk or on the Hub."
 )
 _EXPECTED = (
     "Expected a folder with videos at any depth; a list of paths (CSV, .txt or JSON), with or without labels; a table "

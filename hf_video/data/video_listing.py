@@ -133,7 +133,7 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     elif is_folder or path.suffix.lower() in ANNOTATION_SUFFIXES or is_table(word) or _may_be_on_the_hub(word, path):
         base = (path if is_folder else path.parent) if root is None else Path(absolute(root))
         splits = load_listed_videos(word, video_root=root)
-        if is_table(word):
+        if is_table(word) or (is_folder and holds_table(path)):
             base = _folder_of_all([video for split in splits.values() for video in split["video"][:]], base)
         for split in splits.values():
             for row, (video, is_inside) in enumerate(zip(split["video"][:], is_stored(split), strict=True)):

@@ -134,8 +134,8 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
 
 def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
     """The data without the videos that cannot be opened, and a sentence about each of these; with `on_error="error"`
-    they are a `ValueError`. Videos of which a table knows the `frames` are not opened; of more than `MAX_OPENED` others
-    a random sample is. Each process opens its share, so all must call this."""
+    they are a `ValueError`. Videos of which a table knows the `frames` are not opened; of more than `MAX_OPENED`
+    others a random sample is. Each process opens its share, so all must call this."""
     from datasets import concatenate_datasets
 
     from hf_video.data.columns import VideoRows, rows_without

@@ -16,7 +16,7 @@ from tests.inference.search_models import save_dual_encoder
 
 ROOT = Path(__file__).parents[2]
 STATUS = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full disk": 2}
-COMMANDS = ("convert", "probe", "evaluate", "extract", "index", "pack")
+COMMANDS = ("convert", "probe", "evaluate", "extract", "index")
 NUM_MOMENTS = 5
 # A cut through the matrix of commands, kinds and moments; the whole of it is slow. Of a probe,
 # `test_probe_command.py` ends one.
@@ -25,10 +25,9 @@ QUICK = [
     ("extract", "full disk", 3),
     ("evaluate", "full disk", 4),
     ("index", "SIGKILL", 3),
-    ("pack", "SIGINT", 3),
 ]
-# What `extract` and `pack` note while they run, and the lock of a run that was killed.
-GROWING = ("features.json", ".features.jsonl", ".packing", ".hf-video.lock")
+# What `extract` notes while it runs, and the lock of a run that was killed.
+GROWING = ("features.json", ".features.jsonl", ".hf-video.lock")
 # Times, and paths of the folder that is renamed once it is whole.
 VOLATILE = ("training_args.bin", "trainer_state.json")
 
@@ -74,7 +73,6 @@ def words_of(digits, trained, tmp_path_factory):
                 *("evaluate", *of_model, "--output", folder / "result.json"),
                 *("--predictions", folder / "table.csv"),
             ),
-            "pack": (*("pack", digits, "--output", folder / "pack", "--shard-size", "20KB", "--num-workers", "1"),),
             "extract": (
                 *("extract", digits / "test", "--model", trained, "--device", "cpu", "--output", folder / "features"),
                 *("--frame-sampling-rate", "1", "--stride", "1"),

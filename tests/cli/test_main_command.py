@@ -26,7 +26,6 @@ def test_help_imports_nothing_heavy():
         "predict",
         "extract",
         "inspect",
-        "pack",
         "publish",
         "demo",
         "convert",
@@ -42,7 +41,7 @@ def test_the_module_runs_as_the_command_does():
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "probe", "evaluate", "predict", "extract", "inspect", "pack", "publish", "demo", "convert", "env"],
+    ["train", "probe", "evaluate", "predict", "extract", "inspect", "publish", "demo", "convert", "env"],
 )
 def test_every_command_explains_itself(command, capsys):
     assert main([command, "--help"]) == 0

@@ -268,8 +268,8 @@ def test_there_are_the_fifteen_operations_and_none_fails_at_the_ends():
 
 
 # What `rand_augment_transform(config, {"interpolation": BICUBIC})` of timm 1.0.31 does to PICTURE in 20,000 draws, for
-# the config "rand-m7-n4-mstd0.5-inc1": mean and deviation of the mean change of its pixels, and the share of draws that
-# leave it unchanged.
+# the config "rand-m7-n4-mstd0.5-inc1": mean and deviation of the mean change of its pixels, and the share of draws
+# that leave it unchanged.
 @pytest.mark.slow
 def test_changes_are_as_strong_and_as_frequent_as_those_of_timm():
     settings, change, deviation, unchanged = (4, 7.0, 0.5), 50.85, 26.30, 0.0633

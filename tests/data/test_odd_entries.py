@@ -1,6 +1,5 @@
 """Entries of class folders that look like videos and are not: each is reported."""
 
-import os
 import re
 from pathlib import Path
 

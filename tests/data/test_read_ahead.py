@@ -144,9 +144,7 @@ def test_after_an_interrupt_only_the_clips_that_were_begun_are_read(no_thread_is
         threading.Timer(0.1, dataset.opened.set).start()
         raise KeyboardInterrupt
 
-    loader = ReadAheadLoader(
-        dataset, 10, collate_fn=interrupt if where == "joining" else list, reading_threads=2
-    )
+    loader = ReadAheadLoader(dataset, 10, collate_fn=interrupt if where == "joining" else list, reading_threads=2)
 
     def run() -> None:
         for _ in loader:
