@@ -37,7 +37,7 @@ _LAYOUTS = (
     "Expected one folder for each class with videos inside (DATA/<class>/<video>); such folders in train/, "
     "validation/ and test/; a CSV file with the columns path,label[,start,end]; a list of `path label` lines as of "
     "Kinetics; a JSON file of Something-Something; a folder with such files named train, validation and test; a table "
-    "(.parquet or .tar, or a folder of them) of paths or videos with labels; or a data set with a column of videos, in "
+    "(.parquet or .tar, or a folder of them) of paths or videos with labels; or a data set of videos, in "
     "a folder of save_to_disk or on the Hub."
 )
 _EXPECTED = (
