@@ -56,6 +56,7 @@ def opened(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_processes_share_the_work_and_the_answers(data, tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     program = ["-c", CHECK, str(data), str(tmp_path)]
@@ -91,21 +92,13 @@ def test_none_of_a_manifest_is_opened(data, opened, tmp_path, capsys, caplog):
     assert {name: len(split) for name, split in splits.items()} == {"train": 23, "test": 7}
 
 
-def test_a_run_on_a_manifest_is_the_run_on_its_data(digits, tmp_path):
+def test_a_manifest_is_its_data_for_other_commands(digits, trained, tmp_path):
     manifest = tmp_path / "videos.parquet"
     assert main(["inspect", str(digits), "--output", str(manifest), "--num-workers", "1"]) == 0
     described = [describe_data("", *load_data(str(source), None)) for source in (digits, manifest)]
     assert described[0] == described[1]
-    scores = []
-    for source in (digits, manifest):
-        folder = tmp_path / f"model of {source.stem}"
-        assert main(["train", str(source), "--output-dir", str(folder), *TINY_MODEL, *TINY_RUN, "--max-steps=2"]) == 0
-        report = json.loads((folder / "report" / "metrics.json").read_text())
-        facts = json.loads((folder / "training_facts.json").read_text())["data"]
-        scores.append((report["top1_accuracy"], report["num_videos"], report["split"], facts))
-    assert scores[0] == scores[1]
-    model = ["--model", str(folder), "--device", "cpu"]
-    assert main(["extract", str(manifest), *model, "--output", str(tmp_path / "features")]) == 0
+    words = ["--model", str(trained), "--device", "cpu", "--output", str(tmp_path / "features")]
+    assert main(["extract", str(manifest), *words]) == 0
     assert len([*(tmp_path / "features").rglob("train/*/*.npy")]) == 24
 
 

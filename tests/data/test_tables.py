@@ -178,7 +178,7 @@ def test_labels_are_not_needed_where_they_are_not_read(videos, tmp_path):
         ({"path": ["a", "d"], "label": ["b", "c"], "split": ["train", "rest"]}, "split is 'rest'"),
         ({"path": ["a", "d"], "label": ["b", "c"], "start": [0.0, -1.0]}, r"\[1\]: start is -1.0"),
         ({"path": ["a", "d"], "label": ["b", "c"], "start": [2.0, 0.0], "end": [2.0, 1.0]}, r"\[0\]: end is 2.0"),
-        ({"path": ["a", "d"], "label": ["b", "c"], "end": ["1", "soon"]}, "column end .* soon"),
+        ({"path": ["a", "d"], "label": ["b", "c"], "end": ["1", "soon"]}, "column end .*soon"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path, columns, message):
