@@ -30,11 +30,11 @@ from helpers.measurement import in_own_process, make_parser, print_machine
 from helpers.plan_tables import RowCost, make_tables, print_json, print_table
 from helpers.range_server import RangeServer
 from helpers.scene_video import FPS, encode_scene
-from hf_video.data.manifest import INDEX_FILE
-from hf_video.data.packs.packing import pack_videos
 
 from hf_video import VideoClipProcessor
 from hf_video.data import load_video_dataset
+from hf_video.data.manifest import INDEX_FILE
+from hf_video.data.packs.packing import pack_videos
 from hf_video.data.video_listing import list_videos
 from hf_video.io import StoredFolder
 from hf_video.jobs import ParquetParts

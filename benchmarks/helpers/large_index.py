@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from hf_video.data.manifest import INDEX_FILE
 
 ROWS_OF_A_SHARD = 5000

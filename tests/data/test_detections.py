@@ -165,10 +165,6 @@ def test_tells_what_is_wrong_in_a_data_set(changes, message):
         load_detections(rows)
 
 
-def test_reads_label_maps_of_both_forms(label_map):
-    assert read_label_map(label_map) == {1: "walk", 3: 'watch (e.g., "TV")'}
-
-
 @pytest.mark.parametrize(
     "text", ["", 'label { name: "walk" id: 0 }', 'label { name: "walk" id: 1 } label { name: "walk" id: 2 }']
 )

@@ -55,18 +55,6 @@ def test_every_way_to_be_broken_is_found_by_decoding(good, broken):
     assert (found[0].num_frames, found[0].duration, found[0].height, found[0].width) == (20, 2.0, 32, 48)
 
 
-def test_damaged_data_are_passed_over_without_decoding(broken):
-    paths = [str(path) for path in broken.values()]
-    found = inspect_videos(Dataset.from_dict({"video": paths}), decode=False, progress=False)
-    assert [name for name, video in zip(broken, found, strict=True) if video.error is None] in (["damaged"], [])
-
-
-def test_a_segment_behind_the_end_is_an_error_and_a_video_is_read_once(good):
-    rows = [{"video": good[0], "start": None, "end": None}, {"video": good[0], "start": 9.5, "end": None}]
-    (video,) = inspect_videos(Dataset.from_list(rows), progress=False)
-    assert "start=9.5, end=None holds no frame" in video.error and "lasts 2.000 s" in video.error
-
-
 @pytest.mark.parametrize("decode", [True, False])
 def test_every_segment_is_checked_for_a_frame(good, decode):
     segments = [(0.01, 0.02), (0.0, 1.0), (None, None)]  # the first frames are at 0 and 0.1 s

@@ -9,7 +9,6 @@ from datasets import ClassLabel, List
 from hf_video.data import (
     ClipAugmentation,
     ClipDataset,
-    collate_clips,
     hold_out,
     is_multi_label,
     label_names,
@@ -70,17 +69,6 @@ def test_what_is_wrong_is_named(tmp_path, name, lines, message):
         load_video_dataset(write(tmp_path, name, lines))
 
 
-def test_splits_of_both_kinds(tmp_path):
-    write(tmp_path)
-    write(tmp_path, "test.csv", ["path,label", "a.mp4,run"])
-    with pytest.raises(ValueError, match="label"):
-        load_video_dataset(tmp_path)
-    write(tmp_path, lines=["path,labels", "a.mp4,run;sit"])
-    write(tmp_path, "test.csv", ["path,labels", "a.mp4,swim"])
-    with pytest.raises(ValueError, match="train lacks 'swim'"):
-        load_video_dataset(tmp_path)
-
-
 def test_hold_out_takes_its_share_of_every_class_and_leaves_one(tmp_path):
     generator = np.random.default_rng(0)
     names = [f"class{number}" for number in range(6)]
@@ -103,18 +91,6 @@ def test_hold_out_takes_its_share_of_every_class_and_leaves_one(tmp_path):
     without = [sum(not ids for ids in part["labels"]) for part in (train, held_out)]
     assert without[1] / sum(without) == pytest.approx(0.2, abs=0.03)
     assert hold_out(dataset, 0.2, seed=0)[1]["video"][:] == held_out["video"][:]
-
-
-def test_targets_are_zeros_and_ones(tmp_path):
-    path = write(tmp_path)
-    for video in "abc":
-        encode_video(tmp_path / f"{video}.mp4", np.zeros((8, 16, 16), dtype=np.uint8), fps=8)
-    dataset = load_video_dataset(path)["train"]
-    processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
-    for training in (True, False):
-        clips = ClipDataset(dataset, processor, training=training)
-        labels = collate_clips([clips[index] for index in range(3)])["labels"]
-        assert labels.tolist() == [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
 
 
 def test_one_direction_among_the_classes_forbids_mirroring(tmp_path):

@@ -155,12 +155,6 @@ def test_after_an_interrupt_only_the_clips_that_were_begun_are_read(no_thread_is
     assert len(dataset.seen) < 30
 
 
-def test_leaving_the_loop_early_ends_the_threads(no_thread_is_left):
-    for batch in ReadAheadLoader(Clips(400), 4, collate_fn=list, reading_threads=2):
-        assert batch == [0, 1, 2, 3]
-        break
-
-
 def test_skipped_and_replaced_videos_are_those_of_a_data_loader(videos, tmp_path, no_thread_is_left):
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video")

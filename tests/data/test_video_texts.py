@@ -81,16 +81,6 @@ def test_wrong_files_are_named(name, content, error, message, tmp_path):
         load_video_texts(tmp_path / name)
 
 
-def test_line_ends_within_texts_are_no_ends_of_rows(folder):
-    """Neither in a quoted field of CSV, nor those that Unicode has besides in JSON Lines."""
-    text = "one\ntwo\r\nthree\u2028four\x85five"
-    (folder / "rows.csv").write_bytes(f'video,answer\r\na.mp4,"{text}"\r\n'.encode())
-    row = json.dumps({"video": "a.mp4", "answer": text}, ensure_ascii=False)
-    (folder / "rows.jsonl").write_bytes(f"{row}\r\n{row}\n".encode())
-    assert load_video_texts(folder / "rows.csv")["train"]["answer"][:] == [text]
-    assert load_video_texts(folder / "rows.jsonl")["train"]["answer"][:] == [text] * 2
-
-
 def test_texts_are_cleaned_as_the_original_does():
     text = 'A man (left): "Hi!"; #2 ~ * done.  '
     assert clean_question(text) == "a man left hi 2 done"
@@ -139,15 +129,6 @@ def test_prompts_and_questions_must_fit(folder, processor):
         VideoTextDataset(data["train"], processor, "what is shown", training=False)
     with pytest.raises(ValueError, match="some rows have no question"):
         VideoTextDataset(data["test"], processor, "{}", training=False)
-
-
-def test_several_views_are_refused(folder, processor):
-    data = load_video_texts(folder)["test"]
-    dataset = VideoTextDataset(
-        data, processor, "what is shown", training=True, augmentation=ClipAugmentation(num_augmentations=2)
-    )
-    with pytest.raises(ValueError, match="has one view"):
-        VideoTextCollator(processor)([dataset[0]])
 
 
 def test_training_crops_of_a_processor_that_squeezes_are_bicubic(folder):
