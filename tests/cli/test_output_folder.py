@@ -152,14 +152,6 @@ def test_a_run_whose_checkpoints_are_damaged_is_not_started_again_over_them(digi
     assert "is not empty" in message and "--resume" not in message and files_of(run) == before
 
 
-def test_a_video_with_another_content_is_not_resumed_with(digits, run, tmp_path, fails):
-    data = Path(shutil.copytree(digits, tmp_path / "data"))
-    video, other = sorted(data.glob("train/*/*.mp4"))[:2]
-    shutil.copy(other, video)
-    words = ("train", data, "--output-dir", run, "--resume")
-    assert f"Videos of {data} have the same names as when the run being resumed began" in fails(*words)
-
-
 def test_a_run_of_an_earlier_version_is_resumed_to_the_same_weights(digits, trained, run):
     """Its file had short names, words that were not read yet, and no content of the videos."""
     settings = json.loads((run / "train_options.json").read_text())
