@@ -39,14 +39,18 @@ $(AXE):
 demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (3 minutes)
 	@$(BIN)/hf-video demo
 
-# One process a core. Who runs out of tests takes over half of what another one has left, in the order of the files.
-PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+# One process a core. A file stays in one process, which makes its fixtures once; the order is that of tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+QUICK := -m "not slow and not gpu and not extras"
 
-test: lint  ## lint, then run every test that needs no GPU and no browser and is not slow
-	$(PYTEST) -m "not slow and not gpu and not extras" $(ARGS)
+# Lint runs beside the tests, and is printed after them. The last line is that of pytest.
+test: $(INSTALLED)  ## lint, and run every test that needs no GPU and no browser and is not slow (8 minutes on two cores)
+	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	{ $(PYTEST) $(QUICK) $(ARGS); echo $$? >$(VENV)/tests.code; } | tee $(VENV)/tests.log; \
+	wait $$lint; lint=$$?; cat $(VENV)/lint.log; tail -n 1 $(VENV)/tests.log; exit $$(($$(cat $(VENV)/tests.code) | lint))
 
-test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
-	$(PYTEST) -m "slow and not gpu and not extras" $(ARGS)
+test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations (40 minutes at most)
+	$(PYTEST) --session-timeout 2400 -m "slow and not gpu and not extras" $(ARGS)
 
 # Other machines on this one: a processor without AVX (one thread, and no folder for caches, since nobody can write to
 # /sys; Triton needs one), and one with AVX2 (two threads, and tests in an order that the first lines of the run say how to repeat). Each
@@ -65,7 +69,7 @@ test-machines: $(INSTALLED)  ## run the tests of numbers and commands with other
 	@$(MAKE) --no-print-directory --keep-going --jobs=1 $(MACHINES)
 
 $(MACHINES): $(INSTALLED)
-	$(WITH) -m "not slow and not gpu and not extras" $(TESTS) $(ARGS)
+	$(WITH) $(QUICK) $(TESTS) $(ARGS)
 
 test-extras: $(INSTALLED_EXTRAS) $(AXE)  ## drive the app and the documentation in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
 	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli tests/documents $(ARGS)

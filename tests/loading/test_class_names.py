@@ -47,31 +47,23 @@ def test_a_list_is_the_callers_to_change():
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "message"),
+    ("file", "content", "named"),
     [
-        ("a.txt", None, "cannot be read"),
-        ("a.txt", "", "expected one name a line"),
-        ("a.txt", "up\n\ndown\n", "name of class 1 is empty"),
-        ("a.txt", "up\ndown\nup\n", "classes 0 and 2 are both 'up'"),
-        ("a.json", "[", "cannot be read"),
-        ("a.json", "[1, 2]", "expected one name a line, or a JSON list"),
-        ("a.json", '{"a": "b"}', r"has \('a', 'b'\)"),
-        ("a.json", '{"0": null}', "expected one name a line"),
-        ("a.json", '{"0": "up", "2": "down"}', "2 names, but none of class 1"),
-        ("a.json", '{"up": 0, "down": 0}', "names class 0 twice: 'up' and 'down'"),
-        ("a.csv", "0,up\n1,down,left\n", "has .'1', 'down', 'left'.*id,name"),
-        ("a.csv", "name,id\nup,0\n", "has .'up', '0'.*id,name"),
-        ("a.csv", "id,name\n1,up\n2,down\n", "2 names, but none of class 0"),
-        ("a.csv", "0,\n", "name of class 0 is empty"),
+        ("a.txt", None, "a.txt"),
+        ("a.txt", "", "a.txt"),
+        ("a.txt", "up\n\ndown\n", "class 1"),
+        ("a.txt", "up\ndown\nup\n", "classes 0 and 2"),
+        ("a.json", "[1, 2]", "a.json"),
+        ("a.json", '{"a": "b"}', r"\('a', 'b'\)"),
+        ("a.json", '{"0": "up", "2": "down"}', "class 1"),
+        ("a.json", '{"up": 0, "down": 0}', "class 0"),
+        ("a.csv", "0,up\n1,down,left\n", "'1', 'down', 'left'"),
+        ("a.csv", "id,name\n1,up\n2,down\n", "class 0"),
+        ("kinetics600", None, "kinetics400"),
     ],
 )
-def test_what_names_no_classes_is_refused(tmp_path, file, content, message):
+def test_what_names_no_classes_is_refused(tmp_path, file, content, named):
     if content is not None:
         (tmp_path / file).write_text(content)
-    with pytest.raises(ValueError, match=message):
-        read_class_names(tmp_path / file)
-
-
-def test_an_unknown_word_is_told_the_lists():
-    with pytest.raises(ValueError, match="kinetics600 cannot be read.*kinetics400 and imagenet1k"):
-        read_class_names("kinetics600")
+    with pytest.raises(ValueError, match=named):
+        read_class_names(file if file == "kinetics600" else tmp_path / file)

@@ -1,4 +1,4 @@
-"""A file is written as a whole or not at all, and an error names the file."""
+"""A file or folder is written as a whole or not at all, and an error names it."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_video.io import replace_file, replace_text
+from hf_video.io import new_folder, replace_file, replace_text
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_a_link_is_followed(tmp_path):
 def test_folders_and_pipes_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("", "pipe"):
-        with pytest.raises(OSError, match="is not a regular file"):
+        with pytest.raises(OSError, match=name):
             replace_text(tmp_path / name, "text")
     with pytest.raises(FileNotFoundError):
         replace_text(tmp_path / "missing" / "file", "text")
@@ -85,3 +85,41 @@ def test_a_reader_sees_a_whole_file_at_any_time(tmp_path):
         seen.append(file.read_text())
     writer.join()
     assert set(seen) <= set(texts)
+
+
+def fill(path):
+    with new_folder(path) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "a.txt").write_text("a")
+        assert not (path / "inner").exists()
+
+
+def test_a_folder_is_there_once_it_is_whole(tmp_path):
+    fill(tmp_path / "some" / "new")
+    assert [str(path.relative_to(tmp_path / "some")) for path in sorted((tmp_path / "some").rglob("*"))] == [
+        *("new", "new/inner", "new/inner/a.txt")
+    ]
+
+
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_an_empty_folder_is_filled(tmp_path, monkeypatch, is_mounted):
+    target = tmp_path / "target"
+    target.mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: is_mounted)
+    fill(target)
+    assert os.listdir(target) == ["inner"] and os.listdir(tmp_path) == ["target"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_nothing_is_left_of_a_folder_that_fails(tmp_path, error):
+    with pytest.raises(error), new_folder(tmp_path / "new") as folder:
+        (folder / "a.txt").write_text("a")
+        raise error
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_came_meanwhile_is_left_alone(tmp_path):
+    with pytest.raises(OSError, match="not empty"), new_folder(tmp_path / "new"):
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "mine.txt").write_text("mine")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "mine.txt"]
