@@ -14,7 +14,7 @@ from hf_video.training.training_settings import TrainingSettings
 
 DECLARED = [each for command in COMMANDS for each in settings_of(command.settings).values()]
 # Of these a number below zero means something.
-SIGNED = {"length_penalty", "mrope_section"}
+SIGNED = {"length_penalty", "layer"}
 # What is out of the bounds of a setting beside -2, and what is just inside.
 OUTSIDE = {
     **{"num_train_epochs": "0", "max_steps": "0", "save_steps": "0", "per_device_train_batch_size": "0"},
