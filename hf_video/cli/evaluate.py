@@ -75,12 +75,11 @@ def _say_what_is_known(result: dict[str, Any]) -> None:
     """Which part of the training's data these are, and a line for each split that has some of the videos."""
     if part := result.get("part_of_training"):
         print(_PARTS[part].format(**result))
-    least = "at least " if result.get("known_videos_are_at_least") else ""
     for split, count in result.get("known_videos", {}).items():
         if count:
             use = "trained on" if split == "train" else "used to choose the checkpoint"
             print(
-                f"warning: {least}{count} of these {result['num_videos']} videos were {use}: the figures are better "
+                f"warning: {count} of these {result['num_videos']} videos were {use}: the figures are better "
                 "than those of other videos would be"
             )
 

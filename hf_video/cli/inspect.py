@@ -1,26 +1,17 @@
-"""`hf-video inspect`: reads every video of a data set, describes the data, lists broken videos, writes a manifest."""
+"""`hf-video inspect`: reads every video of a data set, describes the data, lists broken videos, writes a table."""
 
 from __future__ import annotations
 
 import json
 import os
-from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from hf_video.data.video_settings import LabelledVideosSettings
 from hf_video.output_folders import check_output_file
 from hf_video.settings import AtLeast1, Settings, setting
 
 from .command import Command
-
-if TYPE_CHECKING:
-    from datasets import DatasetDict
-
-    from hf_video.data.inspection import InspectedVideo
 
 
 @dataclass(kw_only=True)
@@ -30,7 +21,7 @@ class InspectSettings(LabelledVideosSettings, Settings):
     quick: bool = setting(False, "Read the structure and one frame of each file only.")
     output: str | None = setting(
         None,
-        "Also write a manifest, which other commands take as DATA and trust: a Parquet FILE, which must not exist.",
+        "Also write the rows whose videos can be read, as a new Parquet FILE: DATA of other commands.",
         "FILE",
     )
     num_workers: AtLeast1[int] | None = setting(None, "Processes that read videos; by default one a core.")
@@ -41,27 +32,36 @@ SOME_BROKEN = 1
 
 
 def run(settings: InspectSettings) -> int:
-    """Prints the findings, and writes the manifest if there is to be one."""
+    """Prints the findings, and writes the table if there is to be one."""
     output = check_output_file("output", settings.output)
     if output is not None and output.suffix.lower() != ".parquet":
-        raise ValueError(f"--output {output}: a manifest is a Parquet file; choose a name that ends in .parquet.")
+        raise ValueError(f"--output {output}: a Parquet file is written; choose a name that ends in .parquet.")
 
-    from hf_video.data import load_video_dataset
-    from hf_video.data.inspection import check_can_list
-    from hf_video.data.manifest import without_checks
+    from datasets import concatenate_datasets
+
+    from hf_video.data import inspect_videos, load_video_dataset
+    from hf_video.data.inspection import write_manifest
     from hf_video.data.repeated_videos import find_overlaps, find_repeated_clips, repetition_warnings, tell_overlaps
+    from hf_video.data.stored_videos import BYTES
+    from hf_video.io import replace_file
 
-    splits = without_checks(load_video_dataset(settings.data, video_root=settings.video_root))
-    if output is not None:
-        check_can_list(splits)
-    findings = inspect_video(settings, splits, output)
-    listed = splits if output is None else load_video_dataset(output)
-    repeated, overlaps = find_repeated_clips(listed), find_overlaps(listed)
-    durations = sorted(findings.durations)
+    splits = load_video_dataset(settings.data, video_root=settings.video_root, columns=None)
+    rows = concatenate_datasets([*splits.values()])
+    if output is not None and BYTES in rows.column_names:
+        raise ValueError(
+            f"The videos are stored inside {settings.data}, and --output lists files: leave it out, and give the data "
+            "to other commands as they are."
+        )
+    num_workers = settings.num_workers or os.cpu_count() or 1
+    videos = inspect_videos(rows, decode=not settings.quick, num_workers=num_workers)
+    repeated, overlaps = find_repeated_clips(splits), find_overlaps(splits)
+    readable = [video for video in videos if video.error is None]
+    durations = sorted(video.duration for video in readable if video.duration is not None)
+    num_frames = [video.num_frames for video in readable]
     result: dict[str, Any] = {
         "data": settings.data,
-        "num_videos": findings.num_videos,
-        "num_clips": sum(map(len, splits.values())),
+        "num_videos": len(videos),
+        "num_clips": len(rows),
         "splits": {name: _count_classes(split) for name, split in splits.items()},
         "seconds": {
             "total": sum(durations),
@@ -69,69 +69,19 @@ def run(settings: InspectSettings) -> int:
             "median": durations[len(durations) // 2] if durations else None,
             "longest": durations[-1] if durations else None,
         },
-        "num_frames": {"fewest": findings.fewest_frames, "most": findings.most_frames},
-        "sizes": sorted(findings.sizes),
-        "broken": findings.broken,
+        "num_frames": {"fewest": min(num_frames, default=None), "most": max(num_frames, default=None)},
+        "sizes": sorted({f"{video.width}x{video.height}" for video in readable}),
+        "broken": {video.path: video.error for video in videos if video.error is not None},
         "repeated": [asdict(clip) for clip in repeated],
         "overlaps": [asdict(overlap) for overlap in overlaps],
-        **({"manifest": str(output)} if output is not None else {}),
     }
+    if output is not None:
+        folder = output.absolute().parent
+        replace_file(output, lambda unfinished: write_manifest(unfinished, splits, videos, folder))
+        result["manifest"] = str(output)
     lines = [_describe(result), *repetition_warnings(repeated), *([tell_overlaps(overlaps)] if overlaps else [])]
     print(json.dumps(result) if settings.json else "\n".join(lines))
     return SOME_BROKEN if result["broken"] or overlaps else 0
-
-
-@dataclass
-class _Findings:
-    """What is kept of the videos after they were read."""
-
-    num_videos: int = 0
-    durations: array[float] = field(default_factory=lambda: array("d"))
-    fewest_frames: int | None = None
-    most_frames: int | None = None
-    sizes: set[str] = field(default_factory=set)
-    broken: dict[str, str] = field(default_factory=dict)
-
-    def watch(self, videos: Iterable[InspectedVideo]) -> Iterator[InspectedVideo]:
-        for video in videos:
-            self.num_videos += 1
-            if video.error is not None:
-                self.broken[video.path] = video.error
-            else:
-                self.sizes.add(f"{video.width}x{video.height}")
-                self.fewest_frames = min(self.fewest_frames or video.num_frames, video.num_frames)
-                self.most_frames = max(self.most_frames or 0, video.num_frames)
-                if video.duration is not None:
-                    self.durations.append(video.duration)
-            yield video
-
-
-def inspect_video(settings: InspectSettings, splits: DatasetDict, output: Path | None) -> _Findings:
-    """Reads the videos, and writes the manifest meanwhile."""
-    from datasets import concatenate_datasets
-
-    from hf_video.data.inspection import iterate_inspected, write_manifest
-    from hf_video.io import replace_file
-
-    findings = _Findings()
-    num_workers = settings.num_workers or os.cpu_count() or 1
-    rows = concatenate_datasets([*splits.values()])
-    videos = iterate_inspected(rows, decode=not settings.quick, digest=output is not None, num_workers=num_workers)
-    if output is None:
-        for _ in findings.watch(videos):
-            pass
-        return findings
-    data = Path(settings.video_root or settings.data).expanduser().absolute()
-    write = partial(
-        write_manifest,
-        splits=splits,
-        inspected=findings.watch(videos),
-        base=data if data.is_dir() else data.parent,
-        decoded=not settings.quick,
-        folder=output.absolute().parent,
-    )
-    replace_file(output, write)
-    return findings
 
 
 def _count_classes(split: Any) -> dict[str, int]:
@@ -176,6 +126,6 @@ COMMAND = Command(
     help="read every video of a data set: counts, durations, classes, broken files",
     description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
     "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken, or "
-    "splits share seconds of one. --output keeps what was found: other commands take that manifest as DATA and "
-    "check no video again.",
+    "splits share seconds of one. --output keeps what was found: other commands take that file as DATA, and a "
+    "training on it opens no video before the first step.",
 )

@@ -20,7 +20,6 @@ from . import (
     index,
     inspect,
     models,
-    pack,
     predict,
     pretrain,
     probe,
@@ -38,7 +37,6 @@ from .stopping import end_process
 
 COMMANDS = [
     inspect.COMMAND,
-    pack.COMMAND,
     train.COMMAND,
     pretrain.COMMAND,
     train_answers.COMMAND,

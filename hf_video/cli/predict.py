@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Classify videos. FILE is a video file, a URL, a folder of frames, a folder with videos inside, a list of videos (CSV,
-list, JSON, or a manifest), or a data set.
+list, JSON or Parquet), or a data set.
 
 A file that fails is reported, and listed once more at the end; the others are classified all the same. The exit code
 is then 1.

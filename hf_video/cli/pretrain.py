@@ -22,7 +22,7 @@ VideoMamba sees few patches and learns the features that --teacher, an image mod
 
 DATA is one of these:
   a folder with videos at any depth; if it has train/, that alone
-  a list of paths (CSV, .txt or JSON), a manifest, a pack or a data set, as for `hf-video train`; labels are not read
+  a list of paths (CSV, .txt or JSON), a Parquet file or a data set, as for `hf-video train`; labels are not read
 """
 EPILOG = f"""\
 {RECIPES}

@@ -21,8 +21,8 @@ that ships. A size, or more clips than the start suits, makes a VideoViT with ra
 DATA is one of these:
   a folder of class folders (DATA/<class>/<video>), or such folders inside train/, validation/ and test/
   CSV files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump)
-  a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
-  a manifest of `hf-video inspect --output`: no video is opened before the first step (with --quick, a hundred at most)
+  Parquet files or WebDataset tars with paths or whole videos, or a data set of the Hub (USER/NAME)
+  the Parquet file of `hf-video inspect --output`: no video is opened before the first step
   with --task retrieval: rows of video,caption (.csv, .json, .jsonl, a folder of such files, a data set), and --model
   with --task frame-classification: rows of path,label,start,end, segments of long videos
   with --task action-detection: rows of video,second,x1,y1,x2,y2,action,person (.csv, folder, data set), and --model

@@ -16,6 +16,8 @@ from .places import is_frame_folder
 
 ANNOTATION_SUFFIXES = (".csv", ".txt", ".json")
 _COLUMNS = ("path", "label", "labels", "start", "end")
+# Columns of data that have a meaning of their own; no further column has such a name.
+KNOWN_COLUMNS = frozenset({*_COLUMNS, "video", "bytes", "split", "frames", "duration"})
 _LIST_COLUMNS = ("path", "label", "start", "end")
 _UNLABELLED = ("path", "start", "end")
 # Between the labels of a clip in a CSV file.
@@ -57,15 +59,15 @@ def clip_table(clips: Sequence[Clip], columns: Sequence[str] = ()) -> pa.Table:
 
 
 def read_annotations(
-    path: Path, root: Path | None = None, *, labelled: bool = True, columns: Sequence[str] = ()
-) -> list[Clip]:
-    """The labelled videos of one file, in one of the formats of `load_video_dataset`.
+    path: Path, root: Path | None = None, *, labelled: bool = True, columns: Sequence[str] | None = ()
+) -> pa.Table:
+    """The `clip_table` of one file, in one of the formats of `load_video_dataset`.
 
     Args:
         path: the file.
         root: the folder that relative paths count from; by default the folder of the file.
-        labelled: whether each row has a label. Otherwise a row may be a path alone; labels are not read, and are "".
-        columns: further columns that are kept; an empty or missing cell gives None.
+        labelled: whether each row has a label. Otherwise a row may be a path alone, and labels are not read.
+        columns: further columns that are kept, None for all; an empty or missing cell gives None.
 
     Raises:
         FileNotFoundError: a video does not exist.
@@ -80,6 +82,8 @@ def read_annotations(
         raise ValueError(f"{path} has no rows. Add one line for each video: path,label[,start,end].")
     if len({"labels" in row for _, row in rows}) > 1:
         raise ValueError(f"{path} has entries with label and entries with labels; one of them for all is expected.")
+    if columns is None:
+        columns = [*dict.fromkeys(name for _, row in rows for name in row if name not in KNOWN_COLUMNS)]
     clips = {where: _clip_of_row(where, row, root, columns) for where, row in rows}
     _check_kinds(rows)
     missing = [f"{where}: {clip.video}" for where, clip in clips.items() if not os.path.exists(clip.video)]
@@ -97,7 +101,8 @@ def read_annotations(
             raise ValueError(
                 f"{where}: {clip.video} is a folder of frames, which have no times; leave start and end empty."
             )
-    return list(clips.values())
+    table = clip_table(list(clips.values()), columns)
+    return table if labelled else table.drop_columns("label")
 
 
 def _text_rows(path: Path, root: Path, labelled: bool) -> Iterator[tuple[str, _Row]]:

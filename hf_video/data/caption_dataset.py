@@ -11,7 +11,8 @@ from transformers import ProcessorMixin
 
 from .batches import collate_clips
 from .clip_dataset import ClipDataset
-from .video_column import find_dataset, known_splits, with_video_names
+from .stored_videos import BYTES
+from .tables import find_dataset, known_splits, with_video_names
 from .video_texts import load_video_texts
 
 _TIMES = ("start", "end")
@@ -118,7 +119,7 @@ def _caption_rows(rows: datasets.Dataset) -> datasets.Dataset:
         raise ValueError(
             f"The data set has the columns {', '.join(rows.column_names)}: {min(missing, key=len)!r} is missing."
         )
-    rows = rows.select_columns([name for name in ("video", "caption", *_TIMES) if name in rows.column_names])
+    rows = rows.select_columns([name for name in ("video", "caption", BYTES, *_TIMES) if name in rows.column_names])
     rows = with_video_names(rows)
     for name in set(_TIMES).difference(rows.column_names):
         rows = rows.add_column(name, [None] * len(rows), feature=datasets.Value("float64"))

@@ -16,8 +16,8 @@ from .augmentation import ClipAugmentation
 from .clip_making import ClipMaker, Transform
 from .columns import is_multi_label, label_names, rows_without
 from .inspection import find_broken
-from .manifest import DECODED, DURATION, FRAMES, StaleManifestError, is_checked, known_errors
 from .stored_videos import open_video
+from .tables import DURATION, FRAMES
 
 # A row, or a row and the number of its repetition.
 Index = int | tuple[int, int]
@@ -51,7 +51,7 @@ class ClipDataset(ClipMaker, Dataset):
             `collate_clips` leaves out, "replace" takes another video of the data set, drawn from (seed, epoch, index).
             In training, a batch that would be empty gets one replacement also with "skip". `broken_videos` lists the
             unreadable videos. An evaluation never replaces a video, because a score must belong to its video: call
-            `drop_broken` before it. A file that is not as its manifest says always stops an evaluation.
+            `drop_broken` before it.
 
     Raises:
         ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or the augmentation
@@ -108,8 +108,8 @@ class ClipDataset(ClipMaker, Dataset):
         """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows. Then
         no batch of an evaluation is empty, and the batches of several processes have the same size.
 
-        Every video is decoded once in full, except those that a manifest says were decoded. If there are several
-        processes, each of them must call this: each decodes its share. With `on_error="error"` nothing is decoded.
+        Every video is decoded once in full. If there are several processes, each of them must call this: each decodes
+        its share. With `on_error="error"` nothing is decoded.
 
         Args:
             num_workers: Processes that read videos; this one reads them if it is 0 or 1.
@@ -118,17 +118,11 @@ class ClipDataset(ClipMaker, Dataset):
             This data set.
 
         Raises:
-            VideoReadError: If no video can be read; or, with `on_error="error"`, a manifest says of a video that it
-                cannot be read.
+            VideoReadError: If no video can be read.
         """
-        broken = known_errors(self.dataset)
         if self.on_error == "error":
-            for reason in broken.values():
-                raise VideoReadError(reason)
             return self
-        is_known = is_checked(self.dataset, DECODED)
-        if not is_known.all():
-            broken |= find_broken(self.dataset.select(np.flatnonzero(~is_known)), decode=True, num_workers=num_workers)
+        broken = find_broken(self.dataset, decode=True, num_workers=num_workers)
         self._dropped.update(broken)
         if not broken:
             return self
@@ -147,10 +141,9 @@ class ClipDataset(ClipMaker, Dataset):
         index = key[2]
         try:
             return self.make_item(index, key)
-        except VideoReadError as error:
+        except VideoReadError:
             self._is_broken[index] = True
-            # In an evaluation all processes have the same number of videos.
-            if self.on_error == "error" or (not self.training and isinstance(error, StaleManifestError)):
+            if self.on_error == "error":
                 raise
         return self._replacement(key) if self.on_error == "replace" else None
 
@@ -197,7 +190,7 @@ class ClipDataset(ClipMaker, Dataset):
 def median_frame_interval(clips: ClipDataset) -> float | None:
     """The seconds between two frames next to each other in a training clip: the median over clips of their mean.
 
-    Clips are drawn as in training, `NUM_CLIPS` of each of at most `NUM_VIDEOS` videos, but not decoded: a manifest, or
+    Clips are drawn as in training, `NUM_CLIPS` of each of at most `NUM_VIDEOS` videos, but not decoded: a table, or
     the packets of the file, say how many frames a video has and how long it lasts. The same data give the same
     result.
 

@@ -18,7 +18,7 @@ from .annotation_files import listed
 from .augmentation import ClipAugmentation
 from .clip_making import ClipMaker, Transform
 from .read_ahead import iterate_ahead
-from .stored_videos import BYTES, bytes_digest
+from .stored_videos import BYTES, stored_sha256
 
 SHUFFLE_BUFFER_SIZE = 256
 
@@ -45,7 +45,7 @@ class ClipStream(ClipMaker, IterableDataset):
 
     Items are those of a `ClipDataset` with `training=True`. In every epoch the shards come in another order; rows are
     shuffled in blocks of `shuffle_buffer_size`. At most two blocks of encoded videos are in memory. The order depends
-    on (seed, epoch, number of the block), the draws of a clip on (seed, epoch, a digest of the video) alone: not on
+    on (seed, epoch, number of the block), the draws of a clip on (seed, epoch, the video) alone: not on
     the process, nor on whether the run was interrupted.
 
     Processes share the rows by `split_by_process`. Where their number divides that of the shards each reads its own
@@ -270,7 +270,5 @@ def require_names(names: Sequence[str] | None) -> list[str]:
 
 def _number(row: Mapping[str, Any]) -> int:
     """A number of a clip that depends on its video and segment alone."""
-    content = row.get(BYTES)
-    named = row["video"] if content is None else bytes_digest(content)
-    text = repr((named, row.get("start"), row.get("end")))
+    text = repr((stored_sha256(row) or row["video"], row.get("start"), row.get("end")))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])

@@ -44,18 +44,16 @@ def class_counts(dataset: Dataset) -> np.ndarray:
     return np.bincount(ids, minlength=len(label_names(dataset)))
 
 
-def data_sets(
-    source: object, splits: Mapping[str, pa.Table], labels: Sequence[str] | None, columns: Sequence[str] = ()
-) -> DatasetDict:
-    """Data sets of labelled clips, with class ids in place of names.
+def data_sets(source: object, splits: Mapping[str, pa.Table], labels: Sequence[str] | None) -> DatasetDict:
+    """Data sets of clips, with class ids in place of names.
 
     Args:
         source: what errors call the data.
-        splits: for each split the columns `video`, `label` (text) or `labels` (lists of texts), `start`, `end`, and
-            further ones.
+        splits: for each split the columns `video`, `label` (text), `labels` (lists of texts) or neither, and others.
         labels: the class names by id, see `choose_names`.
-        columns: the further columns that are kept, of the splits that have them.
     """
+    if not any({"label", "labels"}.intersection(table.column_names) for table in splits.values()):
+        return DatasetDict({name: Dataset(table, split=NamedSplit(name)) for name, table in splits.items()})
     if len({"labels" in table.column_names for table in splits.values()}) > 1:
         raise ValueError(
             f"The splits of {source} differ: some have one label a clip, others a list of labels. Give all of them "
@@ -72,8 +70,7 @@ def data_sets(
         ids = pc.index_in(column.values if is_multi else column, known).cast(pa.int64())
         if is_multi:
             ids = pa.ListArray.from_arrays(column.offsets, ids)
-        others = {name: table[name] for name in ("start", "end", *columns) if name in table.column_names}
-        rows = pa.table({"video": table["video"], label: ids, **others})
+        rows = table.set_column(table.column_names.index(label), label, ids)
         features = Features.from_arrow_schema(rows.schema)
         features[label] = List(ClassLabel(names=names)) if is_multi else ClassLabel(names=names)
         made[split] = Dataset(rows.cast(features.arrow_schema), DatasetInfo(features=features), NamedSplit(split))

@@ -16,7 +16,7 @@ from .annotation_files import listed
 from .box_files import BoxTable, read_exclusions, read_label_map
 from .places import is_frame_folder, is_named_video, require_root, sources_by_split, visible_entries
 from .stored_videos import BYTES
-from .video_column import find_dataset, known_splits, with_video_names
+from .tables import find_dataset, known_splits, with_video_names
 
 _COLUMNS = ("video", "second", "boxes", "actions")
 _BOXES = List(List(Value("float64"), length=4))

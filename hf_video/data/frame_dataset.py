@@ -17,11 +17,10 @@ from .augmentation import ClipAugmentation
 from .batches import SAMPLE_KEY
 from .clip_dataset import ClipDataset
 from .frame_labels import UNKNOWN, AnnotatedVideo
-from .stored_videos import BYTES, COLUMNS, open_video
+from .stored_videos import BYTES, open_video
 
 # The name of what an item and a batch say of a `ContiguousClip`: whether it follows the clip before it.
 GOES_ON = "goes_on"
-_STORED = (BYTES, *COLUMNS)
 
 
 class ContiguousClip(NamedTuple):
@@ -94,7 +93,7 @@ class FrameDataset(ClipDataset):
         outside = None if background is None else list(class_names).index(background)
         step = max(round(num_tokens * (1 - overlap)), 1)
         seconds = tubelet_size / fps
-        stored = [name for name in _STORED if videos and name in videos[0].row]
+        stored = [BYTES] if videos and BYTES in videos[0].row else []
         names = ("video", "start", "end", "num_frames", "frame_labels", "labels_before", *stored)
         clips: dict[str, list[Any]] = {name: [] for name in names}
         for video in videos:

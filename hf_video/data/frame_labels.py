@@ -11,8 +11,8 @@ from hf_video.reading import probe_video
 
 from .columns import label_ids, label_names
 from .holding_out import TIME, VIDEO, hold_out
-from .manifest import DURATION
 from .stored_videos import open_video
+from .tables import DURATION
 
 UNKNOWN = -100
 # Labels of moments at a border do not depend on rounding.

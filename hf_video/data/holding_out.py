@@ -15,8 +15,8 @@ from hf_video.reading import probe_video
 
 from .annotation_files import listed
 from .columns import arrow_column, label_ids, label_names
-from .manifest import DURATION
-from .stored_videos import open_video, source_names
+from .stored_videos import open_video
+from .tables import DURATION
 
 TIME, VIDEO = "time", "video"
 # Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
@@ -87,7 +87,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
 def _values(dataset: Dataset, split_by: str | None) -> pa.DictionaryArray:
     """What stays together, one value a row; the dictionary is sorted, so that a draw does not depend on the rows."""
     if split_by in (None, VIDEO):
-        column = source_names(dataset)
+        column = arrow_column(dataset, "video")
     elif split_by in dataset.column_names and (column := arrow_column(dataset, split_by)).null_count < len(dataset):
         if column.null_count:
             row = pc.index(column.is_null(), True).as_py()

@@ -1,13 +1,10 @@
-"""Reads every video of a data set, finds those that are broken, and writes a manifest."""
+"""Reads every video of a data set, finds those that are broken, and writes a table of those that are not."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from hashlib import sha256
-from itertools import islice
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,33 +18,20 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_video.io import check_regular_file
-from hf_video.reading import probe_video, read_video
-from hf_video.reading.sources import is_url, kind_of, public_url
+from hf_video.reading import VideoReadError, probe_video
+from hf_video.reading.frame_streaming import stream_frames
+from hf_video.reading.sources import is_url, kind_of
 
+from .annotation_files import KNOWN_COLUMNS
 from .columns import VideoRows, arrow_column, is_multi_label, label_names
-from .manifest import CHECKED, CONTENT, DECODED, DURATION, ERROR, FRAMES, KEY, OPENED, SIZE, manifest_schema
-from .places import free_name, segment_suffix, video_id
-from .stored_videos import BYTES, content_digest, is_packed, open_video
-from .stored_videos import COLUMNS as PACKED_COLUMNS
-
-# Frames decoded at a time: a video need not fit into memory.
-_CHUNK = 64
-
-# Rows of a manifest that are Python objects at a time.
-_ROWS_AT_A_TIME = 8192
-_RESULTS = pa.schema(
-    {
-        **dict.fromkeys(("path", "error", "content"), pa.string()),
-        **dict.fromkeys(("num_frames", "size"), pa.int64()),
-        "duration": pa.float64(),
-    }
-)
+from .stored_videos import BYTES, open_video
+from .tables import DURATION, FRAMES
 
 # Start and end in seconds; None stands for the beginning or the end of the video.
 Segment = tuple[float | None, float | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InspectedVideo:
     """The result of reading a video.
 
@@ -57,8 +41,6 @@ class InspectedVideo:
         num_frames: number of frames, 0 if unknown.
         duration: duration in seconds, None if unknown.
         height, width: size of a frame in pixels, 0 if unknown.
-        size: bytes of the file, None if it is not a file or was not asked for.
-        content: its `content_digest`, None if there is none or it was not asked for.
     """
 
     path: str
@@ -67,12 +49,15 @@ class InspectedVideo:
     duration: float | None = None
     height: int = 0
     width: int = 0
-    size: int | None = None
-    content: str | None = None
 
 
 def inspect_videos(
-    dataset: Dataset, *, decode: bool = True, num_workers: int = 1, progress: bool = True
+    dataset: Dataset,
+    *,
+    decode: bool = True,
+    num_workers: int = 1,
+    progress: bool = True,
+    chosen: Sequence[int] | None = None,
 ) -> list[InspectedVideo]:
     """Reads every video of a data set once.
 
@@ -81,30 +66,12 @@ def inspect_videos(
         decode: whether to decode all frames; otherwise only the structure of a file and one frame are read.
         num_workers: number of processes that read videos; this one reads them if it is 0 or 1.
         progress: whether to show a progress bar.
+        chosen: the numbers of the videos to read, in the order of their first rows; by default all.
 
     Returns:
         One entry for each video, in the order of their first rows. A broken video raises no error.
     """
-    return list(iterate_inspected(dataset, decode=decode, num_workers=num_workers, progress=progress))
-
-
-def iterate_inspected(
-    dataset: Dataset,
-    *,
-    decode: bool = True,
-    digest: bool = False,
-    num_workers: int = 1,
-    progress: bool = True,
-    chosen: Sequence[int] | None = None,
-) -> Iterator[InspectedVideo]:
-    """The results of `inspect_videos` one after the other. Few are kept at a time.
-
-    Args:
-        dataset, decode, num_workers, progress: see `inspect_videos`.
-        digest: whether to find out size and `content_digest` of each file, too.
-        chosen: the numbers of the videos to read, in the order of their first rows; by default all.
-    """
-    videos = _Videos(dataset, decode, digest)
+    videos = _Videos(dataset, decode)
     numbers = range(len(videos)) if chosen is None else chosen
     loader = DataLoader(
         videos,
@@ -113,7 +80,7 @@ def iterate_inspected(
         num_workers=num_workers if num_workers > 1 else 0,
         generator=torch.Generator(),  # a loader draws a seed, which must not be missing in the draws of a training
     )
-    yield from tqdm(loader, total=len(numbers), desc="Checking videos", disable=None if progress else True)
+    return list(tqdm(loader, total=len(numbers), desc="Checking videos", disable=None if progress else True))
 
 
 def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most: int | None = None) -> dict[str, str]:
@@ -132,7 +99,7 @@ def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most
         (number, video.path, video.error)
         for number, video in zip(
             share,
-            iterate_inspected(dataset, decode=decode, num_workers=num_workers, progress=rank == 0, chosen=share),
+            inspect_videos(dataset, decode=decode, num_workers=num_workers, progress=rank == 0, chosen=share),
             strict=True,
         )
         if video.error is not None
@@ -144,16 +111,14 @@ def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most
 class _Videos(torch.utils.data.Dataset):
     """The results for the videos of a data set, in the order of their first rows."""
 
-    def __init__(self, dataset: Dataset, decode: bool, digest: bool):
+    def __init__(self, dataset: Dataset, decode: bool):
         self.listed = VideoRows(dataset)
         has_times = {"start", "end"} <= {*dataset.column_names} and any(
             arrow_column(dataset, name).null_count < len(dataset) for name in ("start", "end")
         )
         self.times = dataset.select_columns(["start", "end"]) if has_times else None
-        needed = ("video", BYTES, *(PACKED_COLUMNS if is_packed(dataset) else ()))
-        self.files = dataset.select_columns([name for name in needed if name in dataset.column_names])
+        self.files = dataset.select_columns([name for name in ("video", BYTES) if name in dataset.column_names])
         self.decode = decode
-        self.digest = digest
 
     def __len__(self) -> int:
         return len(self.listed)
@@ -164,35 +129,42 @@ class _Videos(torch.utils.data.Dataset):
         if self.times is not None:
             found = self.times[rows]
             segments = [*zip(found["start"], found["end"], strict=True)]
-        return inspect_video(self.files[rows[0]], segments, self.decode, self.digest)
+        return inspect_video(self.files[rows[0]], segments, self.decode)
 
 
-def inspect_video(video: Mapping[str, Any], segments: list[Segment], decode: bool, digest: bool) -> InspectedVideo:
+def inspect_video(video: Mapping[str, object], segments: list[Segment], decode: bool) -> InspectedVideo:
     """What a file holds. What keeps it from being read is in the result."""
-    path = video["video"]
-    make = partial(InspectedVideo, path)
+    path = str(video["video"])
     try:
         opened = open_video(video)
-        is_file = isinstance(opened, str) and kind_of(path) == "path"
-        if is_file:
+        kind = kind_of(opened)
+        if kind == "path":
             check_regular_file(path)
-        if digest:
-            make = partial(make, size=os.path.getsize(path) if is_file else None, content=content_digest(path))
         metadata = probe_video(opened, segments)
         if decode:
-            for first in range(0, metadata.total_num_frames, _CHUNK):
-                read_video(
-                    opened,
-                    lambda metadata, first=first: np.arange(first, metadata.total_num_frames)[:_CHUNK],
-                )
+            _decode(opened, path, (metadata.height, metadata.width), metadata.total_num_frames, kind == "folder")
     except Exception as error:  # Damaged files make decoders raise errors of any kind.
-        return make(error=tell_reason(path, error))
-    return make(
+        return InspectedVideo(path, tell_reason(path, error))
+    return InspectedVideo(
+        path,
         num_frames=metadata.total_num_frames,
         duration=metadata.duration,
         height=metadata.height or 0,
         width=metadata.width or 0,
     )
+
+
+def _decode(opened: object, path: str, size: tuple[int | None, ...], num_frames: int, is_folder: bool) -> None:
+    """Decodes all frames in one pass. They must be as many, and as large, as readers expect."""
+    count = 0
+    for frame in stream_frames(opened, source_fps=1 if is_folder else None):
+        count += 1
+        if frame.image.shape[:2] != size:
+            raise VideoReadError(
+                f"{path}: frame {frame.number} is {frame.image.shape[:2]} (height, width), the first is {size}."
+            )
+    if count != num_frames:
+        raise VideoReadError(f"{path} is damaged: it has packets for {num_frames} frames, but gives {count}.")
 
 
 def tell_reason(video: str, error: Exception) -> str:
@@ -202,58 +174,41 @@ def tell_reason(video: str, error: Exception) -> str:
     return reason if video in reason else f"{video} cannot be read: {reason}"
 
 
-def check_can_list(splits: Mapping[str, Dataset]) -> None:
-    """Raises `ValueError` for videos that are stored inside a data set or a pack: a manifest lists files."""
-    if any(BYTES in split.column_names or is_packed(split) for split in splits.values()):
-        raise ValueError(
-            "A manifest lists files, but these videos are stored inside a data set or a pack: give it to the other "
-            "commands as it is, or leave out --output."
-        )
-
-
 def write_manifest(
-    path: Path,
-    splits: Mapping[str, Dataset],
-    inspected: Iterable[InspectedVideo],
-    base: Path,
-    *,
-    decoded: bool,
-    folder: Path,
+    path: Path, splits: Mapping[str, Dataset], inspected: Sequence[InspectedVideo], folder: Path
 ) -> None:
-    """Writes a manifest.
+    """Writes the rows whose video can be read as a Parquet file, with `frames` and `duration` of the videos.
 
     Args:
         path: The file to write.
-        splits: Data sets of `load_video_dataset`, without videos that are stored inside.
-        inspected: The results of `iterate_inspected` for the rows of all splits.
-        base: The folder from which keys count, see `make_keys`.
-        decoded: Whether the videos were decoded to their ends.
-        folder: Where the manifest will be: paths count from there if they are below.
+        splits: Data sets of `load_video_dataset`, with the further columns to keep, of files.
+        inspected: The results of `inspect_videos` for the rows of all splits.
+        folder: Where the file will be: paths count from there if they are below.
+
+    Raises:
+        ValueError: no video can be read.
     """
     rows = concatenate_datasets([*splits.values()])
+    path_from, of_row = _paths_from(folder), VideoRows(rows).of_row
     label = "labels" if is_multi_label(rows) else "label"
-    inspected = iter(inspected)
-    parts = iter(lambda: [vars(video) for video in islice(inspected, _ROWS_AT_A_TIME)], [])
-    videos = pa.Table.from_batches([pa.RecordBatch.from_pylist(part, _RESULTS) for part in parts])
-    paths = pa.array(map(_paths_from(folder), videos["path"].to_pylist()), pa.string())
-    results = videos.set_column(0, "path", paths).take(VideoRows(rows).of_row)
     ids, names = arrow_column(rows, label), pa.array(label_names(rows), pa.string())
     is_multi = pa.types.is_list(ids.type)
-    columns = {
-        KEY: arrow_column(rows, KEY) if KEY in rows.column_names else make_keys(rows, base),
-        "path": results["path"],
-        "split": pa.array([name for name, split in splits.items() for _ in range(len(split))], pa.string()),
-        label: pa.ListArray.from_arrays(ids.offsets, names.take(ids.values)) if is_multi else names.take(ids),
-        "start": arrow_column(rows, "start"),
-        "end": arrow_column(rows, "end"),
-        DURATION: results["duration"],
-        FRAMES: pc.if_else(pc.is_null(results["error"]), results["num_frames"], None),
-        SIZE: results["size"],
-        CHECKED: pa.repeat(DECODED if decoded else OPENED, len(rows)),
-        ERROR: results["error"],
-        CONTENT: results["content"],
-    }
-    pq.write_table(pa.table(columns, schema=manifest_schema(is_multi)), path)
+    table = pa.table(
+        {
+            "path": pa.array([path_from(video.path) for video in inspected], pa.string()).take(of_row),
+            "split": pa.array([name for name, split in splits.items() for _ in range(len(split))], pa.string()),
+            label: pa.ListArray.from_arrays(ids.offsets, names.take(ids.values)) if is_multi else names.take(ids),
+            "start": arrow_column(rows, "start"),
+            "end": arrow_column(rows, "end"),
+            DURATION: pa.array([video.duration for video in inspected], pa.float64()).take(of_row),
+            FRAMES: pa.array([video.num_frames for video in inspected], pa.int64()).take(of_row),
+            **{name: arrow_column(rows, name) for name in rows.column_names if name not in KNOWN_COLUMNS},
+        }
+    )
+    table = table.filter(pa.array([video.error is None for video in inspected]).take(of_row))
+    if not len(table):
+        raise ValueError(f"No video can be read. One of them: {inspected[0].error}")
+    pq.write_table(table, path)
 
 
 def _paths_from(folder: Path) -> Callable[[str], str]:
@@ -269,38 +224,3 @@ def _paths_from(folder: Path) -> Callable[[str], str]:
         return str(whole.relative_to(resolve(folder))) if whole.is_relative_to(resolve(folder)) else video
 
     return path_of
-
-
-def make_keys(rows: Dataset, base: Path) -> pa.Array:
-    """A key for each row, all different: the path of its video without suffix. Where several rows would have one key,
-    it also has the suffix or segment, or a number. What may be a key of access in a URL is not part of it."""
-    listed = VideoRows(rows)
-    ids = pa.array((video_id(video.as_py(), base) for video in listed.videos), pa.string())
-    ways = (
-        lambda video: _bare_url(video) if is_url(video) else os.path.relpath(video, base),
-        lambda video: f"{_bare_url(video)}-{sha256(video.encode()).hexdigest()[:16]}" if is_url(video) else video,
-    )
-    for name_of in ways:
-        if not (shared := _repeated(ids)):
-            break
-        pairs = zip(ids.to_pylist(), listed.videos.to_pylist(), strict=True)
-        ids = pa.array([name_of(video) if key in shared else key for key, video in pairs], pa.string())
-    keys = ids.take(pa.array(listed.of_row))
-    if not (shared := _repeated(keys)):
-        return keys
-    times = zip(*(arrow_column(rows, name).to_pylist() for name in ("start", "end")), strict=True)
-    taken: set[str] = set()
-    names = (
-        key + segment_suffix(start, end) if key in shared else key
-        for key, (start, end) in zip(keys.to_pylist(), times, strict=True)
-    )
-    return pa.array((free_name(name, taken, "#") for name in names), pa.string())
-
-
-def _bare_url(url: str) -> str:
-    return public_url(url).removesuffix("?...")
-
-
-def _repeated(keys: pa.Array) -> set[str]:
-    counts = pc.value_counts(keys)
-    return set(counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist())

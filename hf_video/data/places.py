@@ -7,18 +7,14 @@ import mimetypes
 import os
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, count
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import unquote
-
-from fsspec.core import url_to_fs
 
 from hf_video.reading.sources import is_url
 from hf_video.reading.video_reading import FRAME_EXTENSIONS
 
-# Of a manifest.
-SUFFIX = ".parquet"
+# Of files of rows that may hold videos.
+TABLE_SUFFIXES = (".parquet", ".tar")
 
 
 def absolute(place: str | os.PathLike) -> str:
@@ -47,12 +43,6 @@ def folder_of(place: str) -> str:
     return place.rpartition("/")[0] if is_url(place) else os.path.dirname(place)
 
 
-def file_system(place: str) -> tuple[Any, str]:
-    """The file system of a URL and the path there; None and the path itself for a local path, so that no character of
-    it has a meaning of its own. It is looked up for each access: connections do not survive a fork."""
-    return url_to_fs(place) if is_url(place) else (None, place)
-
-
 def split_of(name: str) -> str | None:
     """The split, "train", "validation" or "test", that a name stands for; None if it stands for none."""
     from datasets.data_files import SPLIT_KEYWORDS
@@ -76,11 +66,6 @@ def sources_by_split(names: Iterable[tuple[str, Path]]) -> dict[str, Path]:
     return {str(split): found[split] for split in SPLIT_KEYWORDS if split in found}
 
 
-def segment_suffix(start: float | None, end: float | None) -> str:
-    """What a name of a segment has after that of its video (https://www.w3.org/TR/media-frags/#naming-time)."""
-    return f"#t={'' if start is None else start},{'' if end is None else end}"
-
-
 def video_id(video: str | os.PathLike, base: Path) -> str:
     """The path of a video from a folder, without suffix and with slashes; its name alone if it lies elsewhere. For a
     URL, the name of its file."""
@@ -91,14 +76,6 @@ def video_id(video: str | os.PathLike, base: Path) -> str:
     path = Path(video)
     path = path.relative_to(base) if path.is_relative_to(base) else Path(path.name)
     return (path if os.path.isdir(video) else path.with_suffix("")).as_posix()
-
-
-def free_name(name: str, taken: set[str], mark: str) -> str:
-    """A name that is not taken yet, which it is afterwards: `name`, or `name` with a mark and a number from 2 on."""
-    names = chain([name], (f"{name}{mark}{number}" for number in count(2)))
-    free = next(each for each in names if each not in taken)
-    taken.add(free)
-    return free
 
 
 def is_frame_folder(path: Path) -> bool:
@@ -121,7 +98,7 @@ def videos_in(folder: Path) -> list[Path]:
 
 def videos_below(folder: Path) -> Iterator[Path]:
     """The videos at any depth, also those that are broken."""
-    videos = videos_in(folder)
+    videos = dict.fromkeys(videos_in(folder))
     yield from videos
     for entry in visible_entries(folder):
         if entry.is_dir() and not entry.is_symlink() and entry not in videos:

@@ -1,33 +1,24 @@
-"""Finds videos again by digests of their content: twice in a data set, and among those that a model was trained on."""
+"""Finds videos again by their paths and times: twice in a data set, and among those that a model was trained on."""
 
-import functools
 import json
 import math
-import os
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
 from hf_video.io import read_own_json, replace_text
-from hf_video.reading.sources import is_url
 
 from .annotation_files import listed
 from .columns import label_ids, label_names
-from .manifest import CONTENT, ERROR
-from .stored_videos import BYTES, bytes_digest, content_digest, is_packed, path_digest, stored_sizes
+from .stored_videos import BYTES
 
 TRAINED_VIDEOS_FILE = "trained_videos.json"
-# Rows whose videos are read for their digests at most, some seconds of work; and digests that are kept at most, 7 MB.
-MAX_READ, MAX_KEPT = 5_000, 100_000
+_COLUMNS = ("path", "start", "end")
 
 
 @dataclass(frozen=True)
@@ -35,13 +26,13 @@ class RepeatedClip:
     """A clip that is in several rows.
 
     Attributes:
-        videos: the files of the clip; several if they have the same content.
+        video: the file.
         start, end: start and end of the segment in seconds, None for those of the video.
         splits: the splits that have the clip.
         labels: the different labels of the clip, each the name of a class, or several names joined by semicolons.
     """
 
-    videos: tuple[str, ...]
+    video: str
     start: float | None
     end: float | None
     splits: tuple[str, ...]
@@ -50,8 +41,7 @@ class RepeatedClip:
     def __str__(self) -> str:
         segment = "" if self.start is self.end is None else f", {self.start or 0.0} s to {self.end or 'its end'}"
         labels = " or ".join(filter(None, self.labels))
-        videos = listed(self.videos, limit=3, separator=" = ")
-        return f"{videos}{segment} ({', '.join(self.splits)}{': ' + labels if labels else ''})"
+        return f"{self.video}{segment} ({', '.join(self.splits)}{': ' + labels if labels else ''})"
 
 
 @dataclass(frozen=True)
@@ -77,37 +67,32 @@ class Overlap:
 
 
 def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
-    """The clips that have different labels, or are in several splits.
-
-    Two clips are the same if they are the same segment of one file, also if links lead to it, or of files with the
-    same `content_digest`. Only files of the same size are opened. Folders of frames, URLs and files that cannot be
-    read are compared by their paths alone. Empty files are never the same. Where a manifest says the `content_digest`,
-    it is believed, and no file is looked at; videos that it calls broken are compared by their paths alone.
+    """The clips, segments of one path, that have different labels or are in several splits.
 
     Args:
         splits: data sets of `load_video_dataset` or `load_video_texts` by name.
     """
-    rows = _repeated_rows(pa.concat_tables(_listing(splits)).combine_chunks())
-    labels: dict[tuple[str, int], str] = {}
-    for name in {*rows["split"]}:
-        of_split = [row for row, split in zip(rows["row"], rows["split"], strict=True) if split == name]
-        names = _labels(splits[name].select(of_split))
-        labels |= {(name, row): label for row, label in zip(of_split, names, strict=True)}
-    places: dict[tuple[str, float, float], list[tuple[str, str, int]]] = defaultdict(list)
-    for video, start, end, split, row, content in zip(*rows.values(), strict=True):
-        places[content, start, end].append((video, split, row))
-    found = []
-    for (_, start, end), clips in places.items():
-        clip = RepeatedClip(
-            videos=tuple(dict.fromkeys(video for video, _, _ in clips)),
-            start=start or None,
-            end=None if math.isinf(end) else end,
-            splits=tuple(dict.fromkeys(split for _, split, _ in clips)),
-            labels=tuple(dict.fromkeys(labels[split, row] for _, split, row in clips)),
+    rows = pa.concat_tables(_segments(name, split) for name, split in splits.items())
+    keys = ["video", "start", "end"]
+    counts = rows.group_by(keys).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts["count_all"], 1)).select(keys)
+    rows = rows.append_column("place", pa.array(range(len(rows))))
+    rows = rows.join(repeated, keys, join_type="left semi").sort_by("place")
+    names = {name: _labels(split) for name, split in splits.items()} if len(rows) else {}
+    found: dict[tuple[str, float, float], list[tuple[str, str]]] = defaultdict(list)
+    for row in rows.to_pylist():
+        found[row["video"], row["start"], row["end"]].append((row["split"], names[row["split"]][row["row"]]))
+    clips = [
+        RepeatedClip(
+            video,
+            start or None,
+            None if math.isinf(end) else end,
+            tuple(dict.fromkeys(split for split, _ in places)),
+            tuple(dict.fromkeys(label for _, label in places)),
         )
-        if len(clip.splits) > 1 or len(clip.labels) > 1:
-            found.append(clip)
-    return found
+        for (video, start, end), places in found.items()
+    ]
+    return [clip for clip in clips if len(clip.splits) > 1 or len(clip.labels) > 1]
 
 
 def repetition_warnings(clips: Sequence[RepeatedClip]) -> list[str]:
@@ -125,9 +110,8 @@ def repetition_warnings(clips: Sequence[RepeatedClip]) -> list[str]:
 
 
 def find_overlaps(splits: Mapping[str, Dataset]) -> list[Overlap]:
-    """The pairs of rows of different splits that share seconds of one video. A video is known by its path here; see
-    `find_repeated_clips` for equal videos under several. Of the rows of a split that a later row overlaps, the one
-    that ends last is given.
+    """The pairs of rows of different splits that share seconds of one video. A video is known by its path.
+    Of the rows of a split that a later row overlaps, the one that ends last is given.
 
     Args:
         splits: data sets of `load_video_dataset` by name.
@@ -160,21 +144,6 @@ def tell_overlaps(overlaps: Sequence[Overlap]) -> str:
     )
 
 
-def _listing(splits: Mapping[str, Dataset]) -> Iterator[pa.Table]:
-    """Video, start, end, split, row and content of each clip."""
-    has_contents = all(CONTENT in split.column_names for split in splits.values())
-    contents = {} if has_contents else _contents(splits)
-    for name, split in splits.items():
-        rows = _segments(name, split)
-        if has_contents:
-            known = split.select_columns([CONTENT, ERROR]).with_format("arrow")[:].combine_chunks()
-            is_known = pc.and_(pc.is_valid(known[CONTENT]), pc.is_null(known[ERROR]))
-            content = pc.if_else(is_known, known[CONTENT], rows["video"])
-        else:
-            content = pa.array([contents[video] for video in rows["video"].to_pylist()], pa.string())
-        yield rows.append_column("content", content)
-
-
 def _segments(name: str, split: Dataset) -> pa.Table:
     """Video, start, end, split and row of each clip. The start of a whole video is 0, its end infinity."""
     rows = split.select_columns(["video", "start", "end"]).with_format("arrow")[:].combine_chunks()
@@ -189,16 +158,6 @@ def _segments(name: str, split: Dataset) -> pa.Table:
     )
 
 
-def _repeated_rows(listing: pa.Table) -> dict[str, list]:
-    """The columns of a listing, with the rows alone whose content, start and end another row has, too."""
-    keys = ["content", "start", "end"]
-    counts = listing.group_by(keys).aggregate([([], "count_all")])
-    repeated = counts.filter(pc.greater(counts["count_all"], 1)).select(keys)
-    place = pa.array(range(len(listing)), pa.int64())
-    rows = listing.append_column("place", place).join(repeated, keys, join_type="left semi").sort_by("place")
-    return rows.select(listing.column_names).to_pydict()
-
-
 def _labels(split: Dataset) -> list[str]:
     """The label of each row as one text; empty for data without labels."""
     if not {"label", "labels"} & set(split.column_names):
@@ -207,57 +166,11 @@ def _labels(split: Dataset) -> list[str]:
     return [";".join(sorted(names[label] for label in ids)) for ids in label_ids(split)]
 
 
-def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
-    """A text that stands for the content of each video: its digest if another has the same size, else its path."""
-    paths: dict[str, str] = {}
-    of_size: dict[int, dict[str, Callable[[], str]]] = defaultdict(dict)
-    for split in splits.values():
-        for row, (video, size) in enumerate(zip(split["video"][:], stored_sizes(split), strict=True)):
-            if video in paths:
-                continue
-            paths[video] = path = video if size is not None or is_url(video) else os.path.realpath(video)
-            if size is not None:
-                of_size[size][path] = partial(lambda split, row: bytes_digest(split[row][BYTES]), split, row)
-            elif os.path.isfile(path):
-                of_size[os.path.getsize(path)][path] = partial(content_digest, path)
-    digests: dict[str, str] = {}
-    for size, files in of_size.items():
-        if size > 0 and len(files) > 1:
-            for path, digest in files.items():
-                with suppress(OSError):
-                    digests[path] = digest()
-    return {video: digests.get(path, path) for video, path in paths.items()}
-
-
-# The digest of a video, and the start and end of a row in seconds.
-_Row = tuple[str, float, float]
-
-
-class TrainedVideos(NamedTuple):
-    """How many rows have a video that a model knows, for each split of its training; there may be more if `is_least`,
-    because only a sample of many videos was compared."""
-
-    by_split: dict[str, int]
-    is_least: bool
-
-
 def write_trained_videos(folder: Path, splits: Mapping[str, Dataset]) -> None:
-    """Writes `trained_videos.json`: the `content_digest`s of the videos of each split, and no name. Of a video that is
-    in several splits it has the seconds of each.
-
-    Of a split with more than `MAX_READ` rows whose videos would have to be read, or more than `MAX_KEPT` whose digests
-    a manifest or pack knows, an evenly spaced sample is kept."""
-    found = {name: list(_digests(rows)) for name, rows in splits.items()}
-    digests = {name: sorted({digest for digest, _, _ in rows}) for name, rows in found.items()}
-    samples = [name for name, rows in splits.items() if _step(rows) > 1]
-    counts = Counter(chain.from_iterable(digests.values()))
-    seconds: dict[str, dict[str, list[tuple[float, float | None]]]] = {name: defaultdict(list) for name in splits}
-    for name, rows in found.items():
-        for digest, start, end in rows:
-            if counts[digest] > 1:
-                seconds[name][digest].append((start, None if math.isinf(end) else end))
-    kept = {"samples": samples, "digests": digests, "seconds": seconds}
-    replace_text(folder / TRAINED_VIDEOS_FILE, json.dumps(kept) + "\n")
+    """Writes `trained_videos.json`: path, start and end of the rows of each split, once each. Videos that are stored
+    inside a data set have no path, and are left out."""
+    rows = {name: [*dict.fromkeys(_rows(split))] for name, split in splits.items() if BYTES not in split.column_names}
+    replace_text(folder / TRAINED_VIDEOS_FILE, json.dumps({"columns": _COLUMNS, "splits": rows}) + "\n")
 
 
 def run_folder(folder: Path) -> Path:
@@ -266,46 +179,25 @@ def run_folder(folder: Path) -> Path:
     return folder.parent if folder.name.startswith("checkpoint-") else folder
 
 
-def count_trained(folder: Path, rows: Dataset) -> TrainedVideos | None:
-    """How many rows have a video that a model was trained on, or that its checkpoint was chosen on; of many, a sample
-    is compared. None if the folder, that of a model or of a checkpoint inside, does not say so."""
+def count_trained(folder: Path, rows: Dataset) -> dict[str, int] | None:
+    """How many rows share seconds of a video with those that a model was trained on, or that its checkpoint was chosen
+    on, by split. None if the folder, that of a model or of a checkpoint inside, does not say so, or the videos are
+    stored inside a data set."""
     kept = read_own_json(run_folder(folder) / TRAINED_VIDEOS_FILE)
-    if not isinstance(kept, dict) or not {"samples", "digests"} <= kept.keys():
+    if BYTES in rows.column_names or not isinstance(kept, dict) or not {"columns", "splits"} <= kept.keys():
         return None
-    found = list(_digests(rows))
-    seconds = kept.get("seconds", {})
-    counts = {
-        name: sum(_is_known(row, known, seconds.get(name, {})) for row in found)
-        for name, known in ((name, set(digests)) for name, digests in kept["digests"].items())
-    }
-    return TrainedVideos(counts, bool(kept["samples"]) or _step(rows) > 1)
+    asked, counts = _rows(rows), {}
+    for name, of_split in kept["splits"].items():
+        known: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for video, start, end in of_split:
+            known[video].append((start or 0.0, math.inf if end is None else end))
+        counts[name] = sum(
+            any(first < (math.inf if end is None else end) and (start or 0.0) < last for first, last in known[video])
+            for video, start, end in asked
+        )
+    return counts
 
 
-def _step(rows: Dataset) -> int:
-    """Every how manieth row is looked at."""
-    return math.ceil(len(rows) / (MAX_KEPT if CONTENT in rows.column_names else MAX_READ)) or 1
-
-
-def _is_known(row: _Row, digests: Set[str], seconds: Mapping[str, Sequence[tuple[float, float | None]]]) -> bool:
-    """Whether a row has a video of a split; of one in several splits, some of the seconds that the split has."""
-    digest, start, end = row
-    if digest not in digests or digest not in seconds:
-        return digest in digests
-    return any(first < end and (last is None or start < last) for first, last in seconds[digest])
-
-
-def _digests(rows: Dataset) -> Iterator[_Row]:
-    """The digest of the video of each row that is looked at and can be read, and the start and end of the row in
-    seconds."""
-    rows = rows.select(range(0, len(rows), _step(rows)))
-    digests: Iterable[str | None] = ()
-    if CONTENT in rows.column_names:
-        digests = rows[CONTENT][:]
-    elif BYTES in rows.column_names:
-        digests = (path_digest(row["video"]) if row[BYTES] is None else bytes_digest(row[BYTES]) for row in rows)
-    elif not is_packed(rows):
-        digests = map(functools.cache(path_digest), rows["video"][:])
-    times = (rows[name][:] if name in rows.column_names else [None] * len(rows) for name in ("start", "end"))
-    for digest, start, end in zip(digests, *times, strict=False):
-        if digest is not None:
-            yield digest, start or 0.0, math.inf if end is None else end
+def _rows(dataset: Dataset) -> list[tuple[str, float | None, float | None]]:
+    times = (dataset[name][:] if name in dataset.column_names else [None] * len(dataset) for name in ("start", "end"))
+    return [*zip(dataset["video"][:], *times, strict=True)]

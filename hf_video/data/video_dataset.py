@@ -1,23 +1,23 @@
 """Lists labelled videos in a `datasets.DatasetDict`: of class folders, annotation files, and columns of videos.
 
-A row holds the path of a video, never its frames. Rows live in memory: nothing is copied and no cache is written, so a
-folder is always read as it is at the moment of the call. Only videos that are stored inside a data set stay inside it.
+A row holds the path of a video, never its frames. Rows live in memory, so a folder is always read as it is at the
+moment of the call. Only videos that are stored inside a data set stay inside it.
 """
 
 import logging
 import mimetypes
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from datasets import Dataset, DatasetDict, NamedSplit
+import pyarrow as pa
+from datasets import Dataset, DatasetDict
 
 from hf_video.reading.sources import is_url
 
-from .annotation_files import ANNOTATION_SUFFIXES, Clip, clip_table, listed, read_annotations
+from .annotation_files import ANNOTATION_SUFFIXES, KNOWN_COLUMNS, Clip, clip_table, listed, read_annotations
 from .columns import data_sets
-from .manifest import INDEX_FILE, KNOWN_COLUMNS, find_manifest, load_manifest
 from .places import (
     absolute,
     is_named_video,
@@ -30,19 +30,19 @@ from .places import (
     videos_in,
     visible_entries,
 )
-from .video_column import find_dataset, load_video_column
+from .tables import load_table
 
 logger = logging.getLogger(__name__)
 _LAYOUTS = (
     "Expected one folder for each class with videos inside (DATA/<class>/<video>); such folders in train/, "
     "validation/ and test/; a CSV file with the columns path,label[,start,end]; a list of `path label` lines as of "
-    "Kinetics; a JSON file of Something-Something; a manifest that `hf-video inspect --output` wrote (.parquet); a "
-    "folder with such files named train, validation and test; a pack of `hf-video pack`; or a data set with a column "
-    "of the feature Video, in a folder of save_to_disk or on the Hub."
+    "Kinetics; a JSON file of Something-Something; a folder with such files named train, validation and test; a table "
+    "(.parquet or .tar, or a folder of them) of paths or videos with labels; or a data set of videos, in "
+    "a folder of save_to_disk or on the Hub."
 )
 _EXPECTED = (
-    "Expected a folder with videos at any depth; a list of paths (CSV, .txt or JSON), with or without labels; a "
-    "manifest; a pack; or a data set with a column of the feature Video."
+    "Expected a folder with videos at any depth; a list of paths (CSV, .txt or JSON), with or without labels; a table "
+    "(.parquet or .tar); or a data set with a column of the feature Video."
 )
 
 
@@ -51,7 +51,7 @@ def load_video_dataset(
     *,
     labels: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
-    columns: Sequence[str] = (),
+    columns: Sequence[str] | None = (),
     config: str | None = None,
     revision: str | None = None,
     train_split: str | None = None,
@@ -72,18 +72,17 @@ def load_video_dataset(
             with these without a first line of names, as those of Kinetics, separated by commas or spaces (.csv or
             .txt); or the JSON file of Something-Something, whose classes are its templates. In place of `label` there
             may be `labels`: any number of classes a clip, in CSV separated by semicolons, in JSON a list.
-            Or a manifest, a Parquet file of `hf-video inspect --output`, or a folder of them named after splits; or a
-            pack, the folder that `hf-video pack` wrote, or the index inside. A single manifest and a pack may have a
-            URL that fsspec knows. They are trusted: no video is looked for. Rows with an error are listed, too.
-            Or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or Parquet files, or
-            by its name on the Hub. One of its columns has the feature `Video`; its labels are in `label`, `labels`, or
-            the only column of `ClassLabel`.
+            Or a table: a Parquet file, or a tar of WebDataset, by path, by a URL that fsspec knows, or by a pattern of
+            names; a folder of them; or a data set of the `datasets` library, as an object, as a folder of
+            `save_to_disk`, or by its name on the Hub. Videos are in the column `video`, the only one of the feature
+            `Video`, or `path`; whole files are in that feature or in `bytes`. Labels are in `label`, `labels`, or the
+            only column of `ClassLabel`. A Parquet file may have a column `split`. Videos of which a table has `frames`
+            and `duration`, as that of `hf-video inspect --output`, are not looked for.
         labels: The class names in the order of their ids, such as those of a trained model. By default they are those
             that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
-        video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
-            the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL. Class
-            folders have none.
-        columns: Further columns of annotation files and of data sets that are kept, such as "person" for `hold_out`.
+        video_root: The folder that relative paths count from; by default that of the files, for a data set the working
+            directory. Of a table it may be a URL. Class folders have none.
+        columns: Further columns that are kept, such as "person" for `hold_out`; None for all.
         config, revision: Of a data set of the `datasets` library: the name of its configuration, and on the Hub a
             branch, tag or commit.
         train_split, validation_split: Of such a data set: the splits to train on and to validate with; by default
@@ -93,9 +92,7 @@ def load_video_dataset(
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
         (string, absolute path), `label` (`ClassLabel`) or `labels` (list of `ClassLabel`), `start` and `end` (float64,
         seconds, or None), and `columns` (string, None for an empty cell). If videos are stored inside the data set,
-        `bytes` holds them and `video` is a name. Those of a manifest that say what was found out: `key`, `checked`,
-        `error`, `size`, `content`, `duration` and `frames`.
-        Of a pack, `video` is a name, and `shard` (path or URL), `offset` and `sha256` say what `open_video` reads.
+        `bytes` holds them and `video` is a name. `frames` (int64) and `duration` (float64) of a table that has them.
 
     Raises:
         FileNotFoundError: If `data`, a file that it names, or `video_root` does not exist, or a link in the place of a
@@ -105,12 +102,15 @@ def load_video_dataset(
             among `labels`; without `labels`, if there are fewer than two classes or "train" lacks a class of another
             split.
     """
-    if known := KNOWN_COLUMNS.intersection(columns):
+    if known := KNOWN_COLUMNS.intersection(columns or ()):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
     named = {"config": config, "revision": revision, "train_split": train_split, "validation_split": validation_split}
-    splits = _load_tables(data, labels, video_root, columns, **named)
+    require_root(video_root)
+    splits = load_table(data, labels, video_root, columns, **named)
     if splits is not None:
         return splits
+    if is_url(data):
+        raise FileNotFoundError(f"{data} is no table that can be read: by URL, data end in .parquet or .tar.")
     if given := [name for name, value in named.items() if value is not None]:
         raise ValueError(f"{given[0]} is for data sets of the datasets library, and {data} is none: leave it out.")
     path = Path(cast(str, data)).expanduser().absolute()
@@ -122,42 +122,13 @@ def load_video_dataset(
     tables = {
         split: clip_table(_read_class_folders(source))
         if source.is_dir()
-        else clip_table(_read_list(source, video_root, columns=columns), columns)
+        else _read_list(source, video_root, columns=columns)
         for split, source in sources.items()
     }
-    return data_sets(path, tables, labels, columns)
+    return data_sets(path, tables, labels)
 
 
-def _load_tables(
-    data: str | os.PathLike | DatasetDict | Dataset,
-    labels: Sequence[str] | None,
-    video_root: str | os.PathLike | None,
-    columns: Sequence[str] = (),
-    *,
-    config: str | None = None,
-    revision: str | None = None,
-    **splits: str | None,
-) -> DatasetDict | None:
-    """The rows of a manifest, a pack or a data set of the `datasets` library; None for other data."""
-    require_root(video_root)
-    if not isinstance(data, DatasetDict | Dataset):
-        manifest = find_manifest(data)
-        if manifest is not None:
-            return load_manifest(manifest, labels, None if video_root is None else absolute(video_root))
-        if is_url(data):
-            raise FileNotFoundError(
-                f"{data} is neither a pack nor a manifest that can be read. By URL, data are the folder of a pack, "
-                f"its {INDEX_FILE}, or another manifest, whose name ends in .parquet."
-            )
-    is_object = isinstance(data, DatasetDict | Dataset)
-    dataset = data if is_object else find_dataset(data, config=config, revision=revision)
-    if dataset is None:
-        return None
-    source = data if isinstance(data, str | os.PathLike) else "The data set"
-    return load_video_column(source, dataset, labels, Path(absolute(video_root or ".")), columns, **splits)
-
-
-def _read_list(file: Path, video_root: str | os.PathLike | None, **options: Any) -> list[Clip]:
+def _read_list(file: Path, video_root: str | os.PathLike | None, **options: Any) -> pa.Table:
     return read_annotations(file, None if video_root is None else Path(absolute(video_root)), **options)
 
 
@@ -232,13 +203,24 @@ def _folders_in(folder: Path) -> list[Path]:
     return [entry for entry in entries if entry.is_dir()]
 
 
+def load_listed_videos(data: str | os.PathLike, *, video_root: str | os.PathLike | None = None) -> DatasetDict:
+    """The rows of a list or a table, or of a folder of them named after splits, as of `load_video_dataset`; labels are
+    not read, and need not be there."""
+    require_root(video_root)
+    splits = load_table(data, video_root=video_root, labelled=False)
+    if splits is None:
+        files = find_splits(Path(data).expanduser().absolute())
+        tables = {split: _read_list(file, video_root, labelled=False) for split, file in files.items()}
+        splits = data_sets(data, tables, None)
+    return splits
+
+
 def load_unlabelled_videos(data: str | os.PathLike, *, video_root: str | os.PathLike | None = None) -> DatasetDict:
     """List the training videos of a folder, a list or a data set, without their labels.
 
     Args:
-        data: A folder with videos at any depth, of which only train/ counts if it is there; a file as for
-            `load_video_dataset`, whose rows may lack labels, or a folder of such files named after splits; or a
-            manifest, a pack or a data set of the `datasets` library, as for `load_video_dataset`.
+        data: A folder with videos at any depth, of which only train/ counts if it is there; a file or a table as for
+            `load_video_dataset`, whose rows may lack labels; or a folder of such files named after splits.
         video_root: The folder that relative paths count from; see `load_video_dataset`.
 
     Returns:
@@ -248,27 +230,30 @@ def load_unlabelled_videos(data: str | os.PathLike, *, video_root: str | os.Path
         FileNotFoundError: If `data`, or a file that it names, does not exist.
         ValueError: If there are no videos, or no training split; or the file is none of these.
     """
-    tables = _load_tables(data, None, video_root)
-    if tables is not None:
-        if "train" not in tables:
-            raise ValueError(f"{data} has no training split, only {', '.join(tables)}.")
-        rows = tables["train"]
-        return DatasetDict(train=rows.remove_columns({"label", "labels"}.intersection(rows.column_names)))
+    require_root(video_root)
+    found: Mapping[str, Any] | None = load_table(data, video_root=video_root, labelled=False)
+    is_listed = found is not None
     path = Path(data).expanduser().absolute()
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist. {_EXPECTED}")
-    if path.is_file() and path.suffix.lower() not in ANNOTATION_SUFFIXES:
-        raise ValueError(f"{path} is a file, but no list of videos. {_EXPECTED}")
-    splits = find_splits(path)
-    if "train" not in splits:
-        raise ValueError(f"{path} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
-    source = splits["train"]
-    if source.is_dir():
-        folders = (entry for entry in visible_entries(source) if entry.is_dir())
-        source = sources_by_split((folder.name, folder) for folder in folders).get("train", source)
-        clips = [Clip(str(video), "") for video in videos_below(source)]
-    else:
-        clips = _read_list(source, video_root, labelled=False)
-    if not clips:
-        raise ValueError(f"{source} has no videos inside. {_EXPECTED}")
-    return DatasetDict(train=Dataset(clip_table(clips).drop_columns("label"), split=NamedSplit("train")))
+    if found is None:
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist. {_EXPECTED}")
+        if path.is_file() and path.suffix.lower() not in ANNOTATION_SUFFIXES:
+            raise ValueError(f"{path} is a file, but no list of videos. {_EXPECTED}")
+        found = find_splits(path)
+    if "train" not in found:
+        raise ValueError(f"{data} has no training split, only {', '.join(found)}. Add train/ or train.csv.")
+    if is_listed:
+        return DatasetDict(train=found["train"])
+    source = found["train"]
+    table = _videos_below(source) if source.is_dir() else _read_list(source, video_root, labelled=False)
+    return data_sets(path, {"train": table}, None)
+
+
+def _videos_below(folder: Path) -> pa.Table:
+    """The videos at any depth; if there is a folder of training videos, those inside."""
+    folders = (entry for entry in visible_entries(folder) if entry.is_dir())
+    folder = sources_by_split((entry.name, entry) for entry in folders).get("train", folder)
+    videos = [str(video) for video in videos_below(folder)]
+    if not videos:
+        raise ValueError(f"{folder} has no videos inside. {_EXPECTED}")
+    return clip_table([Clip(video, "") for video in videos]).drop_columns("label")

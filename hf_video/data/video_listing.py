@@ -5,7 +5,6 @@ The functions for lists and data sets import datasets: for the path of a single 
 
 from __future__ import annotations
 
-import mimetypes
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +15,11 @@ from hf_video.reading.sources import is_url
 
 from .annotation_files import ANNOTATION_SUFFIXES
 from .places import (
-    SUFFIX,
+    TABLE_SUFFIXES,
     absolute,
     is_frame_folder,
     no_root_for,
     require_root,
-    segment_suffix,
     split_of,
     video_id,
     videos_below,
@@ -29,7 +27,7 @@ from .places import (
 )
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class ListedVideo:
         id: name without suffix; for a video of a folder or list its path from there, with slashes. Videos that differ
             in the suffix alone keep it.
         source: absolute path, or URL; a name for a video that is stored inside a data set.
-        rows: the data set that stores or describes the video.
+        rows: the data set that stores the video.
         row: its number there.
     """
 
@@ -51,7 +49,7 @@ class ListedVideo:
 
     @property
     def sha256(self) -> str | None:
-        """The SHA-256 of the file, if a data set or a pack stores it."""
+        """The SHA-256 of the file, if a data set stores it."""
         if self.rows is None:
             return None
         from .stored_videos import stored_sha256
@@ -72,7 +70,7 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
 
     Args:
         words: Each is a video file, a URL, a folder of frames, a folder with videos at any depth, or what
-            `load_video_dataset` takes: a list of labelled videos, a manifest, a pack, or a data set. Of these, the
+            `load_video_dataset` takes: a list of videos, a table, or a data set; they need no labels. Of these, the
             whole videos count, not their segments. A file that does not exist is listed as well.
         video_root: The folder that relative paths in lists count from; by default that of the list.
 
@@ -98,15 +96,15 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
 
 
 def names_several(word: str) -> bool:
-    """Whether a word is a list of videos, a pack or a folder with videos inside, and not a video, or its URL, or a
+    """Whether a word is a list or table of videos or a folder with videos inside, and not a video, or its URL, or a
     folder of frames."""
     try:
         if is_url(word):
-            return _is_manifest(word)
+            return word.endswith(TABLE_SUFFIXES)
         path = Path(word).expanduser()
         if path.is_dir():
             return bool(word) and not is_frame_folder(path) and any(visible_entries(path))
-        return path.suffix.lower() in (*ANNOTATION_SUFFIXES, SUFFIX) and path.is_file()
+        return path.suffix.lower() in (*ANNOTATION_SUFFIXES, *TABLE_SUFFIXES) and path.is_file()
     except (ValueError, RuntimeError, OSError):  # no such user, or no name of a file
         return False
 
@@ -114,33 +112,32 @@ def names_several(word: str) -> bool:
 def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     if not word:
         raise ValueError("The name of a video is empty.")
-    from .stored_videos import BYTES
-    from .video_column import find_dataset
-    from .video_dataset import load_video_dataset
-
-    if _is_manifest(word):
-        yield from _of_manifest(load_video_dataset(word, video_root=root))
-        return
-    if is_url(word):
+    if is_url(word) and not word.endswith(TABLE_SUFFIXES):
         yield ListedVideo(video_id(word, Path()), word)
         return
+    from .stored_videos import is_stored
+    from .tables import holds_table, is_table
+    from .video_dataset import load_listed_videos
+
     path = Path(absolute(word))
-    if path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
+    is_folder = path.is_dir() and not is_url(word)
+    if is_folder and is_frame_folder(path):
+        yield ListedVideo(path.name, str(path))
+    elif is_folder and not _holds_list(path) and not holds_table(path):
         if root is not None:
             raise no_root_for(path)
         videos = list(videos_below(path))
         if not videos:
             raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
         yield from (ListedVideo(video_id(video, path), str(video)) for video in videos)
-    elif is_frame_folder(path):
-        yield ListedVideo(path.name, str(path))
-    elif path.is_dir() or path.suffix.lower() in ANNOTATION_SUFFIXES or _may_be_on_the_hub(word, path):
-        splits = load_video_dataset(word, video_root=root)
-        base = (path if path.is_dir() else path.parent) if root is None else Path(absolute(root))
+    elif is_folder or path.suffix.lower() in ANNOTATION_SUFFIXES or is_table(word) or _may_be_on_the_hub(word, path):
+        base = (path if is_folder else path.parent) if root is None else Path(absolute(root))
+        splits = load_listed_videos(word, video_root=root)
+        if is_table(word) or (is_folder and holds_table(path)):
+            base = _folder_of_all([video for split in splits.values() for video in split["video"][:]], base)
         for split in splits.values():
-            is_stored = BYTES in split.column_names
-            for row, video in enumerate(split["video"]):
-                if is_stored and split[row][BYTES] is not None:
+            for row, (video, is_inside) in enumerate(zip(split["video"][:], is_stored(split), strict=True)):
+                if is_inside:
                     yield ListedVideo(Path(video).stem, video, split, row)
                 else:
                     yield ListedVideo(video_id(video, base), video)
@@ -148,38 +145,12 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
         yield ListedVideo(path.stem, str(path))
 
 
-def _is_manifest(word: str) -> bool:
-    """Whether a word is a manifest or a pack, by path or URL. What cannot be asked over HTTP counts as a video, for
-    which fsspec is not needed."""
-    if _names_video(word):
-        return False
-    from .manifest import find_manifest
-
-    try:
-        return find_manifest(word) is not None
-    except (ImportError, OSError):
-        if not word.startswith(("http://", "https://")):
-            raise
-        return False
-
-
-def _names_video(word: str) -> bool:
-    """Whether a URL cannot be that of a pack or manifest, so that nothing is asked of its server."""
-    kind, _ = mimetypes.guess_type(word)
-    return is_url(word) and ("?" in word or (kind or "").startswith("video/"))
-
-
-def _of_manifest(splits: DatasetDict) -> Iterator[ListedVideo]:
-    """Each video once, by the key of its first row if the manifest has keys."""
-    from .manifest import KEY
-
-    seen: set[str] = set()
-    for split in splits.values():
-        columns = (split[name][:] for name in (KEY if KEY in split.column_names else "video", "video", "start", "end"))
-        for row, (key, video, start, end) in enumerate(zip(*columns, strict=True)):
-            if video not in seen:
-                seen.add(video)
-                yield ListedVideo(key.removesuffix(segment_suffix(start, end)), video, split, row)
+def _folder_of_all(videos: Sequence[str], base: Path) -> Path:
+    """The folder itself if all videos lie below it, otherwise the lowest one that holds all of them."""
+    others = {os.path.dirname(video) for video in videos if os.path.isabs(video)}
+    if all(f"{folder}/".startswith(f"{base}/") for folder in others):
+        return base
+    return Path(os.path.commonpath(others))
 
 
 def _holds_list(folder: Path) -> bool:

@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from datasets import Dataset, DatasetDict, IterableDataset, List
+from datasets import Dataset, DatasetDict, Features, IterableDataset, List, Video
 
 from .clip_stream import declared_names, require_names
-from .places import absolute
-from .video_column import find_columns, find_dataset, known_splits, load_video_column
+from .stored_videos import BYTES
+from .tables import find_columns, find_dataset, known_splits, load_table
 
 
 def load_video_stream(
@@ -24,7 +23,8 @@ def load_video_stream(
     """Open the training split of a data set with a column of the feature `Video` as a stream for `ClipStream`.
 
     Args:
-        data: The name of a data set on the Hub, a folder of Parquet files, or streams by the names of their splits.
+        data: The name of a data set on the Hub, a folder of Parquet files or tars, or streams by the names of their
+            splits.
         labels: The class names by id, such as those of a trained model; by default those that the data set declares.
         video_root: The folder that relative paths of the other splits count from.
         config, revision, train_split, validation_split: As for `load_video_dataset`.
@@ -46,8 +46,7 @@ def load_video_stream(
     if not splits:
         return stream, DatasetDict()
     held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
-    source = data if isinstance(data, str | os.PathLike) else "The data set"
-    return stream, load_video_column(source, DatasetDict(held), names, Path(absolute(video_root or ".")))
+    return stream, load_table(DatasetDict(held), names, video_root) or DatasetDict()
 
 
 def open_video_streams(
@@ -64,8 +63,8 @@ def open_video_streams(
         found = find_dataset(data, config=config, revision=revision, streaming=True)
     if not isinstance(found, dict) or not all(isinstance(split, IterableDataset) for split in found.values()):
         raise ValueError(
-            f"{data} cannot be a stream: data sets on the Hub and folders of Parquet files can, and streams of "
-            "the datasets library by the names of their splits. Leave streaming out for other data."
+            f"{data} cannot be a stream: data sets on the Hub and folders of Parquet files or tars can, and streams "
+            "of the datasets library by the names of their splits. Leave streaming out for other data."
         )
     splits = known_splits(found, train_split, validation_split)
     if "train" not in splits:
@@ -75,9 +74,20 @@ def open_video_streams(
 
 def _with_plain_columns(stream: IterableDataset) -> IterableDataset:
     """A stream with the columns that `ClipStream` reads, and videos that are not decoded."""
-    columns = find_columns(stream.features or {})
-    is_multi = isinstance(stream.features[columns.label], List)
-    names = {columns.video: "video", columns.label: "labels" if is_multi else "label"}
+    features = stream.features or Features()
+    columns = find_columns(features)
+    label = str(columns.label)
+    names = {columns.video: "video", label: "labels" if isinstance(features[label], List) else "label"}
     # First of all, because the other steps, and the threads of the library for remote files, would decode.
-    stream = stream.decode(False).select_columns([columns.video, columns.label, *columns.times])
+    stream = stream.decode(False)
+    if BYTES in features:
+        joined = {name: kind for name, kind in features.items() if name != BYTES}
+        stream = stream.map(
+            lambda row: {columns.video: {"path": row[columns.video], "bytes": row[BYTES]}},
+            remove_columns=BYTES,
+            features=Features(joined | {columns.video: Video(decode=False)}),
+        )
+    stream = stream.select_columns([columns.video, label, *columns.times])
+    if not isinstance(features[columns.video], Video):
+        stream = stream.cast_column(columns.video, Video(decode=False))
     return stream.rename_columns({old: new for old, new in names.items() if old != new})

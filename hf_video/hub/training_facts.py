@@ -19,9 +19,6 @@ from transformers.trainer_utils import has_length
 
 import hf_video
 from hf_video.data import is_multi_label, label_names
-from hf_video.data.columns import arrow_column
-from hf_video.data.manifest import SHARD, SIZE
-from hf_video.data.stored_videos import is_packed, source_names
 from hf_video.inference.frame_evaluation import figures_by_name
 from hf_video.io import read_object, read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE
@@ -143,27 +140,24 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     """Size, classes, origin and hash of a set of labelled videos, or of key frames with boxes. A stream without a
     length has none of them.
 
-    The hash is the SHA-256 of the sorted list of videos: last two parts of the path, size in bytes, label, start and
-    end, or second, boxes and actions. It shows whether two runs used the same list of files. The videos themselves
-    are not read; sizes are those of the manifest if there is one.
+    The hash is the SHA-256 of the sorted list of videos: last two parts of the path, label, start and end, or second,
+    boxes and actions. It shows whether two runs used the same list of files. The videos themselves are not read.
     """
     rows = getattr(dataset, "dataset", None)
     counted = "num_key_frames" if "boxes" in getattr(rows, "column_names", ()) else "num_videos"
     description: dict[str, Any] = {counted: len(dataset)} if has_length(dataset) else {}
     if not isinstance(rows, datasets.Dataset) or "video" not in rows.column_names:
         return description
-    columns = [name for name in ("video", SIZE, *LISTED) if name in rows.column_names]
+    columns = [name for name in ("video", *LISTED) if name in rows.column_names]
     values = rows.select_columns(columns)[:]
     videos = values.pop("video")
     if "frame_labels" in columns:  # a row is a clip
         description[counted] = len(set(videos))
-    names = ("/".join(name.rsplit("/", 2)[-2:]) for name in source_names(rows).to_pylist())
-    sizes = values.pop(SIZE, None) or map(_size, videos)
-    listing = sorted(map(json.dumps, zip(names, sizes, *values.values(), strict=True)))
+    names = ("/".join(name.rsplit("/", 2)[-2:]) for name in videos)
+    listing = sorted(map(json.dumps, zip(names, *values.values(), strict=True)))
     description["sha256"] = hashlib.sha256("\n".join(listing).encode()).hexdigest()
     if len(rows) and "bytes" not in rows.column_names:
-        files = arrow_column(rows, SHARD).drop_null().unique().to_pylist() if is_packed(rows) else videos
-        folder = Path(os.path.commonpath([os.path.abspath(path) for path in {*map(os.path.dirname, files)}]))
+        folder = Path(os.path.commonpath([os.path.abspath(path) for path in {*map(os.path.dirname, videos)}]))
         description["name"] = (folder.parent if folder.name in SPLITS else folder).name
     if is_multi_label(rows) or isinstance(rows.features.get("label"), datasets.ClassLabel):
         description["num_classes"] = len(label_names(rows))
@@ -180,10 +174,6 @@ def _hardware(args: TrainingArguments) -> str:
         return f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
     is_cuda = args.device.type == "cuda"
     return f"{args.world_size} x {torch.cuda.get_device_name(args.device) if is_cuda else args.device.type}"
-
-
-def _size(video: str) -> int | None:
-    return os.path.getsize(video) if os.path.isfile(video) else None
 
 
 def _plain(value: Any) -> Any:

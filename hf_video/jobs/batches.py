@@ -10,7 +10,7 @@ import pickle
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from hf_video.data.video_listing import ListedVideo
 from hf_video.io import FULL_DISK, write_error_number
 
 from .tasks import Piece, Task
@@ -221,27 +220,15 @@ def _runs(
 
 
 def portable_videos(videos: Sequence[Video]) -> list[Video]:
-    """The videos, which can be pickled: those that a data set lists take their own rows with them.
+    """The videos, which can be pickled.
 
     Raises:
         ValueError: a video is stored inside its data set.
     """
-    from hf_video.data.video_column import BYTES
-
-    portable: list[Video] = []
-    for _, group in groupby(videos, key=lambda video: id(getattr(video, "rows", None))):
-        listed: list[Any] = list(group)
-        dataset = getattr(listed[0], "rows", None)
-        if not isinstance(listed[0], ListedVideo) or dataset is None:
-            portable += listed
-            continue
-        if BYTES in dataset.column_names:
+    for video in videos:
+        if getattr(video, "rows", None) is not None:
             raise ValueError(
-                f"{listed[0].source} is stored inside a data set, which would pass through the memory of Ray: use "
-                "--engine local, or pack the videos with `hf-video pack`."
+                f"{video.source} is stored inside a data set, which would pass through the memory of Ray: use "
+                "--engine local."
             )
-        # Rows that are read one by one take several times as long.
-        columns = dataset[[video.row for video in listed]]
-        rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-        portable += (replace(video, rows=[row], row=0) for video, row in zip(listed, rows, strict=True))
-    return portable
+    return list(videos)

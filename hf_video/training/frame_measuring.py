@@ -93,7 +93,7 @@ def evaluate_frame_classes(settings: EvaluateSettings) -> dict[str, Any]:
     measured = [video for video in videos if video.row["video"] not in broken]
     rows = _rows_of(measured, after=processor.frame_interval or 0.0)
     if (found := count_trained(Path(settings.model or ""), rows)) is not None:
-        result |= {"known_videos": found.by_split, "known_videos_are_at_least": found.is_least}
+        result["known_videos"] = found
     return result | ({"broken_videos": broken} if broken else {})
 
 

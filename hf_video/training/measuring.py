@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
 from hf_video.data.holding_out import further_columns
 from hf_video.data.repeated_videos import count_trained
-from hf_video.data.stored_videos import check_shards
 from hf_video.data.video_settings import dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading.class_names import class_names_of
@@ -61,7 +60,6 @@ def evaluate(
     if split not in data:
         raise ValueError(f"--split {split}: {settings.data} only has {', '.join(data)}.")
     _check_problem_type(model, settings.data, is_multi_label(data[split]))
-    check_shards(data[split])
 
     dataset = ClipDataset(data[split], processor, training=False, on_error=settings.on_error)
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
@@ -82,7 +80,7 @@ def evaluate(
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
         **measure(scores, labels, model.config.problem_type, are_probabilities=True),
         **_by_class(scores, labels, names),
-        **({} if known is None else {"known_videos": known.by_split, "known_videos_are_at_least": known.is_least}),
+        **({} if known is None else {"known_videos": known}),
         **({"broken_videos": broken} if broken else {}),
     }
     try:

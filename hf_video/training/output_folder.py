@@ -200,7 +200,7 @@ def _own_files() -> dict[str, list[set[str]]]:
     return {
         OPTIONS_FILE: [{"words", "model", "epochs"}, {"model", "num_train_epochs", "data"}],
         FACTS_FILE: [{"model", "recipe", "versions", "hardware"}],
-        TRAINED_VIDEOS_FILE: [{"samples", "digests"}],
+        TRAINED_VIDEOS_FILE: [{"columns", "splits"}],
         ANSWERS_FILE: [{"split", "num_videos", "top1", "videos"}],
     }
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
-import math
 import os
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.processes import decided_by_first, is_first_process
+from hf_video.processes import is_first_process
 
 from .output_folder import OPTIONS_FILE
 
@@ -88,7 +86,7 @@ def commit_of(data: str, revision: str | None) -> str | None:
     """The commit of a data set of the Hub; None for other data."""
     from huggingface_hub import HfApi
 
-    from hf_video.data.video_column import is_hub_name
+    from hf_video.data.tables import is_hub_name
 
     return HfApi().dataset_info(data, revision=revision).sha if is_hub_name(data) else None
 
@@ -136,31 +134,28 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
 
 def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
     """The data without the videos that cannot be opened, and a sentence about each of these; with `on_error="error"`
-    they are a `ValueError`. What a manifest says is trusted; of more than `MAX_OPENED` other videos a random sample is
-    opened. Each process opens its share, so all must call this."""
+    they are a `ValueError`. Videos of which a table knows the `frames` are not opened; of more than `MAX_OPENED`
+    others a random sample is. Each process opens its share, so all must call this."""
     from datasets import concatenate_datasets
 
     from hf_video.data.columns import VideoRows, rows_without
     from hf_video.data.inspection import find_broken
-    from hf_video.data.manifest import DECODED, OPENED, is_checked, known_errors
-    from hf_video.data.stored_videos import check_shards
+    from hf_video.data.tables import FRAMES
 
     rows = concatenate_datasets([*data.values()])
-    decided_by_first(lambda: check_shards(rows))
-    broken = known_errors(rows)
-    is_known = is_checked(rows, DECODED, OPENED)
-    known, unknown = (rows.select(of_kind.nonzero()[0]) for of_kind in (is_known, ~is_known))
-    if len(known):
-        source = next(iter(data.values())).info.description
-        _say(f"{len(VideoRows(known)):,} videos are not checked again: {source}.")
-    if len(unknown):
-        if (num_videos := len(VideoRows(unknown))) > MAX_OPENED:
-            _say(
-                f"There are {num_videos:,} videos, and {MAX_OPENED:,} of them, drawn at random, are opened before "
-                "training. `hf-video inspect DATA --output videos.parquet` checks all of them once; training on "
-                "videos.parquet then opens none."
-            )
-        broken |= find_broken(unknown, decode=False, at_most=MAX_OPENED)
+    if FRAMES in rows.column_names:
+        unknown = rows.select([row for row, frames in enumerate(rows[FRAMES][:]) if frames is None])
+        _say(f"{len(rows) - len(unknown):,} rows say how many frames their videos have, which are not checked again.")
+        rows = unknown
+    if not len(rows):
+        return data, []
+    if (num_videos := len(VideoRows(rows))) > MAX_OPENED:
+        _say(
+            f"There are {num_videos:,} videos, and {MAX_OPENED:,} of them, drawn at random, are opened before "
+            "training. `hf-video inspect DATA --output videos.parquet` checks all of them once; training on "
+            "videos.parquet then opens none."
+        )
+    broken = find_broken(rows, decode=False, at_most=MAX_OPENED)
     if not broken:
         return data, []
     reasons = list(broken.values())
@@ -184,12 +179,11 @@ def _say(sentence: str) -> None:
 
 
 def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
-    """A description of the data of a run, for `train_options.json`. It does not change if the videos are moved or
-    packed. Videos without classes have no `class_names`."""
-    from hf_video.data.manifest import KNOWN_COLUMNS
-    from hf_video.data.stored_videos import source_names
+    """A description of the data of a run, for `train_options.json`. It does not change if the videos are moved. Videos
+    without classes have no `class_names`."""
+    from hf_video.data.annotation_files import KNOWN_COLUMNS
 
-    names = {name: source_names(split).to_pylist() for name, split in splits.items()}
+    names = {name: split["video"][:] for name, split in splits.items()}
     root = len(os.path.commonprefix([*chain.from_iterable(names.values())]))
     columns = ("start", "end", "question", "answer") if class_names is None else ("label", "labels", "start", "end")
     digest = hashlib.sha256()
@@ -202,47 +196,12 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str] | Non
         "class_names": class_names,
         "num_videos": {name: len(split) for name, split in splits.items()},
         "digest": digest.hexdigest(),
-        **_digest_content(splits),
     }
-
-
-def _digest_content(splits: DatasetDict) -> dict[str, str]:
-    """A digest of each video's size and of a sample of its bytes, or of what a manifest says of them. A missing video
-    counts as "none". Videos inside a table of the `datasets` library are left out. Of more than `MAX_OPENED` files
-    without a manifest some are read, evenly spaced; the digest then has another name."""
-    from hf_video.data.manifest import CONTENT
-    from hf_video.data.stored_videos import path_digest
-
-    digest_of = functools.cache(path_digest)
-
-    files = {
-        name: split["video"][:] for name, split in splits.items() if not {CONTENT, "bytes"} & set(split.column_names)
-    }
-    step = math.ceil(sum(map(len, files.values())) / MAX_OPENED) or 1
-    digest = hashlib.sha256()
-    for name, split in sorted(splits.items()):
-        if name in files:
-            for path in files[name][::step]:
-                digest.update((digest_of(path) or "none").encode())
-        elif CONTENT in split.column_names:
-            for content in split[CONTENT][:]:
-                digest.update((content or "none").encode())
-    return {"content" if step == 1 else "content_of_sample": digest.hexdigest()}
 
 
 def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
     """Refuses (`ValueError`) data whose description differs from that of the run being resumed, if there is one."""
-    if saved is None:
-        return
-    if all(given[name] == saved[name] for name in ("class_names", "digest")):
-        # Runs of earlier versions did not record the content.
-        if any(
-            given[name] != saved[name] for name in ("content", "content_of_sample") if name in given and name in saved
-        ):
-            raise ValueError(
-                f"Videos of {given['source']} have the same names as when the run being resumed began, and another "
-                "content. Resume with the same videos, or train into another folder."
-            )
+    if saved is None or all(given[name] == saved[name] for name in ("class_names", "digest")):
         return
     from hf_video.data.annotation_files import listed
 

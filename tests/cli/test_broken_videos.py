@@ -17,10 +17,10 @@ RUN = ["--num-attention-heads", "2", "--batch-size", "8", "--epochs", "2", "--de
 
 @pytest.fixture(scope="module")
 def brightness(tmp_path_factory):
-    """200 videos of two classes, dark and bright, 6 of which are broken, each in its own way."""
+    """100 videos of two classes, dark and bright, 6 of which are broken, each in its own way."""
     folder = tmp_path_factory.mktemp("brightness")
     generator = np.random.default_rng(0)
-    for split, count in (("train", 97), ("test", 8)):
+    for split, count in (("train", 39), ("test", 8)):
         for name, level in (("dark", 60), ("bright", 160)):
             (folder / split / name).mkdir(parents=True)
             for number in range(count):
@@ -30,10 +30,9 @@ def brightness(tmp_path_factory):
     return folder, broken
 
 
-@pytest.mark.parametrize("on_error", ["skip", pytest.param("replace", marks=pytest.mark.slow)])
-def test_the_run_ends_the_report_names_each_and_accuracy_stays(brightness, tmp_path, capsys, on_error):
+def test_the_run_ends_the_report_names_each_and_accuracy_stays(brightness, tmp_path, capsys):
     folder, broken = brightness
-    words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN, "--on-error", on_error]
+    words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN, "--on-error", "skip"]
     assert main(words) == 0
     metrics = json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())
     named = " ".join(metrics["broken_videos"])
@@ -42,7 +41,8 @@ def test_the_run_ends_the_report_names_each_and_accuracy_stays(brightness, tmp_p
     assert metrics["top1_accuracy"] == 1.0
     out = capsys.readouterr().out
     assert "6 videos could not be read:" in out and all(str(path) in out for path in broken)
-    assert "6" in (tmp_path / "out" / "report" / "report.md").read_text()
+    report = (tmp_path / "out" / "report" / "report.md").read_text()
+    assert all(path.name in report for path in broken)
 
 
 @pytest.fixture
@@ -60,15 +60,6 @@ def test_what_a_worker_raises_is_a_message_without_its_traceback(damaged, tmp_pa
     words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *RUN, "--on-error", "error", "--num-workers", "1"]
     message = fails("train", folder, *words)
     assert f"hf-video: error: {broken}" in message and "worker process" not in message
-
-
-def test_training_goes_on_where_all_of_a_batch_break_off(damaged, tmp_path, capsys):
-    folder, broken = damaged
-    words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN]
-    words += ["--batch-size", "1", "--epochs", "1", "--on-error", "skip"]
-    (folder / "test").rename(folder / "validation")
-    assert main(words) == 0
-    assert f"1 videos could not be read:\n  {broken}" in capsys.readouterr().out
 
 
 def test_evaluation_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, capsys):

@@ -33,19 +33,15 @@ def test_videos_of_the_training_are_counted(digits, trained, tmp_path, capsys):
     counts = json.loads((trained / "training_facts.json").read_text())["data"]
     num_train, num_chosen = (counts[name]["num_videos"] for name in ("train", "validation"))
     assert num_train + num_chosen == 24
-    shutil.copytree(digits / "train", tmp_path / "elsewhere")
-    shutil.copytree(digits / "test", tmp_path / "elsewhere", dirs_exist_ok=True, copy_function=_copy_beside)
-    assert main(["evaluate", str(tmp_path / "elsewhere"), *words]) == 0
+    rows = [f"{video},{video.parent.name}" for video in sorted(digits.rglob("*.mp4"))]
+    (tmp_path / "all.csv").write_text("\n".join(["path,label", *rows]))
+    assert main(["evaluate", str(tmp_path / "all.csv"), *words]) == 0
     out = capsys.readouterr().out
     assert f"warning: {num_train} of these 32 videos were trained on" in out
     assert f"warning: {num_chosen} of these 32 videos were used to choose the checkpoint" in out
-    assert main(["evaluate", str(tmp_path / "elsewhere"), *words, "--json"]) == 0
+    assert main(["evaluate", str(tmp_path / "all.csv"), *words, "--json"]) == 0
     known = json.loads(capsys.readouterr().out)["known_videos"]
     assert known == {"train": num_train, "validation": num_chosen}
-
-
-def _copy_beside(source, destination):
-    shutil.copy(source, destination.replace(".mp4", "_test.mp4"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,6 +1,9 @@
 import json
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from hf_video.cli.main import main
 
 from ..data.broken_videos import spread_broken_videos
@@ -40,20 +43,26 @@ def test_what_stands_in_the_place_of_a_video_is_broken(digits, tmp_path, capsys)
 
 
 def test_clips_with_different_labels_or_in_several_splits_are_counted(digits, tmp_path, capsys):
-    assert main(["inspect", str(digits), "--quick", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["repeated"] == []
-    folder = shutil.copytree(digits, tmp_path / "data")
-    first = folder / "train" / "left-up" / "0000.mp4"
-    shutil.copy(first, folder / "train" / "up-left" / "copy.mp4")
-    shutil.copy(first, folder / "test" / "left-up" / "copy.mp4")
-    assert main(["inspect", str(folder), "--quick"]) == 0
+    first, second = sorted((digits / "train").rglob("*.mp4"))[:2]
+    for split, labels in {"train": "xy", "test": "x"}.items():
+        rows = [*(f"{first},{label}" for label in labels), f"{second},y" if split == "train" else ""]
+        (tmp_path / f"{split}.csv").write_text("\n".join(["path,label", *rows]))
+    assert main(["inspect", str(tmp_path), "--quick"]) == 1
     out = capsys.readouterr().out
     assert "1 clip is in several splits" in out and "1 clip is listed with different labels" in out
-    assert str(first) in out
-    assert main(["inspect", str(folder), "--quick", "--json"]) == 0
+    assert main(["inspect", str(tmp_path), "--quick", "--json"]) == 1
     (clip,) = json.loads(capsys.readouterr().out)["repeated"]
-    assert clip["splits"] == ["train", "test"] and clip["labels"] == ["left-up", "up-left"]
-    assert len(clip["videos"]) == 3
+    assert clip == {"video": str(first), "start": None, "end": None, "splits": ["train", "test"], "labels": ["x", "y"]}
+
+
+def test_a_table_is_written_for_files_alone_and_nowhere_else(digits, tmp_path, fails):
+    rows = {"path": ["a.mp4"] * 2, "bytes": [b"1", b"2"], "label": ["x", "y"]}
+    pq.write_table(pa.table(rows), tmp_path / "stored.parquet")
+    output = tmp_path / "videos.parquet"
+    assert "stored inside" in fails("inspect", tmp_path / "stored.parquet", "--output", output)
+    assert ".parquet" in fails("inspect", digits, "--output", tmp_path / "videos.csv")
+    output.touch()
+    assert str(output) in fails("inspect", digits, "--output", output)
 
 
 def test_classes_of_almost_the_same_name_are_shown(digits, tmp_path, capsys, caplog):

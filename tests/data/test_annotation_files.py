@@ -4,11 +4,9 @@ import json
 import math
 
 import pytest
-from datasets import Dataset, Features, List, Value, Video
 
 from hf_video.data import label_names, load_video_dataset
 from hf_video.data.annotation_files import cell_text, segment
-from hf_video.data.video_texts import load_video_texts
 
 
 @pytest.fixture
@@ -49,13 +47,6 @@ def test_segments_in_a_list(root, tmp_path, separator):
     assert found == [(str(root / "a.mp4"), "run", 0.5, 2.0), (str(root / "b c.mp4"), "sit", 0.0, 1.5)]
 
 
-def test_splits_in_a_folder_and_absolute_paths(root, tmp_path):
-    for split in ("train", "val"):
-        write(tmp_path, f"{split}.txt", f"{root / 'a.mp4'} 0", f"{root / 'b c.mp4'} 1")
-    data = load_video_dataset(tmp_path)
-    assert {name: len(split) for name, split in data.items()} == {"train": 2, "validation": 2}
-
-
 def test_something_something(root, tmp_path):
     entries = [
         {"id": "1", "label": "holding potato", "template": "Holding [something]", "placeholders": ["potato"]},
@@ -73,19 +64,14 @@ def test_something_something(root, tmp_path):
 @pytest.mark.parametrize(
     ("name", "lines", "error", "message"),
     [
-        ("train.txt", ["a.mp4 0", "none.mp4 1"], FileNotFoundError, "1 of 2 videos do not exist.*line 2.*video_root"),
-        ("train.txt", ["a.mp4"], ValueError, "The first line of .* is 'a.mp4'; the columns path,label"),
-        ("train.csv", ["none.mp4 0"], ValueError, "The first line of .* the first with a video that exists in"),
+        ("train.txt", ["a.mp4 0", "none.mp4 1"], FileNotFoundError, "1 of 2 .*line 2"),
+        ("train.txt", ["a.mp4"], ValueError, "'a.mp4'"),
+        ("train.csv", ["none.mp4 0"], ValueError, "'none.mp4 0'"),
         ("train.txt", ["a.mp4,0", "a.mp4,0,1,2,3"], ValueError, "line 2 has 5 cells"),
-        (
-            "train.txt",
-            ["a.mp4 0 5 2", "b c.mp4 1"],
-            ValueError,
-            "line 1: end is 2.0 s, but the segment starts at 5.0 s",
-        ),
-        ("train.json", ["{}"], ValueError, "holds a dict; a list of entries"),
+        ("train.txt", ["a.mp4 0 5 2", "b c.mp4 1"], ValueError, "line 1: end is 2.0 s"),
+        ("train.json", ["{}"], ValueError, "dict"),
         ("train.json", ["[{"], ValueError, "cannot be read as JSON"),
-        ("train.json", ['[{"id": "1"}]'], ValueError, "entry 1 is .*or with id and template is expected"),
+        ("train.json", ['[{"id": "1"}]'], ValueError, "entry 1 "),
         ("train.json", ["[]"], ValueError, "has no rows"),
     ],
 )
@@ -110,11 +96,6 @@ def write_json(folder, rows, name="train.json"):
     return folder / name
 
 
-@pytest.mark.parametrize(("value", "text"), [("run", "run"), (" a b\n", "a b"), (3, "3"), (0, "0"), (1.5, "1.5")])
-def test_texts_and_numbers_are_texts(value, text):
-    assert cell_text("x.csv, line 2", "label", value) == text
-
-
 @pytest.mark.parametrize("value", [*NO_TEXTS, *MISSING, b"run", -math.inf])
 def test_what_is_no_text_is_refused_by_column_and_row(value):
     shown = value.strip() if value in MISSING else value
@@ -123,7 +104,7 @@ def test_what_is_no_text_is_refused_by_column_and_row(value):
     assert str(error.value).startswith(f"x.csv, line 2: label is {shown!r}")
 
 
-@pytest.mark.parametrize("value", NO_TEXTS + MISSING)
+@pytest.mark.parametrize("value", [None, math.nan, "nan"])
 @pytest.mark.parametrize("column", ["label", "template"])
 def test_a_label_in_json(folder, column, value):
     others = {"path": "a.mp4"} if column == "label" else {"id": "a"}
@@ -134,14 +115,7 @@ def test_a_label_in_json(folder, column, value):
         load_video_dataset(write_json(folder, rows))
 
 
-@pytest.mark.parametrize("value", [value for value in NO_TEXTS + MISSING if value not in ([], ["a"])])
-def test_one_of_the_labels_in_json(folder, value):
-    rows = [{"path": "a.mp4", "labels": ["run", "sit"]}, {"path": "b.mp4", "labels": ["run", value]}]
-    with pytest.raises(ValueError, match="train.json, entry 2: one of labels is |but .* entry 2 has"):
-        load_video_dataset(write_json(folder, rows))
-
-
-@pytest.mark.parametrize("value", ["", " ", *MISSING])
+@pytest.mark.parametrize("value", ["", "nan"])
 @pytest.mark.parametrize("column", ["label", "labels"])
 def test_a_label_in_csv(folder, column, value):
     (folder / "train.csv").write_text(f"path,{column}\na.mp4,run\nb.mp4,sit\na.mp4,{value}\n")
@@ -152,102 +126,29 @@ def test_a_label_in_csv(folder, column, value):
         load_video_dataset(folder / "train.csv")
 
 
-@pytest.mark.parametrize("kind", [str, int])
-def test_numbers_and_texts_are_not_mixed(folder, kind):
-    labels = [kind(1), kind(0)]
-    rows = [{"path": "a.mp4", "label": label} for label in labels]
+def test_numbers_and_texts_are_not_mixed(folder):
+    rows = [{"path": "a.mp4", "label": label} for label in (1, 0)]
     assert label_names(load_video_dataset(write_json(folder, rows))["train"]) == ["0", "1"]
-    rows.append({"path": "b.mp4", "label": 1 if kind is str else "1"})
-    with pytest.raises(ValueError, match="Labels are all texts or all numbers, but .* entry . has '1' and .* has 1"):
-        load_video_dataset(write_json(folder, rows))
+    with pytest.raises(ValueError, match="entry 3 has '1' and .* entry 1 has 1"):
+        load_video_dataset(write_json(folder, [*rows, {"path": "b.mp4", "label": "1"}]))
 
 
-@pytest.mark.parametrize(
-    ("feature", "good", "value"),
-    [
-        *(("string", "run", value) for value in [None, "", " ", *MISSING]),
-        *(("float64", 1.0, value) for value in (None, math.nan, math.inf)),
-        *(("bool", None, value) for value in (True, False)),
-        ("int64", 1, None),
-    ],
-)
-@pytest.mark.parametrize("several", [False, True])
-def test_a_column_of_a_data_set(folder, feature, good, value, several):
-    labels = [value if good is None else good, value]
-    features = {"video": Video(decode=False), "label": Value(feature)}
-    if several:
-        features["label"], labels = List(Value(feature)), [[label] for label in labels]
-    rows = {"video": [str(folder / "a.mp4"), str(folder / "b.mp4")], "label": labels}
-    with pytest.raises(ValueError, match=rf"train\[{int(good is not None)}\](: the label is | has no label)"):
-        load_video_dataset(Dataset.from_dict(rows, features=Features(features)))
-
-
-def test_spaces_around_names_of_a_column_do_not_make_classes(folder):
-    features = Features({"video": Video(decode=False), "label": Value("string")})
-    rows = {"video": [str(folder / "a.mp4")] * 3, "label": ["run", "run ", "sit"]}
-    dataset = load_video_dataset(Dataset.from_dict(rows, features=features))
-    assert label_names(dataset["train"]) == ["run", "sit"]
-
-
-@pytest.mark.parametrize("column", ["question", "answer", "caption"])
-@pytest.mark.parametrize("value", [value for value in NO_TEXTS + MISSING if value not in (None, "")])
-def test_a_text_of_a_video(folder, column, value):
-    row = {"video": "a.mp4", "answer": "one"} if column == "question" else {"video": "a.mp4"}
-    load_video_texts(write_json(folder, [{**row, column: "two"}]))
-    name = "answer" if column == "caption" else column
-    # A list is that of several captions, each of which is a text.
-    value = [value] if column == "caption" and value == ["a"] else value
-    # An empty list is a text that is missing.
-    told = " lacks a video or an answer" if value == [] and name == "answer" else f": (the )?{name} is "
-    with pytest.raises(ValueError, match=f"train.json, row 1{told}"):
-        load_video_texts(write_json(folder, [{**row, column: value}]))
-
-
-def test_several_captions_of_a_video_are_a_list(folder):
-    rows = load_video_texts(write_json(folder, [{"video": "a.mp4", "caption": ["one", "two"]}]))["train"]
-    assert rows["answer"] == ["one", "two"]
-
-
-def test_an_answer_is_not_cut_at_a_comma(folder):
-    (folder / "train.csv").write_text("video,answer\na.mp4,one, or two\n")
-    with pytest.raises(ValueError, match="train.csv, line 2 has more cells than the first line"):
-        load_video_texts(folder / "train.csv")
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "expected"),
-    [(None, None, (None, None)), ("", " ", (None, None)), ("0.5", 2, (0.5, 2.0)), (0, None, (0.0, None))],
-)
-def test_times(start, end, expected):
-    assert segment("x", start, end) == expected
-
-
-@pytest.mark.parametrize("value", ["soon", math.nan, "nan", math.inf, -1, True, [], 10**400])
-@pytest.mark.parametrize("column", ["start", "end"])
-def test_what_is_no_time_is_refused(column, value):
-    with pytest.raises(ValueError, match=f"x: {column} is .*seconds from 0 on are expected"):
-        segment("x", **{"start": None, "end": None, column: value})
-
-
-@pytest.mark.parametrize(("start", "end"), [(2, 1), (1, 1), (None, 0)])
-def test_an_end_before_the_start(start, end):
-    with pytest.raises(ValueError, match="a later end is expected"):
-        segment("x", start, end)
-
-
-def test_the_times_of_a_data_set_are_checked(folder):
-    features = Features({"video": Video(decode=False), "label": Value("string"), "start": Value("float64")})
-    rows = {"video": [str(folder / "a.mp4")] * 2, "label": ["run", "sit"], "start": [0.0, math.nan]}
-    with pytest.raises(ValueError, match=r"train\[1\]: start is nan"):
-        load_video_dataset(Dataset.from_dict(rows, features=features))
+def test_times():
+    assert segment("x", "0.5", 2) == (0.5, 2.0) and segment("x", "", None) == (None, None)
+    for value in ("soon", "nan", math.inf, -1, True, []):
+        with pytest.raises(ValueError, match="x: start is "):
+            segment("x", value, None)
+    for start, end in ((1, 1), (None, 0)):
+        with pytest.raises(ValueError, match=f"x: end is {float(end)}"):
+            segment("x", start, end)
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["path,label,label", "a.mp4,run,sit"], "has the column 'label' twice"),
-        (["path,label,Start", "a.mp4,run,1"], "has the column 'Start'; did you mean 'start'"),
-        (["path,label", 'a.mp4,"run', "b.mp4,sit"], "in the row from line 2 on"),
+        (["path,label,label", "a.mp4,run,sit"], "'label' twice"),
+        (["path,label,Start", "a.mp4,run,1"], "'Start'.*'start'"),
+        (["path,label", 'a.mp4,"run', "b.mp4,sit"], "line 2"),
     ],
 )
 def test_columns_and_rows_of_csv_are_not_lost(folder, lines, message):
@@ -256,7 +157,7 @@ def test_columns_and_rows_of_csv_are_not_lost(folder, lines, message):
         load_video_dataset(folder / "train.csv")
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_csv_of_spreadsheet_programs(folder, end):
     lines = ["path,label", 'a.mp4,"run, fast"', '"b.mp4", "sit"', ""]
     (folder / "train.csv").write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())

@@ -13,12 +13,10 @@ from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import v2
 from transformers.image_utils import PILImageResampling
 
-from hf_video.data import ClipAugmentation, ClipDataset, load_unlabelled_videos
+from hf_video.data import ClipAugmentation, ClipDataset
 from hf_video.data import augmentation as module
-from hf_video.data.augmentation import OPERATIONS, has_direction, multi_scale_crop, rand_augment
+from hf_video.data.augmentation import OPERATIONS, has_direction, multi_scale_crop
 from hf_video.processing import VideoClipProcessor
-
-from ..video_files import encode_video, make_frames
 
 FRAME = torch.arange(3 * 32 * 40, dtype=torch.int64).remainder(251).to(torch.uint8).view(3, 32, 40)
 CLIP = FRAME.repeat(4, 1, 1, 1)
@@ -71,38 +69,6 @@ def test_draws_follow_the_generator_and_leave_the_global_ones_alone(crop_min_are
         assert not torch.equal(augment(augmentation, seed + 1), frames)
 
 
-def test_everything_is_off_by_default():
-    frames = augment(ClipAugmentation(), 0)
-    places = [
-        (top, left)
-        for top in range(9)
-        for left in range(17)
-        if torch.equal(frames[0], FRAME[:, top : top + 24, left : left + 24].float())
-    ]
-    assert places
-
-
-@pytest.mark.parametrize(
-    "options", [{"rand_augment_num_ops": 4}, {"color_jitter": 0.5}, {"horizontal_flip": True}, {"erasing_prob": 1.0}]
-)
-def test_each_option_changes_some_clips(options):
-    augmentation = ClipAugmentation(**options)
-    generator = np.random.default_rng(0)
-
-    def change() -> torch.Tensor:
-        frames = augmentation.change_pixels(augmentation.rand_augment(CLIP, generator), generator)
-        return augmentation.erase(frames.float(), generator)
-
-    assert any(not torch.equal(change(), CLIP.float()) for _ in range(20))
-
-
-def test_erasing_leaves_the_rest_of_the_frame_alone():
-    erased = ClipAugmentation(erasing_prob=1.0).erase(torch.zeros(2, 3, 32, 32), np.random.default_rng(3))
-    hit = (erased != 0).any(1)[0]
-    rows, columns = hit.any(1), hit.any(0)
-    assert torch.equal(hit, rows[:, None] & columns) and 0.02 <= hit.float().mean() <= 0.35
-
-
 def test_erasing_takes_one_rectangle_and_draws_its_noise_for_each_frame():
     """`_erase_cube` of VideoMAE's `random_erasing.py` in mode "pixel"."""
     erased = ClipAugmentation(erasing_prob=1.0).erase(torch.zeros(8, 3, 224, 224), np.random.default_rng(3))
@@ -142,18 +108,10 @@ def test_classes_with_a_direction_are_never_mirrored(label, expected):
     assert any(mirrored) is not expected
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"crop_min_area": 0.0}, "crop_min_area is 0.0; a number above 0, up to 1 is expected"),
-        ({"rand_augment_magnitude": 11}, "rand_augment_magnitude is 11; a number from 0 to 10"),
-        ({"erasing_prob": -0.1}, "erasing_prob is -0.1"),
-        ({"num_augmentations": 0}, "num_augmentations is 0; a whole number of at least 1 is expected"),
-    ],
-)
-def test_values_out_of_range_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        ClipAugmentation(**options)
+def test_values_out_of_range_are_named():
+    for name, value in {"crop_min_area": 0.0, "rand_augment_magnitude": 11, "num_augmentations": 0}.items():
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            ClipAugmentation(**{name: value})
 
 
 def places_of_the_original(width, height, size):
@@ -173,9 +131,9 @@ def places_of_the_original(width, height, size):
     return found
 
 
-@pytest.mark.parametrize(("width", "height"), [(64, 48), (33, 50)])
-def test_the_crops_are_those_of_the_original(width, height):
+def test_the_crops_are_those_of_the_original():
     """Smooth frames, whose crops differ, resized by Pillow as in the original; both round, so one level is allowed."""
+    width, height = 33, 50
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     frame = torch.stack([rows * 4, columns * 3, (rows + columns) * 2]).to(torch.uint8)
     image, size = Image.fromarray(frame.permute(1, 2, 0).numpy()), 32
@@ -192,20 +150,6 @@ def test_the_crops_are_those_of_the_original(width, height):
         assert distance.min() <= 1
         drawn[names[distance.argmin()]] += 1
     assert len(drawn) > 0.6 * len(crops)
-
-
-def test_a_data_set_draws_such_crops(tmp_path):
-    encode_video(tmp_path / "a.mp4", make_frames(4))
-    rows = load_unlabelled_videos(tmp_path)["train"]
-    processor = VideoClipProcessor(
-        num_frames=2, size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}, do_center_crop=True
-    )
-    dataset = ClipDataset(rows, processor, training=True, augmentation=ClipAugmentation(multi_scale_crop=True))
-    assert dataset[0]["pixel_values"].shape == (1, 2, 3, 24, 24)
-    assert torch.equal(dataset[0]["pixel_values"], dataset[0]["pixel_values"])
-    without = VideoClipProcessor(num_frames=2, do_center_crop=False)
-    with pytest.raises(ValueError, match="multi_scale_crop needs a size to crop to"):
-        ClipDataset(rows, without, training=True, augmentation=ClipAugmentation(multi_scale_crop=True))
 
 
 # A smooth picture of nearly all levels.
@@ -296,35 +240,6 @@ def test_there_are_the_fifteen_operations_and_none_fails_at_the_ends():
             assert operation(PICTURE, level).size == PICTURE.size
 
 
-# What `rand_augment_transform(config, {"interpolation": BICUBIC})` of timm 1.0.31 does to PICTURE in 20,000 draws, for
-# the configs "rand-m7-n4-mstd0.5-inc1" and "rand-m5-n2-mstd0.25-inc1": mean and deviation of the mean change of its
-# pixels, and the share of draws that leave it unchanged.
-@pytest.mark.parametrize(
-    ("settings", "change", "deviation", "unchanged"),
-    [
-        pytest.param((4, 7.0, 0.5), 50.85, 26.30, 0.0633, marks=pytest.mark.slow),
-        ((2, 5.0, 0.25), 29.98, 26.92, 0.2489),
-    ],
-)
-def test_changes_are_as_strong_and_as_frequent_as_those_of_timm(settings, change, deviation, unchanged):
-    generator, frames, draws = np.random.default_rng(1), as_frames(PICTURE), 3000
-    changes = [(rand_augment(frames, *settings, generator).int() - frames.int()).abs() for _ in range(draws)]
-    means = torch.stack([each.float().mean() for each in changes])
-    print(f"mean change {means.mean():.1f}, unchanged {(means == 0).float().mean():.1%}")
-    assert abs(means.mean().item() - change) < 3 * deviation / draws**0.5
-    assert abs((means == 0).float().mean().item() - unchanged) < 3 * (unchanged / draws) ** 0.5
-    assert means.std().item() == pytest.approx(deviation, rel=0.05)
-
-
-def test_the_frames_of_a_clip_get_the_same_operations():
-    other = PICTURE.transpose(Image.Transpose.ROTATE_180)
-    for seed in range(20):
-        both = rand_augment(as_frames(PICTURE, other), 4, 7.0, 0.5, np.random.default_rng(seed))
-        for frame, image in zip(both, (PICTURE, other), strict=True):
-            alone = rand_augment(as_frames(image), 4, 7.0, 0.5, np.random.default_rng(seed))
-            assert torch.equal(frame, alone[0])
-
-
 def test_a_training_view_is_made_in_the_order_of_the_original(tmp_path, monkeypatch):
     """`_aug_frame` of VideoMAE's `kinetics.py`: RandAugment of whole frames, normalisation, crop, flip."""
     originals = [PICTURE, PICTURE.transpose(Image.Transpose.ROTATE_180)]
@@ -345,7 +260,7 @@ def test_a_training_view_is_made_in_the_order_of_the_original(tmp_path, monkeypa
     rows = Dataset.from_list([{"video": str(tmp_path)}])
     dataset = ClipDataset(rows, processor, training=True, augmentation=augmentation)
     flips, names = set(), set()
-    for epoch in range(30):
+    for epoch in range(12):
         dataset.set_epoch(epoch)
         found = dataset[0]["pixel_values"][0]
         images = originals
@@ -362,4 +277,4 @@ def test_a_training_view_is_made_in_the_order_of_the_original(tmp_path, monkeypa
         flips.add(matches[1])
         names.update(name for name, _ in applied)
         applied.clear()
-    assert flips == {False, True} and len(names) > 10
+    assert flips == {False, True} and len(names) > 8

@@ -65,14 +65,6 @@ def test_a_batch_has_clips_texts_and_the_numbers_of_videos(folder, processor):
     assert CaptionCollator(processor, max_length=2)([clips[0]])["input_ids"].shape == (1, 2)
 
 
-def test_segments_of_a_video_have_numbers_of_their_own(folder, processor):
-    rows = load_captions(folder)["train"].remove_columns(["start", "end"])
-    times = {"start": [None, 0.0, 0.2, 0.0], "end": [None, 0.2, None, None]}
-    rows = datasets.Dataset.from_dict(rows[:] | {"video": [rows["video"][1]] * 4} | times)
-    clips = CaptionDataset(rows.select([0, 1, 2, 1]), processor, training=False)
-    assert [clips[index]["video_ids"] for index in range(4)] == [0, 1, 2, 1]
-
-
 def test_a_clip_whose_caption_says_a_direction_is_not_mirrored(folder, processor):
     rows = load_captions(folder)["train"]
 
@@ -87,15 +79,6 @@ def test_a_clip_whose_caption_says_a_direction_is_not_mirrored(folder, processor
     for index, is_mirrored in ((1, True), (3, False)):
         plain, flipped = clips_of(index), clips_of(index, horizontal_flip=True)
         assert (not torch.equal(plain, flipped)) == is_mirrored
-
-
-@pytest.mark.parametrize(
-    ("columns", "sentence"),
-    [({"video": ["a.mp4"]}, "'caption' is missing"), ({"caption": ["a"]}, "'video' is missing")],
-)
-def test_a_data_set_without_a_column_is_refused(columns, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        load_captions(datasets.Dataset.from_dict(columns))
 
 
 def test_questions_are_refused(tmp_path, folder):

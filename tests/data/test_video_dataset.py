@@ -36,12 +36,6 @@ def test_class_folders(tmp_path):
     assert dataset["train"][0]["start"] is None and dataset["train"][0]["end"] is None
 
 
-def test_paths_are_absolute(tmp_path, monkeypatch):
-    make_files(tmp_path / "data", "a/1.mp4", "b/1.mp4")
-    monkeypatch.chdir(tmp_path)
-    assert load_video_dataset("data")["train"][0]["video"] == str(tmp_path / "data/a/1.mp4")
-
-
 def test_frame_folders_are_videos(tmp_path):
     make_files(tmp_path, "run/clip1/001.jpg", "run/clip1/002.jpg", "run/clip2/1.PNG", "jump/a.mp4", "jump/empty/.keep")
     videos = load_video_dataset(tmp_path)["train"]["video"][:]
@@ -62,13 +56,6 @@ def test_classes_named_like_splits(tmp_path):
     assert dataset["train"].features["label"].names == ["bus", "test", "train"]
 
 
-def test_a_changed_folder_is_read_anew(tmp_path):
-    make_files(tmp_path, "run/a.mp4", "jump/a.mp4")
-    assert len(load_video_dataset(tmp_path)["train"]) == 2
-    make_files(tmp_path, "run/b.mp4")
-    assert len(load_video_dataset(tmp_path)["train"]) == 3
-
-
 def test_csv(tmp_path):
     elsewhere = make_files(tmp_path, "elsewhere/d.mp4") / "elsewhere/d.mp4"
     file = make_csv(
@@ -87,18 +74,6 @@ def test_csv(tmp_path):
     assert dataset["end"][:] == [None, 3.0, None]
 
 
-def test_csv_splits(tmp_path):
-    for name in ("val.csv", "train.csv"):
-        make_csv(tmp_path, "path,label", "videos/a.mp4,run", "videos/b.mp4,jump", name=name)
-    assert list(load_video_dataset(tmp_path)) == ["train", "validation"]
-
-
-def test_numeric_labels_keep_their_order(tmp_path):
-    rows = [f"videos/a.mp4,{label}" for label in (10, 2, 0)]
-    dataset = load_video_dataset(make_csv(tmp_path, "path,label", *rows))["train"]
-    assert dataset.features["label"].names == ["0", "2", "10"]
-
-
 def test_given_labels_fix_the_ids(tmp_path):
     make_files(tmp_path, "train/run/1.mp4", "train/jump/1.mp4", "test/run/1.mp4")
     dataset = load_video_dataset(tmp_path, labels=["run", "walk", "jump"])
@@ -112,67 +87,46 @@ def test_a_split_beside_that_for_training_may_lack_a_class(tmp_path):
     assert dataset["test"]["label"][:] == [1]
 
 
-def test_spaces_around_the_names_of_columns(tmp_path):
-    make_files(tmp_path, "a.mp4", "b.mp4")
-    (tmp_path / "train.csv").write_text("path, label , start\na.mp4, run, 1\nb.mp4, jump,\n")
-    split = load_video_dataset(tmp_path)["train"]
-    assert label_names(split) == ["jump", "run"] and split["start"][:] == [1.0, None]
-
-
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "named"),
     [
-        ([], "has no class folder. It is empty"),
-        (["a.mp4", "b.mp4"], "has no class folder. It holds a.mp4, b.mp4"),
-        (["run/1.mp4", "jump/.keep"], "jump has no video: it is empty"),
-        (["run/1.mp4", "jump/1.txt", "jump/2.doc"], "jump has no video: it holds only 1.txt, 2.doc"),
-        (["run/a/1.mp4", "jump/a/1.mp4"], "has no video: it holds only a"),
-        (["run/1.mp4", "run/more/2.mp4", "jump/1.mp4"], "further down in more/"),
-        (["run/1.mp4"], "has only one class, 'run'"),
+        ([], "empty"),
+        (["a.mp4", "b.mp4"], "a.mp4, b.mp4"),
+        (["run/1.mp4", "jump/1.txt"], "jump .*1.txt"),
+        (["run/1.mp4", "run/more/2.mp4", "jump/1.mp4"], "more/"),
+        (["run/1.mp4"], "'run'"),
         (["train/run/1.mp4", "test/jump/1.mp4", "test/run/1.mp4"], "train lacks 'jump'"),
-        (["train/run/1.mp4", "train/jump/1.mp4", "extra/1.mp4"], "extra/ is not a split"),
-        (["train/.keep", "val/run/1.mp4", "val/jump/1.mp4"], "train/ is not a split"),
-        (["val/run/1.mp4", "val/jump/1.mp4", "dev/run/1.mp4"], "both name the split 'validation'"),
+        (["train/.keep", "val/run/1.mp4", "val/jump/1.mp4"], "train/"),
+        (["val/run/1.mp4", "val/jump/1.mp4", "dev/run/1.mp4"], "'validation'"),
     ],
 )
-def test_wrong_folders(tmp_path, files, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_folders(tmp_path, files, named):
+    with pytest.raises(ValueError, match=named):
         load_video_dataset(make_files(tmp_path, *files))
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("lines", "named"),
     [
-        ([], "the columns path,label"),
-        (["path;label", "videos/a.mp4;run"], "first line of .* is 'path;label'"),
-        (["path,label"], "has no rows"),
-        (["path,label", "videos/a.mp4,run", "videos/b.mp4,run"], "only one class, 'run'"),
-        (["path,label", "videos/a.mp4,"], "line 2: label is ''; a text is expected"),
-        (["path,label", "videos/a.mp4"], "label is ''"),
-        (["path,label", "videos/a.mp4,run,fast"], "line 2 has more cells"),
-        (["path,label", "videos,run"], "line 2: .*videos is a folder without JPEG or PNG frames"),
-        (["path,label,start,end", "videos/a.mp4,run,1,3", "videos/a.mp4,run,3,3"], "line 3: end is 3.0 s"),
-        (["path,label,start,end", "videos/a.mp4,run,-1,3"], "line 2: start is '-1'"),
+        (["path;label", "videos/a.mp4;run"], "'path;label'"),
+        (["path,label"], "no rows"),
+        (["path,label", "videos/a.mp4,run", "videos/b.mp4,run"], "'run'"),
+        (["path,label", "videos/a.mp4,"], "line 2: label"),
+        (["path,label", "videos/a.mp4,run,fast"], "line 2"),
+        (["path,label", "videos,run"], "line 2: .*videos"),
+        (["path,label,start,end", "videos/a.mp4,run,1,3", "videos/a.mp4,run,3,3"], "line 3: end is 3.0"),
         (["path,label,start,end", "videos/a.mp4,run,0,soon"], "line 2: end is 'soon'"),
-        (["path,label,start,end", "videos/a.mp4,run,nan,2"], "line 2: start is 'nan'"),
     ],
 )
-def test_wrong_csv(tmp_path, lines, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_csv(tmp_path, lines, named):
+    with pytest.raises(ValueError, match=named):
         load_video_dataset(make_csv(tmp_path, *lines))
 
 
 def test_csv_with_a_segment_of_a_frame_folder(tmp_path):
     make_files(tmp_path, "videos/clip/1.jpg")
     file = make_csv(tmp_path, "path,label,start", "videos/clip,run,", "videos/clip,jump,1")
-    with pytest.raises(ValueError, match="line 3: .* leave start and end empty"):
-        load_video_dataset(file)
-
-
-def test_csv_that_is_not_utf8(tmp_path):
-    file = tmp_path / "clips.csv"
-    file.write_bytes("path,label\na.mp4,Läufer".encode("latin-1"))
-    with pytest.raises(ValueError, match="byte 0xe4 in line 2. Save it with UTF-8 encoding"):
+    with pytest.raises(ValueError, match="line 3"):
         load_video_dataset(file)
 
 
@@ -183,54 +137,19 @@ def test_csv_with_missing_files_names_the_first_five(tmp_path):
         load_video_dataset(file)
 
 
-def test_missing_path(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        load_video_dataset(tmp_path / "nowhere")
-
-
-def test_file_of_another_kind(tmp_path):
-    with pytest.raises(ValueError, match="not a CSV file"):
-        load_video_dataset(make_files(tmp_path, "a.mp4") / "a.mp4")
-
-
-def test_unknown_label(tmp_path):
-    make_files(tmp_path, "run/1.mp4", "swim/1.mp4")
-    with pytest.raises(ValueError, match="'swim', not among the 2 known labels: 'run', 'jump'"):
-        load_video_dataset(tmp_path, labels=["run", "jump"])
-
-
-@pytest.mark.parametrize("twin", ["Run", "RUN ", " run", "rUn"])
-def test_classes_that_differ_in_case_or_spaces_alone_are_said(tmp_path, caplog, twin):
-    make_files(tmp_path, "run/1.mp4", f"{twin}/2.mp4", "jump/3.mp4")
-    names = label_names(load_video_dataset(tmp_path)["train"])
-    assert set(names) == {"run", twin, "jump"}
+def test_classes_that_differ_in_case_or_spaces_alone_are_said(tmp_path, caplog):
+    make_files(tmp_path, "run/1.mp4", "RUN /2.mp4", "jump/3.mp4", "runs/4.mp4")
+    assert label_names(load_video_dataset(tmp_path)["train"]) == ["RUN ", "jump", "run", "runs"]
     (record,) = caplog.records
-    first, second = sorted(["run", twin])
-    assert f"count as different ones: {first!r} and {second!r}. If they are meant to be one class" in record.message
-
-
-def test_classes_that_unicode_writes_in_two_ways_are_said(tmp_path, caplog):
-    load_video_dataset(make_csv(tmp_path, "path,label", "videos/a.mp4,caf\u00e9", "videos/b.mp4,cafe\u0301"))
-    assert "count as different ones" in caplog.text
-
-
-def test_classes_with_different_names_are_not_said(tmp_path, caplog):
-    load_video_dataset(make_files(tmp_path, "run/1.mp4", "runs/2.mp4", "run up/3.mp4"))
-    assert not caplog.records
+    assert "'RUN ' and 'run'" in record.message and "runs" not in record.message
 
 
 def test_class_folders_have_no_video_root(tmp_path):
     make_files(tmp_path, "run/1.mp4", "jump/2.mp4")
-    with pytest.raises(FileNotFoundError, match="There is no folder /nonexistent, which `video_root`"):
+    with pytest.raises(FileNotFoundError, match="/nonexistent"):
         load_video_dataset(tmp_path, video_root="/nonexistent")
-    with pytest.raises(ValueError, match="holds the videos themselves, so `video_root` .* has no meaning"):
+    with pytest.raises(ValueError, match="video_root"):
         load_video_dataset(tmp_path, video_root=tmp_path)
-
-
-def test_a_video_root_that_does_not_exist_is_refused_where_all_paths_are_absolute(tmp_path):
-    file = make_csv(tmp_path, "path,label", f"{tmp_path}/videos/a.mp4,run", f"{tmp_path}/videos/b.mp4,jump")
-    with pytest.raises(FileNotFoundError, match="There is no folder /nonexistent"):
-        load_video_dataset(file, video_root="/nonexistent")
 
 
 def names_in(data, **options):
@@ -288,19 +207,6 @@ def test_labelled_lists_still_need_labels(tmp_path):
             load_video_dataset(tmp_path / name)
 
 
-def test_a_missing_video_of_a_list_is_named(tmp_path):
-    (tmp_path / "list.csv").write_text("path\nnone.mp4\n")
-    with pytest.raises(FileNotFoundError, match="none.mp4"):
-        load_unlabelled_videos(tmp_path / "list.csv")
-
-
-def test_a_file_of_one_split_alone_that_is_not_for_training_is_refused(tmp_path):
-    (tmp_path / "a.mp4").touch()
-    (tmp_path / "test.csv").write_text("path\na.mp4\n")
-    with pytest.raises(ValueError, match="has no training split, only test"):
-        load_unlabelled_videos(tmp_path)
-
-
 def test_further_columns_are_kept_where_they_are_named(tmp_path):
     rows = ["videos/a.mp4,run,anna", "videos/b.mp4,jump,", "videos/c.mp4,run,7"]
     file = make_csv(tmp_path, "path,label,person", *rows)
@@ -313,5 +219,5 @@ def test_further_columns_are_kept_where_they_are_named(tmp_path):
     entries = [{"path": f"videos/{name}.mp4", "label": name, "person": number} for number, name in enumerate("ab")]
     (tmp_path / "clips.json").write_text(json.dumps(entries))
     assert load_video_dataset(tmp_path / "clips.json", columns=["person"])["train"]["person"][:] == ["0", "1"]
-    with pytest.raises(ValueError, match="The column 'label' has a meaning of its own"):
+    with pytest.raises(ValueError, match="'label'"):
         load_video_dataset(file, columns=["label"])

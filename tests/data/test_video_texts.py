@@ -60,60 +60,25 @@ def test_every_format_is_read(folder):
     assert load_video_texts(folder / "train.json")["train"][:] == data["train"][:]
 
 
-def test_relative_paths_begin_at_the_video_root(folder, tmp_path):
-    (tmp_path / "texts.jsonl").write_text(json.dumps({"video": "a.mp4", "answer": "one"}))
-    assert load_video_texts(tmp_path / "texts.jsonl", video_root=folder)["train"][0]["video"] == str(folder / "a.mp4")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("rows.json", '[{"video": "a.mp4"}]', ValueError, "row 1 lacks a video or an answer"),
-        ("rows.json", '[{"video": "a.mp4", "caption": []}]', ValueError, "row 1 lacks a video or an answer"),
-        ("rows.json", "[]", ValueError, "has no rows"),
-        ("rows.json", "{", ValueError, "cannot be read"),
-        ("rows.txt", "a.mp4 one", ValueError, "has another ending"),
-        ("rows.csv", "video,answer\nnone.mp4,one\n", FileNotFoundError, "none.mp4 does not exist"),
-        ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "row 1: start is 'soon'; seconds"),
-        ("rows.csv", "video,answer,start\nrows.csv,one,nan\n", ValueError, "row 1: start is 'nan'; seconds"),
-        ("rows.csv", "video,answer,end\nrows.csv,one,inf\n", ValueError, "row 1: end is 'inf'; seconds"),
-        (
-            "rows.json",
-            '[{"video": "rows.json", "answer": ["one", "two"]}]',
-            ValueError,
-            "rows.json, row 1: the answer",
-        ),
-        (
-            "rows.json",
-            '[{"video": "rows.json", "caption": {"en": "one"}}]',
-            ValueError,
-            "rows.json, row 1: the answer",
-        ),
+        ("rows.json", '[{"video": "a.mp4"}]', ValueError, "row 1 "),
+        ("rows.json", '[{"video": "rows.json", "caption": [""]}]', ValueError, "row 1 "),
+        ("rows.json", '[{"video": "rows.json", "answer": "one", "question": 1e999}]', ValueError, "question is inf"),
+        ("rows.json", "[]", ValueError, "no rows"),
+        ("rows.json", "{", ValueError, "rows.json"),
+        ("rows.txt", "a.mp4 one", ValueError, "rows.txt"),
+        ("rows.csv", "video,answer\nnone.mp4,one\n", FileNotFoundError, "none.mp4"),
+        ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "row 1: start is 'soon'"),
+        ("rows.csv", "video,answer\na.mp4,one, or two\n", ValueError, "line 2"),
+        ("rows.json", '[{"video": "rows.json", "answer": ["one", "two"]}]', ValueError, "row 1: the answer"),
     ],
 )
 def test_wrong_files_are_named(name, content, error, message, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(error, match=message):
         load_video_texts(tmp_path / name)
-
-
-def test_line_ends_within_texts_are_no_ends_of_rows(folder):
-    """Neither in a quoted field of CSV, nor those that Unicode has besides in JSON Lines."""
-    text = "one\ntwo\r\nthree\u2028four\x85five"
-    (folder / "rows.csv").write_bytes(f'video,answer\r\na.mp4,"{text}"\r\n'.encode())
-    row = json.dumps({"video": "a.mp4", "answer": text}, ensure_ascii=False)
-    (folder / "rows.jsonl").write_bytes(f"{row}\r\n{row}\n".encode())
-    assert load_video_texts(folder / "rows.csv")["train"]["answer"][:] == [text]
-    assert load_video_texts(folder / "rows.jsonl")["train"]["answer"][:] == [text] * 2
-
-
-def test_folders_need_files_of_splits(tmp_path):
-    with pytest.raises(ValueError, match="holds no such file"):
-        load_video_texts(tmp_path)
-    for name in ("val.json", "valid.csv"):
-        (tmp_path / name).write_text("")
-    with pytest.raises(ValueError, match="both name the split"):
-        load_video_texts(tmp_path)
 
 
 def test_texts_are_cleaned_as_the_original_does():
@@ -164,15 +129,6 @@ def test_prompts_and_questions_must_fit(folder, processor):
         VideoTextDataset(data["train"], processor, "what is shown", training=False)
     with pytest.raises(ValueError, match="some rows have no question"):
         VideoTextDataset(data["test"], processor, "{}", training=False)
-
-
-def test_several_views_are_refused(folder, processor):
-    data = load_video_texts(folder)["test"]
-    dataset = VideoTextDataset(
-        data, processor, "what is shown", training=True, augmentation=ClipAugmentation(num_augmentations=2)
-    )
-    with pytest.raises(ValueError, match="has one view"):
-        VideoTextCollator(processor)([dataset[0]])
 
 
 def test_training_crops_of_a_processor_that_squeezes_are_bicubic(folder):

@@ -19,7 +19,7 @@ from .running import remove_outputs, run_blocks
 from .world import AT_HAND, TOKEN, environment, fill_hub, hub_tokens, make_files
 
 # Commands that take less than two seconds where everything has been imported.
-QUICK = ("inspect", "pack", "evaluate", "predict", "explain", "extract", "timeline", "export")
+QUICK = ("inspect", "evaluate", "predict", "explain", "extract", "timeline", "export")
 QUICK += ("index", "search")
 # Pages that train, export and search for seconds, as other quick tests do.
 LONG_PAGES = ("docs/action_detection.md", "docs/export.md", "docs/fine_tune.md", "docs/packed_data.md")

@@ -1,1 +1,0 @@
-"""Packs: videos in few large files, with an index."""
