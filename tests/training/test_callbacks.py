@@ -13,12 +13,6 @@ from .tiny import RandomClips, make_arguments, make_model
 ONE_STEP = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 
 
-class SlowClips(RandomClips):
-    def __getitem__(self, index):
-        time.sleep(0.02)
-        return super().__getitem__(index)
-
-
 def losses(trainer):
     return [entry for entry in trainer.state.log_history if "loss" in entry]
 
@@ -41,16 +35,6 @@ def test_every_training_loss_comes_with_the_scalars_and_nothing_else_does(tmp_pa
         assert 0.05 < entry["peak_memory_gib"] < 1000
     others = [entry for entry in trainer.state.log_history if "loss" not in entry]
     assert others and not any(name in entry for entry in others for name in THROUGHPUT_SCALARS)
-
-
-def test_slow_data_are_seen_as_waiting(tmp_path):
-    arguments = make_arguments(tmp_path, max_steps=2, logging_steps=2, gradient_accumulation_steps=2, **ONE_STEP)
-    trainer = VideoTrainer(model=make_model(), args=arguments, train_dataset=SlowClips(16, num_views=2))
-    trainer.train()
-    (entry,) = losses(trainer)
-    # 16 videos of two clips each take at least 0.32 s to read.
-    assert entry["clips_per_second"] < 32 / 0.32
-    assert entry["data_wait_fraction"] > 0.3
 
 
 def test_time_between_steps_does_not_count(monkeypatch):
