@@ -50,20 +50,6 @@ def test_time_between_steps_does_not_count(monkeypatch):
     assert scalars["data_wait_fraction"] == 2.5 / 12
 
 
-def test_tensorboard_has_the_losses_and_the_scalars(tmp_path):
-    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    arguments = make_arguments(tmp_path, logging_steps=1, report_to="tensorboard")
-    VideoTrainer(model=make_model(), args=arguments, train_dataset=RandomClips(), eval_dataset=RandomClips()).train()
-    (events,) = tmp_path.glob("runs/*/events.out.tfevents.*")
-    accumulator = EventAccumulator(str(events)).Reload()
-    tags = accumulator.Tags()["scalars"]
-    expected = {f"train/{name}" for name in ("loss", "learning_rate", "grad_norm", *THROUGHPUT_SCALARS)}
-    assert expected | {"eval/loss", "eval/top1_accuracy"} <= set(tags)
-    assert [event.step for event in accumulator.Scalars("train/clips_per_second")] == [1, 2, 3, 4]
-
-
 def test_several_trackers_are_separated_by_commas(tmp_path, monkeypatch):
     from transformers.integrations import integration_utils
 

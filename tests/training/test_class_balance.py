@@ -11,10 +11,9 @@ from transformers import default_data_collator
 from hf_video.data import ClipMixing, MixingCollator, collate_clips
 from hf_video.training import VideoTrainer, VideoTrainingArguments, classification_loss
 from hf_video.training.class_balance import ClassSampler, make_class_weights, read_class_weights
-from hf_video.training.losses import Distillation
 
 from .test_accumulation import gradients, rows
-from .tiny import LabelledClips, RandomClips, labelled_rows, make_arguments, make_model, weights_of
+from .tiny import LabelledClips, labelled_rows, make_arguments, make_model, weights_of
 
 LABELS = [0] * 20 + [1] * 4 + [2] * 1
 SEVERAL = [[0], [0, 1], [0], [0, 2], [], [], [0]]
@@ -199,30 +198,6 @@ def test_evaluation_and_soft_targets(tmp_path):
     logits = trainer.model.eval()(batch["pixel_values"]).logits
     loss = trainer.compute_loss(trainer.model, dict(batch))
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch["labels"]))
-
-
-def test_a_teacher_stands_beside_the_weighted_loss(tmp_path):
-    trainer = make_trainer(tmp_path, class_weights="balanced")
-    clips = LabelledClips(LABELS)
-    batch = collate_clips([clips[index] for index in (0, 20, 24)])
-    model = trainer.model.train()
-    weighted = trainer.compute_loss(model, dict(batch), num_items_in_batch=torch.tensor(6))
-    teacher = make_model(num_labels=3, id2label=dict(enumerate(NAMES)))
-    with torch.no_grad():
-        teacher.classifier.bias.add_(torch.tensor([0.0, 1.0, 2.0]))
-    trainer.distillation = Distillation(teacher, model, weight=0.25)
-    taught = trainer.distillation.loss(batch["pixel_values"], model(batch["pixel_values"]).logits)
-    assert taught > 0.01
-    loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=torch.tensor(6))
-    torch.testing.assert_close(loss, 0.75 * weighted + 0.25 * taught / 2)
-
-
-def test_a_training_set_without_known_labels(tmp_path):
-    weighted = make_trainer(tmp_path, RandomClips(), num_labels=2, class_weights={"a": 1.0, "b": 3.0})
-    weighted.train()
-    for option in ("class_weights", "sampler"):
-        with pytest.raises(ValueError, match=f"{option}=balanced .*a ClipDataset"):
-            make_trainer(tmp_path, RandomClips(), num_labels=2, **{option: "balanced"})
 
 
 @pytest.mark.parametrize("option", [{"class_weights": "balanced"}, {"loss": "focal"}, {"sampler": "sqrt"}])

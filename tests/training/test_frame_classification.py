@@ -83,9 +83,8 @@ def test_a_clip_classifier_gives_its_encoder(times, tmp_path, caplog):
     [
         ((), ["bright", "dark", "rest"]),
         (("--background", "other"), ["bright", "dark", "other"]),
-        (("--background", "dark"), ["bright", "dark"]),
     ],
-    ids=["that of the model", "another class", "a class of the model"],
+    ids=["that of the model", "another class"],
 )
 def test_further_training_keeps_background_and_delay_unless_another_background_is_given(
     words, names, times, tmp_path, capsys

@@ -132,21 +132,6 @@ def test_without_matplotlib_the_rest_is_written_with_one_warning(tmp_path, monke
     ]
 
 
-def test_names_with_signs_of_formulas_and_tables(tmp_path):
-    names = ["$up$", "$a_{$", "left|right"]
-    clip = ("$x_{$.mp4", np.zeros((8, 12, 16, 3)))
-    details = {"model": "a|b", "broken_videos": ["c|d: damaged"]}
-    scores = SCORES[[0, 1, 2, 2]]
-    result = write_report(
-        tmp_path, scores=scores, labels=LABELS, class_names=names, clip_of=lambda row: clip, details=details
-    )
-    assert result["class_names"] == names
-    summary = (tmp_path / "report.md").read_text()
-    assert "| $a_{$ | left\\|right | 1 of 2 |" in summary and "| 2 | left\\|right | 1 |" in summary
-    assert "| model | a\\|b |" in summary and "| c\\|d: damaged |" in summary
-    assert (tmp_path / "worst_clips.png").is_file()
-
-
 def test_names_must_match_the_scores(tmp_path):
     with pytest.raises(ValueError, match="scores of 3 classes but 2 class names"):
         write_report(tmp_path / "report", scores=SCORES, labels=LABELS, class_names=NAMES[:2])

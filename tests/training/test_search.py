@@ -9,7 +9,6 @@ from transformers import TrainerCallback
 
 from hf_video.hub.training_facts import read_facts
 from hf_video.training import VideoTrainer
-from hf_video.training.adaptation import make_linear_probe
 
 from .tiny import LabelledClips, RandomClips, make_arguments, make_model, weights_of
 
@@ -126,15 +125,3 @@ def test_a_batch_that_fits_is_found(tmp_path):
     # The attempts leave nothing behind.
     torch.testing.assert_close(trained[0], trained[1], rtol=0, atol=0)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("reading")]
-
-
-def test_a_batch_of_a_probe_that_fits_leaves_out_a_last_video(tmp_path):
-    watcher = Watcher()
-    arguments = make_arguments(
-        tmp_path, linear_probe=True, auto_find_batch_size=True, per_device_train_batch_size=5, num_train_epochs=1
-    )
-    model = limited_model(4)
-    make_linear_probe(model)
-    data = {"train_dataset": RandomClips(9), "eval_dataset": RandomClips()}
-    VideoTrainer(model, arguments, callbacks=[watcher], **data).train()
-    assert [(each["batch"], each["steps"]) for each in watcher.begins] == [(5, 2), (4, 2)]

@@ -53,25 +53,6 @@ def test_the_epoch_reaches_the_data_set_where_the_data_loader_does_not_pass_it_o
     assert loader.dataset.epoch == 2
 
 
-def test_several_training_views_of_a_video_are_clips_of_their_own(model, tmp_path):
-    for num_views in (1, 2):
-        dataset = RandomClips(8 // num_views)
-        clips = [dataset[index]["pixel_values"][0] for index in range(8 // num_views)]
-        items = [
-            {"pixel_values": torch.stack([clip] * num_views), "labels": i % 2, "sample_key": (0, 0, i)}
-            for i, clip in enumerate(clips)
-        ]
-        trainer = VideoTrainer(
-            model=copy.deepcopy(model), args=make_arguments(tmp_path), train_dataset=items, eval_dataset=items
-        )
-        batch = collate_clips(items)
-        trainer.model.train()
-        assert batch["pixel_values"].ndim == 5
-        expected = torch.nn.functional.cross_entropy(trainer.model(batch["pixel_values"]).logits, batch["labels"])
-        loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=len(batch["labels"])).item()
-        assert loss == pytest.approx(expected.item(), rel=1e-5)
-
-
 def test_soft_targets_leave_the_problem_type_alone(model, tmp_path):
     mixing = ClipMixing(mixup_alpha=0.8, cutmix_alpha=1.0)
     trainer = VideoTrainer(
@@ -91,19 +72,6 @@ def test_soft_targets_leave_the_problem_type_alone(model, tmp_path):
         logits = trainer.model.eval()(batch["pixel_values"]).logits
     expected = torch.nn.functional.cross_entropy(logits, batch["labels"])
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-4)
-
-
-def test_layer_decay_reaches_the_optimizer(model, tmp_path):
-    trainer = VideoTrainer(
-        model=model, args=make_arguments(tmp_path, layer_decay=0.5, weight_decay=0.1), eval_dataset=RandomClips()
-    )
-    optimizer = trainer.create_optimizer()
-    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
-    assert rates[id(model.classifier.weight)] == 1e-2
-    assert rates[id(model.videovit.layers[0].mlp.fc1.weight)] == 0.5e-2
-    assert rates[id(model.videovit.embeddings.patch_embeddings.projection.weight)] == 0.25e-2
-    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
-    assert decays[id(model.classifier.weight)] == 0.1 and decays[id(model.classifier.bias)] == 0.0
 
 
 def test_a_metric_that_is_not_measured_is_named_at_the_start(model, tmp_path):

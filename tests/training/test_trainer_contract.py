@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset
-from transformers import TrainingArguments
 
-from hf_video.data import ClipMixing, MixingCollator, collate_clips
+from hf_video.data import collate_clips
 from hf_video.training import VideoTrainer
 
 from .tiny import RandomClips, make_arguments, make_model, weights_of
@@ -133,14 +132,6 @@ def test_a_loss_of_the_user_has_the_word(tmp_path):
     assert prediction.metrics["test_loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_labels_are_smoothed_where_the_model_names_no_problem_type(tmp_path):
-    trainer = make_trainer(tmp_path, label_smoothing_factor=0.2)
-    batch = collate_clips([RandomClips()[index] for index in range(4)])
-    model = trainer.model.train()
-    expected = cross_entropy(model(batch["pixel_values"]).logits, batch["labels"], label_smoothing=0.2)
-    torch.testing.assert_close(trainer.compute_loss(model, dict(batch)), expected)
-
-
 def test_arguments_by_place_and_a_function_that_makes_the_model(tmp_path):
     sets = (RandomClips(), RandomClips())
     by_place = VideoTrainer(make_model(), make_arguments(tmp_path / "a"), None, *sets)
@@ -148,15 +139,6 @@ def test_arguments_by_place_and_a_function_that_makes_the_model(tmp_path):
     for trainer in (by_place, made):
         trainer.train()
     torch.testing.assert_close(weights_of(made.model), weights_of(by_place.model), rtol=0, atol=0)
-
-
-def test_plain_arguments_leave_the_keys_of_samples_to_the_collator(tmp_path):
-    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", per_device_train_batch_size=4)
-    clips = RandomClips(training=True, num_views=2)
-    for collator, num_labels in ((None, 1), (MixingCollator(ClipMixing(mixup_alpha=0.8), 2), 2)):
-        trainer = VideoTrainer(make_model(), arguments, collator, clips)
-        batch = next(iter(trainer.get_train_dataloader()))
-        assert batch["pixel_values"].shape == (8, 2, 3, 16, 16) and batch["labels"].ndim == num_labels
 
 
 def test_clips_without_the_axis_of_views_are_named(tmp_path):
