@@ -74,15 +74,6 @@ class Agents:
         for number in range(len(self.agents)):
             self.kill_machine(number)
 
-    def worker(self, number: int) -> psutil.Process:
-        """The process that an agent has started."""
-        (worker,) = psutil.Process(self.agents[number].pid).children()
-        return worker
-
-    def kill_worker(self, number: int) -> None:
-        """SIGKILL, as when the machine has no memory left."""
-        self.worker(number).kill()
-
     def kill_machine(self, number: int) -> None:
         """SIGKILL of an agent and of all that it has started."""
         agent = self.agents[number]

@@ -309,8 +309,8 @@ class PretrainSettings(
         *("num_clips", "num_crops", "validation_fraction", "split_by", "label_smoothing_factor", "label_names"),
         *("eval_strategy", "eval_steps", "eval_delay", "eval_accumulation_steps", "per_device_eval_batch_size"),
         *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "neftune_noise_alpha"),
-        *("linear_probe", "freeze_layers", "lora_rank", "lora_alpha", "distillation_teacher", "distillation_target"),
-        *("distillation_weight", "distillation_temperature", "ema_decay"),
+        *("linear_probe", "freeze_layers", "lora_rank", "lora_alpha", "distillation_teacher", "distillation_weight"),
+        *("distillation_temperature", "ema_decay"),
         *("loss", "focal_gamma", "class_weights", "sampler"),
     )
 
@@ -465,8 +465,6 @@ class ProbeSettings(
     """Probe"""
 
     output_dir: str = setting(None, "Folder for the probe and its report; new or empty.", "DIR", common=True)
-    kind: Literal["linear", "attentive", "knn"] = setting("linear", "The classifier, see above.", common=True)
     features: str | None = setting(
         None, "Where features are kept; by default in the cache folder of Hugging Face.", "DIR"
     )
-    num_neighbors: AtLeast1[int] = setting(20, "Neighbours of knn, at most all videos.")

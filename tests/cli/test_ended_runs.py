@@ -17,7 +17,7 @@ from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL
-from .ended_command import HOWS, MOMENTS, OF_CHECKPOINT, ending
+from .ended_command import OF_CHECKPOINT, ending
 
 ROOT = Path(__file__).parents[2]
 EXIT_CODES = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130, "full_disk": 2}
@@ -76,26 +76,19 @@ def end(moment, how, words, number):
         return main(words)
 
 
+# Quick ones of SIGKILL and SIGTERM are in `test_resume_auto.py`.
+SLOW = [
+    ("train", "before the mark", "SIGKILL"),
+    ("train", "a checkpoint begins", "SIGTERM"),
+    ("train", "first file is moved", "full_disk"),
+    ("train", "the result is written", "SIGINT"),
+    ("train-answers", "weights of a checkpoint", "full_disk"),
+    ("train-answers", "after the mark", "SIGINT"),
+    ("train-answers", "weights are moved", "SIGKILL"),
+]
 ROWS = [
-    pytest.param(
-        *(command, moment, how),
-        marks=[]
-        if (command, moment, how)
-        in (
-            ("train", "before the mark", "SIGKILL"),
-            ("train", "states of a checkpoint", "full_disk"),
-            ("train", "a checkpoint begins", "SIGTERM"),
-            ("train", "first file is moved", "full_disk"),
-            ("train", "the result is written", "SIGINT"),
-            ("train-answers", "weights of a checkpoint", "full_disk"),
-            ("train-answers", "after the mark", "SIGINT"),
-            ("train-answers", "weights are moved", "SIGTERM"),
-        )
-        else pytest.mark.slow,
-    )
-    for command in ("train", "train-answers")
-    for moment in MOMENTS
-    for how in HOWS
+    ("train", "states of a checkpoint", "full_disk"),
+    *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW),
 ]
 
 

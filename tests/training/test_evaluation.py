@@ -115,19 +115,6 @@ def test_scores_follow_the_problem_type(problem_type, function):
     torch.testing.assert_close(scores, function(pixel_values[:, :3].mean((2, 3, 4))))
 
 
-def test_a_data_set_is_evaluated_in_order():
-    items = [{"pixel_values": torch.randn(1, 3, 3, 2, 2), "labels": index % 3} for index in range(5)]
-    scores, labels = evaluate_dataset(MeanPixelClassifier(), items, batch_size=2, progress=False)
-    assert labels.tolist() == [0, 1, 2, 0, 1]
-    clips = torch.cat([item["pixel_values"] for item in items])
-    torch.testing.assert_close(torch.from_numpy(scores), clips.mean((2, 3, 4)).softmax(-1))
-
-
-def test_an_empty_data_set_is_refused():
-    with pytest.raises(ValueError, match="the data set is empty"):
-        evaluate_dataset(MeanPixelClassifier(), [], progress=False)
-
-
 def test_models_that_average_no_views_are_refused_several():
     sizes = {"image_size": 32, "num_frames": 2, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     model = VideoMAEForVideoClassification(VideoMAEConfig(**sizes, intermediate_size=8))

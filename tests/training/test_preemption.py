@@ -7,7 +7,7 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from hf_video.training import VideoTrainer
-from hf_video.training.checkpoints import newest_complete, numbered_checkpoints
+from hf_video.training.checkpoints import newest_complete
 
 from .tiny import RandomClips, make_arguments, make_model, weights_of
 
@@ -71,37 +71,6 @@ def test_sigterm_that_comes_after_the_last_step_is_not_lost(handler, tmp_path, m
     with pytest.raises(Stopped):
         make_trainer(tmp_path, enable_jit_checkpoint=True).train()
     assert signal.getsignal(signal.SIGTERM) is handler
-
-
-def test_a_program_that_ignores_sigterm_trains_on(tmp_path):
-    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        trainer = make_trainer(tmp_path, [SigtermCallback(step=2)], enable_jit_checkpoint=True)
-        trainer.train()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    assert trainer.state.global_step == 6
-    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-2"]
-
-
-def test_an_error_of_a_callback_gives_the_signal_back(handler, tmp_path):
-    class FailingCallback(TrainerCallback):
-        def on_step_end(self, *args, **kwargs):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        make_trainer(tmp_path, [FailingCallback()], enable_jit_checkpoint=True).train()
-    assert signal.getsignal(signal.SIGTERM) is handler
-
-
-def test_a_trainer_that_trains_twice_hears_the_signal_in_both(handler, tmp_path):
-    trainer = make_trainer(tmp_path, enable_jit_checkpoint=True)
-    trainer.train()
-    trainer.add_callback(SigtermCallback(step=2))
-    with pytest.raises(Stopped):
-        trainer.train()
-    assert signal.getsignal(signal.SIGTERM) is handler and newest_complete(tmp_path)[0].name == "checkpoint-2"
 
 
 def test_sigterm_stops_at_once_without_the_setting(handler, tmp_path):
