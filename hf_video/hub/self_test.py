@@ -71,8 +71,8 @@ class SelfTest(BaseModel):
 
 
 def write_self_test(folder: Path) -> None:
-    """Adds the self-test to a complete model folder. It is computed on the CPU in float32; if that fails, it has labels
-    and options alone, and the log says why."""
+    """Adds the self-test to a complete model folder. It is computed on the CPU in float32; if that fails, it has
+    labels and options alone, and the log says why."""
     (folder / SELF_TEST).mkdir()
     untested, videos = why_untested(folder), {}
     if untested is None:

@@ -10,9 +10,8 @@ from pathlib import Path
 sys.modules["hf_video"] = None  # type: ignore[assignment]
 os.environ |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
-import transformers.pipelines  # noqa: E402
 from huggingface_hub import constants, hf_api  # noqa: E402
-from transformers import dynamic_module_utils, video_processing_utils  # noqa: E402, F401
+from transformers import dynamic_module_utils, pipelines, video_processing_utils  # noqa: E402, F401
 from transformers.models.auto import modeling_auto, processing_auto, video_processing_auto  # noqa: E402, F401
 from transformers.utils import hub  # noqa: E402
 
