@@ -152,8 +152,10 @@ def _run(programs: list[dict[str, Any]], folder: str, timeout: float) -> list[in
 
 
 def main() -> None:
+    sys.path.append(str(ROOT))  # for modules of tests
     for name in (*MODULES, *sys.argv[1:]):
         importlib.import_module(name)
+    sys.path.remove(str(ROOT))
     # No fork looks through what it shares with this process, which would make it a copy of its own.
     gc.collect()
     gc.freeze()

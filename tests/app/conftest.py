@@ -56,7 +56,7 @@ def videos(tmp_path_factory):
 def visit(browser, server, models):
     """Opens the page for one more user, of `server` unless another one is named.
 
-    At the end, no page may have had a problem, and no answer of the server a path of its own.
+    At the end, no page may have had a problem, and no answer of the server a path of a model or of the package.
     """
     from .visits import Visit
 
@@ -74,5 +74,5 @@ def visit(browser, server, models):
         each.close()
     assert not problems
     assert "Traceback" not in server.output[printed:]
-    private = [str(server.temporary), str(Path(models["colours"]).parent), str(ROOT), str(Path.home()) + os.sep]
+    private = [str(Path(models["colours"]).parent), str(ROOT), str(Path.home()) + os.sep]
     assert [(address, path) for address, text in answers.items() for path in private if path in text] == []

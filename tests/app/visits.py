@@ -124,28 +124,11 @@ class Visit:
         preview = self["video"].locator("video")
         return preview.evaluate("video => video.getVideoPlaybackQuality().totalVideoFrames") if preview.count() else 0
 
-    def open_address(self, address: str) -> None:
-        """Pastes an address and opens it."""
-        self["url"].locator("input, textarea").fill(address)
-        self["open-url"].click()
-
     def ask(self, question: str) -> None:
         """Asks the model."""
         self.show("ask")
         self["question"].locator("input, textarea").fill(question)
         self["ask"].click()
-
-    def tab_to(self, target: Locator) -> None:
-        """Presses Tab until an element has the focus.
-
-        Raises:
-            AssertionError: no element has it after 100 times.
-        """
-        for _ in range(100):
-            if target.evaluate("each => each === document.activeElement"):
-                return
-            self.page.keyboard.press("Tab")
-        raise AssertionError("The keyboard does not reach it.")
 
     # What a user sees.
 

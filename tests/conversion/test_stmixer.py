@@ -53,12 +53,6 @@ def test_it_refuses_what_the_original_refuses(tmp_path):
         torch.testing.assert_close(one_more, model(pixel_values).feature_maps[0])
 
 
-def test_equal_token_counts_leave_the_positions_as_they_are(tmp_path):
-    golden, folder = convert("stmixer_backbone_interpolated", tmp_path)
-    module = VideoViTBackbone.from_pretrained(folder).videovit.embeddings.position_embeddings
-    assert torch.equal(module((8, 2, 8)), module.weight)
-
-
 def test_a_pretraining_checkpoint_is_refused(tmp_path, capsys):
     golden = load_golden("videovit", "videomae_pretrain")
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""`Trainer.push_to_hub`, and the facts that a run leaves behind."""
+"""The facts that a run leaves behind, and `Trainer.push_to_hub` with them."""
 
 import json
 from pathlib import Path
