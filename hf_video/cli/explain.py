@@ -126,7 +126,7 @@ def _explain_class(settings: ExplainSettings) -> None:
     }
     memory = _memory_of(model, clip)
     if memory is not None:
-        details["memory"] = _frames_held(memory, clip)
+        details["memory"] = frames_held(memory, clip)
     if settings.output is not None:
         with _output_folder(settings.output) as folder:
             write_heat_maps(folder, clip, heat_map, details)
@@ -163,7 +163,7 @@ def _explain_words(settings: ExplainSettings) -> None:
         "question": settings.question,
         "answer": answer,
         "frames": [{"seconds": round(seconds, 3)} for seconds in clip.times.tolist()],
-        "memory": _frames_held(watcher.memory, clip),
+        "memory": frames_held(watcher.memory, clip),
     }
     if settings.output is not None:
         with _output_folder(settings.output) as folder:
@@ -231,7 +231,7 @@ def _output_folder(name: str) -> Iterator[Path]:
     print(f"{name} holds {written}.", file=sys.stderr, flush=True)
 
 
-def _frames_held(memory: Any, clip: Clip) -> list[list[float]]:
+def frames_held(memory: Any, clip: Clip) -> list[list[float]]:
     """The seconds of the first and the last frame that each entry of a memory holds, oldest first. An entry may hold
     other frames at other token positions: these are the first and the last of all."""
     # At each token position an entry stands for as many frames in a row as its count, after those of the one before.

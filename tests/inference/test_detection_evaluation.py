@@ -89,9 +89,7 @@ def random_boxes(rng, size, num_classes, num_frames=6):
     return LabelledBoxes(videos, seconds, boxes, rng.integers(-1, num_classes, size), rng.permutation(size) / size)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("iou", [0.3, 0.5])
-@pytest.mark.parametrize("decimals", [0, 1, 5])
+@pytest.mark.parametrize(("seed", "iou", "decimals"), [(0, 0.3, 1), (1, 0.5, 5)])
 def test_agrees_with_a_count_box_by_box(seed, iou, decimals):
     rng = np.random.default_rng(seed)
     classes = ["walk", "talk", "sit", "never"]

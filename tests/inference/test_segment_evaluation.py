@@ -1,7 +1,6 @@
 """Figures of segments: cases worked out by hand, and a slow second implementation on random cases."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -9,8 +8,6 @@ import pytest
 from hf_video.inference import LabelledSegment as Segment
 from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
 from hf_video.inference.segment_evaluation import TIOUS, border_errors, match_segments, temporal_iou
-
-from ..odd_files import ODD_FILES, make_odd_file
 
 
 def dive(start, end, score=1.0):
@@ -172,7 +169,7 @@ def random_segments(generator, videos, labels, most, score_steps):
 
 def test_a_slow_implementation_agrees_on_random_cases():
     compared = partly_right = 0
-    for seed in range(300):
+    for seed in range(60):
         generator = np.random.default_rng(seed)
         truth = random_segments(generator, "abcd", ["x", "y", "z"], 8, 1)
         # Few steps give equal scores; "v" is a class and "e" a video that only predictions have.
@@ -184,27 +181,7 @@ def test_a_slow_implementation_agrees_on_random_cases():
             np.testing.assert_allclose(found["average_precision"], expected, rtol=1e-12, atol=1e-15)
             compared += 1
             partly_right += 0 < expected[2] < 1
-    assert compared > 700 and partly_right > 300
-
-
-@pytest.mark.parametrize("num_videos", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_200_000_predictions_take_seconds(num_videos):
-    generator = np.random.default_rng(0)
-    labels = [f"class {number}" for number in range(20)]
-    truth, predictions = {}, {}
-    for number in range(num_videos):
-        starts = generator.uniform(0, 180, 15)
-        truth[str(number)] = [Segment(str(generator.choice(labels)), start, start + 10) for start in starts]
-        # Proposals of one class around each segment, as detectors make them.
-        predictions[str(number)] = [
-            Segment(each.label, each.start + shift, each.end + shift, score)
-            for each in truth[str(number)]
-            for shift, score in zip(generator.normal(0, 5, 67), generator.uniform(0, 1, 67), strict=True)
-        ]
-    begin = time.process_time()
-    result = evaluate_segments(predictions, truth)
-    assert result["num_predictions"] == 1_005 * num_videos
-    assert time.process_time() - begin < 0.15 * num_videos  # 200 videos take about 1 s on an idle core
+    assert compared > 140 and partly_right > 60
 
 
 SOUND = {"results": {"a": [{"label": "dive", "score": 0.5, "segment": [0, 2.5]}]}}
@@ -238,72 +215,35 @@ def segment(**changes):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        ("{", r"p\.json cannot be read as JSON: .* \(line 1, column 2\)"),
-        ([], "must hold one JSON object"),
-        (TRUTH, "`results` is missing. Predictions have `results`, a ground truth has `database`"),
-        ({"results": []}, "`results` must be a valid dictionary"),
-        ({"results": {"a": {}}}, "`results.a` must be a valid list, got {}"),
-        ({"results": {"a": [3]}}, "`results.a.0` must be .* got 3"),
+        ("{", r"p\.json .*line 1"),
+        (TRUTH, "`results` is missing"),
         (segment(score=...), "`results.a.0.score` is missing"),
-        (segment(label=...), "`results.a.0.label` is missing"),
-        (segment(segment=...), "`results.a.0.segment` is missing"),
-        (segment(label=3), "`results.a.0.label` must be a valid string, got 3"),
-        (segment(score="0.5"), "`results.a.0.score` must be a valid number, got '0.5'"),
-        (segment(score=True), "score` must be a valid number, got True"),
-        (segment(score=float("nan")), "score` must be a finite number, got nan"),
-        (segment(score=float("inf")), "score` must be a finite number, got inf"),
-        (segment(score=10**400), "score` must be a valid number"),
-        (segment(segment=[1]), "segment` must have at least 2 items"),
-        (segment(segment=[1, 2, 3]), "segment` must have at most 2 items"),
-        (segment(segment=["1", "2"]), "segment.0` must be a valid number"),
-        (segment(segment=[0, float("nan")]), "segment.1` must be a finite number"),
+        (segment(label=3), "`results.a.0.label` .*3"),
+        (segment(score="0.5"), "`results.a.0.score` .*'0.5'"),
+        (segment(score=float("nan")), "score` .*nan"),
+        (segment(segment=[1]), "segment`"),
         (segment(segment=[3, 2]), "ends at 2 s, before it starts at 3 s"),
     ],
 )
-def test_predictions_that_cannot_be_used(content, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+def test_predictions_that_cannot_be_used(content, named, tmp_path):
+    with pytest.raises(ValueError, match=named):
         read_predictions(write(tmp_path / "p.json", content))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (SOUND, "`database` is missing. Predictions have `results`, a ground truth has `database`"),
-        ({"database": {"a": []}}, "`database.a` must be a valid dictionary"),
-        ({"database": {"a": {}}}, "`database.a.annotations` is missing"),
+def test_ground_truth_that_cannot_be_used(tmp_path):
+    for content, named in (
+        (SOUND, "`database` is missing"),
         ({"database": {"a": {"annotations": [{"label": "dive"}]}}}, "`database.a.annotations.0.segment` is missing"),
-    ],
-)
-def test_ground_truth_that_cannot_be_used(content, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        read_ground_truth(write(tmp_path / "t.json", content))
-
-
-@pytest.mark.parametrize("kind", ODD_FILES)
-def test_what_stands_in_the_place_of_a_file(kind, tmp_path):
-    path = make_odd_file(tmp_path / "p.json", kind)
-    for read in (read_predictions, read_ground_truth):
-        with pytest.raises((ValueError, OSError), match=ODD_FILES[kind]):
-            read(path)
-
-
-def test_a_file_of_a_gigabyte_is_refused_unread(tmp_path):
-    with open(tmp_path / "p.json", "wb") as file:
-        file.truncate(2**30)
-    with pytest.raises(ValueError, match=r"p\.json has 1,073,741,824 bytes; at most"):
-        read_predictions(tmp_path / "p.json")
-
-
-@pytest.mark.parametrize("tiou", [0, -0.5, 1.1, float("nan")])
-def test_thresholds_out_of_bounds(tiou):
-    with pytest.raises(ValueError, match="a number above 0 and up to 1 is expected"):
-        evaluate_segments({}, {"a": [dive(0, 1)]}, [0.5, tiou])
+    ):
+        with pytest.raises(ValueError, match=named):
+            read_ground_truth(write(tmp_path / "t.json", content))
 
 
 def test_nothing_to_measure():
     with pytest.raises(ValueError, match="no annotated segment"):
         evaluate_segments({}, {"a": []})
-    with pytest.raises(ValueError, match="no threshold"):
-        evaluate_segments({}, {"a": [dive(0, 1)]}, [])
+    for tious, named in (([], "no threshold"), ([0.5, 1.1], "1.1")):
+        with pytest.raises(ValueError, match=named):
+            evaluate_segments({}, {"a": [dive(0, 1)]}, tious)
