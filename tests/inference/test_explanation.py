@@ -208,14 +208,6 @@ def test_a_model_that_rounds_its_activations_has_no_gradients():
         explain(model, torch.randn(1, 4, 3, 32, 32), 0)
 
 
-def test_the_default_is_the_predicted_class():
-    model = make_videomamba().eval()
-    clips = torch.randn(2, 4, 3, 32, 32)
-    with torch.no_grad():
-        predicted = model(pixel_values=clips).logits.argmax(-1)
-    assert torch.equal(explain(model, clips), explain(model, clips, predicted))
-
-
 def test_pixels_and_frames_that_fill_no_patch_have_no_evidence():
     maps = explain(make_videovit(tubelet_size=2), torch.randn(1, 5, 3, 40, 33), 0)
     assert maps.shape == (1, 5, 40, 33)

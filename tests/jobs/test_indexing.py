@@ -99,21 +99,14 @@ def test_a_changed_file_is_indexed_again(videos, model, tmp_path):
     np.testing.assert_allclose(after.vectors[rows["4"]], before.vectors[2], rtol=0, atol=1e-6)
 
 
-def test_a_broken_video_is_a_row_with_its_error(videos, model, tmp_path):
-    (videos / "3.mp4").write_bytes(b"not a video")
-    result = index(videos, model, tmp_path / "index")
-    assert result.num_rows == 6
-    ((path, reason),) = result.errors
-    assert path == str(videos / "3.mp4") and "cannot be opened as a video" in reason
-    found = open_index(tmp_path / "index")
-    assert len(found.vectors) == len(found.rows) == 5 and path not in found.rows["path"].to_pylist()
-
-
-def test_videos_that_are_all_broken_leave_the_others_to_be_found(videos, model, tmp_path):
+def test_broken_videos_are_rows_with_their_errors(videos, model, tmp_path):
     for name in ("2.mp4", "3.mp4"):
         (videos / name).write_bytes(b"not a video")
-    index(videos, model, tmp_path / "index", part_size=2)
-    assert open_index(tmp_path / "index").rows["key"].to_pylist() == ["0", "1", "4", "5"]
+    result = index(videos, model, tmp_path / "index", part_size=2)
+    assert result.num_rows == 6 and [path for path, _ in result.errors] == [str(videos / f"{n}.mp4") for n in (2, 3)]
+    assert "cannot be opened as a video" in result.errors[0][1]
+    found = open_index(tmp_path / "index")
+    assert found.rows["key"].to_pylist() == ["0", "1", "4", "5"] and len(found.vectors) == 4
     for path in videos.iterdir():
         path.write_bytes(b"not a video")
     index(videos, model, tmp_path / "none")
