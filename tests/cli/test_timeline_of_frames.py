@@ -181,11 +181,11 @@ def test_ctrl_c_leaves_whole_files(model_folder, sees_light, live, tmp_path, cap
 
 
 def test_changes_of_a_camera_by_rtsp(model_folder, sees_light, capsys):
-    with rtsp_camera(flashing_frames(16, (4, 12)), 16) as address:
+    with rtsp_camera(flashing_frames(64, (32, 48)), 32) as address:
         assert run(model_folder, address, "--background", "dark", "--json") == 0
     begins, ends = json_lines(capsys)
     assert (begins["change"], ends["change"]) == ("begins", "ends")
-    assert ends["segment"] == pytest.approx([0.25, 0.75], abs=0.1) and 0 < begins["delay"]
+    assert ends["segment"] == pytest.approx([1, 1.5], abs=0.1) and 0 < begins["delay"]
 
 
 def test_what_has_no_meaning_for_frames_is_refused(model_folder, tmp_path, fails):

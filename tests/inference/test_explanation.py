@@ -83,7 +83,9 @@ def see_only_what_is_not_zero(model, name):
         model.videomae.embeddings.position_embeddings.zero_()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "over time" in name else name for name in MODELS]
+)
 def test_what_stands_in_one_place_lights_up_there_alone(name):
     model = MODELS[name]()
     see_only_what_is_not_zero(model, name)

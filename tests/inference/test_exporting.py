@@ -67,7 +67,7 @@ def test_a_classifier_of_videos_takes_any_batch(to, exports):
 @pytest.mark.parametrize(
     "make_model, shape",
     [
-        pytest.param(lambda: make("VideoMamba"), SHAPE, id="VideoMamba"),
+        pytest.param(lambda: make("VideoMamba"), SHAPE, id="VideoMamba", marks=pytest.mark.slow),
         pytest.param(lambda: make("VideoMamba", "Backbone"), SHAPE, id="VideoMambaBackbone", marks=pytest.mark.slow),
         pytest.param(lambda: make("VideoViT", "Backbone"), SHAPE, id="VideoViTBackbone", marks=pytest.mark.slow),
         pytest.param(make_videomae, SHAPE, id="VideoMAE", marks=pytest.mark.slow),
@@ -100,6 +100,7 @@ def test_every_kind_takes_any_batch(to, make_model, shape, tmp_path):
     compare(model, export_model(model, tmp_path / "out", shape, to), CLIPS if len(shape) == 4 else CLIPS[:, 0])
 
 
+@pytest.mark.slow
 def test_the_program_runs_where_hf_video_is_not(exports, tmp_path):
     model, export = exports[0], exports[1]["torch-export"]
     torch.save(CLIPS, tmp_path / "clips.pt")

@@ -174,7 +174,7 @@ def test_a_camera_that_is_faster_than_the_model_loses_its_oldest_frames(causal):
 def test_memory_does_not_grow_with_a_live_video(causal):
     def camera():
         image = np.zeros((16, 16, 3), np.uint8)
-        for number in range(2000):
+        for number in range(800):
             yield StreamedFrame(number, number / 8, image.copy(), 0.125)
             taken.acquire(timeout=5)
 
@@ -182,11 +182,11 @@ def test_memory_does_not_grow_with_a_live_video(causal):
     tracemalloc.start()
     for number, _ in enumerate(score_frames(causal, PROCESSOR, camera(), batch_size=20, queue=queue)):
         taken.release(2)
-        if number % 200 == 100:
+        if number % 80 == 40:
             gc.collect()
             sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    # The images of a model's input would be 5 MB.
+    # The images of a model's input would be 2 MB.
     assert len(sizes) == 5 and max(sizes[1:]) < sizes[0] + 100_000
 
 

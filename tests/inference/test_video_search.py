@@ -126,7 +126,7 @@ def test_what_is_gone_or_damaged_is_named_with_the_way_out(models, tmp_path):
     model = shutil.copytree(models["dual"], tmp_path / "model")
     searched = index(videos, model, tmp_path / "index")
     (videos / "3.mp4").unlink()
-    with pytest.raises(VideoReadError, match=r"3.mp4 does not exist. .*run `hf-video index` again"):
+    with pytest.raises(VideoReadError, match=r"3.mp4 does not exist. .*`hf-video index`"):
         searched.search(TEXT, rerank=6)
     model.rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match="was in .*model, which is not there: .*--model"):
