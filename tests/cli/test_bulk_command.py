@@ -11,7 +11,7 @@ import torch
 from filelock import FileLock
 
 from hf_video.cli.main import main
-from hf_video.jobs import ExtractTask, PredictTask, runner
+from hf_video.jobs import ExtractTask, PredictTask
 from hf_video.jobs.parquet_parts import SETTINGS_FILE
 from hf_video.output_folders import LOCK_FILE
 
@@ -163,23 +163,6 @@ def test_errors_of_the_machine_end_the_run(where, error, message, digits, traine
         assert message in fails(*command)
     assert not parts_of(tmp_path / "out")
     assert main(command) == 0 and len(read_rows(tmp_path / "out")) == 8
-
-
-def test_ctrl_c_says_what_is_kept(mixed, trained, tmp_path, capsys, monkeypatch):
-    read = runner.read_batches
-    command = [*words("extract", trained, tmp_path / "out", mixed), "--part-size", "4"]
-
-    def interrupt(*args):
-        if len(parts_of(tmp_path / "out")) == 1:
-            raise KeyboardInterrupt
-        return read(*args)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(runner, "read_batches", interrupt)
-        assert main(command) == 130
-    said = capsys.readouterr().err
-    assert f"The rows of 4 of 10 videos are kept in {tmp_path / 'out'}; the same command continues." in said
-    assert main(command) == 1 and num_new(capsys.readouterr().out) == 6
 
 
 def test_folders_that_are_refused(digits, mixed, trained, tmp_path, fails):

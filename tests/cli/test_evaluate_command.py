@@ -73,18 +73,6 @@ def test_classes_that_the_model_does_not_know(digits, trained, tmp_path, fails):
     assert "sideways" in fails("evaluate", tmp_path / "data", "--model", trained)
 
 
-def test_data_of_some_of_the_classes(digits, trained, tmp_path, capsys):
-    words = ["--model", str(trained), "--device", "cpu", "--json"]
-    shutil.copytree(digits / "test" / "left-up", tmp_path / "data" / "left-up")
-    assert main(["evaluate", str(tmp_path / "data"), *words]) == 0
-    one = json.loads(capsys.readouterr().out)
-    assert one["num_videos"] == 1 and len(one["class_names"]) == 8 and one["class_accuracy"].count(None) == 7
-    shutil.copytree(digits, tmp_path / "splits")
-    shutil.rmtree(tmp_path / "splits" / "train" / "left-up")
-    assert main(["evaluate", str(tmp_path / "splits"), *words]) == 0
-    assert json.loads(capsys.readouterr().out)["num_videos"] == 8
-
-
 def test_broken_videos_end_the_command_or_are_left_out(digits, trained, tmp_path, capsys, fails):
     shutil.copytree(digits / "test", tmp_path / "data")
     broken = min((tmp_path / "data").rglob("*.mp4"))

@@ -3,12 +3,10 @@
 import json
 
 import pytest
-from transformers import BertTokenizer, XCLIPConfig, XCLIPModel
 
-from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
 
-from ..models.video_text.retrieval_model import GOLDEN, write_retrieval_model
+from ..models.video_text.retrieval_model import write_retrieval_model
 from ..video_files import encode_video, make_frames
 
 
@@ -62,21 +60,6 @@ def test_a_broken_video_is_left_out_if_asked(captions, model, tmp_path, capsys):
     result = json.loads(evaluate(capsys, data, model, *options))
     assert (result["num_videos"], result["num_texts"]) == (3, 5)
     assert result["broken_videos"] == [str(tmp_path / "broken.mp4")]
-
-
-def test_a_model_without_fusion_has_the_first_pass_alone(captions, tmp_path, capsys):
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    vision = {"image_size": 32, "patch_size": 16, "num_frames": 4, "mit_hidden_size": 16, "mit_intermediate_size": 16}
-    vision |= {"mit_num_hidden_layers": 1, "mit_num_attention_heads": 2}
-    text = {"vocab_size": len(GOLDEN.config["vocab"]), "eos_token_id": 3, "max_position_embeddings": 12}
-    config = XCLIPConfig(
-        text_config=sizes | text, vision_config=sizes | vision, projection_dim=16, prompt_num_attention_heads=2
-    )
-    XCLIPModel(config).save_pretrained(tmp_path)
-    VideoClipProcessor(num_frames=4, size=32, crop_size=32).save_pretrained(tmp_path)
-    BertTokenizer({word: number for number, word in enumerate(GOLDEN.config["vocab"])}).save_pretrained(tmp_path)
-    result = json.loads(evaluate(capsys, captions, tmp_path, "--json"))
-    assert result["num_texts"] == 4 and "dual_encoder" in result and "reranked" not in result
 
 
 def test_what_is_refused(captions, model, trained, fails):

@@ -58,12 +58,3 @@ def test_mistakes_are_sentences(files, tmp_path, fails):
     assert "required: --ground-truth" in fails("evaluate", files[0], "--task", "segments")
     assert "no effect without task=segments" in fails("evaluate", files[0], "--model", "m", "--subset", "test")
     assert "above 0 and up to 1" in fails("evaluate", *files, "--tiou", "50")
-
-
-def test_the_name_of_a_class_stays_on_its_line(tmp_path, capsys):
-    files = tmp_path / "predictions.json", tmp_path / "truth.json"
-    files[0].write_text(json.dumps({"results": {"a": [entry("two\nlines", 0, 10, score=0.9)]}}))
-    files[1].write_text(json.dumps({"database": {"a": {"annotations": [entry("two\nlines", 0, 10)]}}}))
-    words = ["--task", "segments", "--ground-truth", str(files[1])]
-    assert main(["evaluate", str(files[0]), *words]) == 0
-    assert re.search(r"^two lines +100\.0%", capsys.readouterr().out, re.MULTILINE)

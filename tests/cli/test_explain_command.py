@@ -1,7 +1,6 @@
 """`hf-video explain`: pictures that show what the heat map says, numbers that agree, and nothing overwritten."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import av
@@ -17,7 +16,6 @@ from hf_video import (
     VideoViTForVideoClassification,
     VideoWatcher,
 )
-from hf_video.cli import explain as cli_explain
 from hf_video.cli.explain import frames_held
 from hf_video.cli.main import main
 from hf_video.inference import explain, frame_shares, read_clip
@@ -109,12 +107,6 @@ def test_the_predicted_class_is_explained_unless_another_is_named(model_folder, 
     np.testing.assert_allclose([each["share"] for each in by_name[1]["frames"]], frame_shares(heat_map), atol=1e-5)
 
 
-def test_a_part_of_the_video_is_explained_with_the_times_of_the_video(model_folder, video, capsys):
-    assert run(model_folder, video, "--json", "--start", 1, "--end", 1.5) == 0
-    seconds = [frame["seconds"] for frame in json.loads(capsys.readouterr().out)["frames"]]
-    assert 1 <= seconds[0] and seconds[-1] < 1.5 and len(seconds) == 8
-
-
 def test_a_class_without_a_font_and_one_without_evidence_are_drawn(model_folder, video, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         "hf_video.inference.explanation.explain", lambda model, clips, target: torch.zeros(1, 8, 32, 32)
@@ -157,16 +149,6 @@ def test_an_interrupt_while_the_files_are_written_leaves_nothing(model_folder, v
     monkeypatch.setattr("hf_video.drawing.heat_maps.write_heat_map_video", interrupt)
     assert run(model_folder, video, "--output", tmp_path / "out") == 130
     assert not list(tmp_path.iterdir())
-
-
-def test_without_matplotlib_the_text_is_printed(model_folder, video, tmp_path, monkeypatch, capsys, fails):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(cli_explain.importlib.util, "find_spec", lambda name: None)
-    message = fails("explain", video, "--model", model_folder, "--output", tmp_path / "out")
-    assert "pip install 'hf-video-models[explain]'" in message
-    monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run(model_folder, video) == 0 and "what spoke most for" in capsys.readouterr().out
 
 
 def test_what_a_classifier_remembered_is_told(video, tmp_path, capsys):
@@ -237,8 +219,3 @@ def test_an_answer_in_words_is_explained_by_the_memory(words_pair, words_folder,
 def test_a_model_that_answers_in_words_needs_a_question_and_has_no_classes(words_folder, video, fails):
     assert "say with --question" in fails("explain", video, "--model", words_folder)
     assert "has no classes" in fails("explain", video, "--model", words_folder, "--class", "0")
-
-
-def test_a_folder_of_frames_needs_a_rate(tmp_path, capsys):
-    assert run(tmp_path / "no model", tmp_path) == 2
-    assert "give --source-fps" in capsys.readouterr().err

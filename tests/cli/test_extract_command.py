@@ -1,5 +1,4 @@
 import json
-import logging
 import shutil
 
 import numpy as np
@@ -10,7 +9,7 @@ from transformers import AutoModelForVideoClassification
 from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForFrameClassification
 from hf_video.cli.main import main
 from hf_video.output_folders import LOCK_FILE
-from hf_video.reading.video_reading import probe_video, read_video
+from hf_video.reading import read_video
 from tests.training.transformers_families import save_family
 
 
@@ -112,16 +111,3 @@ def test_what_is_refused(trained, video, tmp_path, fails):
     assert "stride 2, not 1" in fails(*words(trained, out, video), "--stride", "1")
     with FileLock(out / LOCK_FILE):
         assert "is being written by" in fails(*words(trained, out, video))
-
-
-def test_windows_have_the_distance_of_training(trained, digits, tmp_path, caplog):
-    """The clips of the training were 4 of 8 frames: every other one."""
-    logging.Logger.warning_once.cache_clear()
-    video = str(next((digits / "test").rglob("*.mp4")))
-    learned = json.loads((trained / "video_preprocessor_config.json").read_text())["frame_interval"]
-    rate = probe_video(video).fps
-    assert learned == pytest.approx(2 / rate, abs=1e-6)
-    command = ["extract", video, "--model", str(trained), "--device", "cpu"]
-    assert main([*command, "--output", str(tmp_path / "learned")]) == 0
-    (record,) = json.loads((tmp_path / "learned" / "features.json").read_text())["videos"].values()
-    assert record["starts"] == [0] and record["ends"] == pytest.approx([8 / rate]) and "apart" not in caplog.text

@@ -151,13 +151,6 @@ def test_a_second_signal_interrupts_and_an_ignored_one_is_none():
         signal.signal(signal.SIGHUP, previous)
 
 
-def test_no_answer_is_skipped(model_folder, video, capsys):
-    """In floating point 0.3 // 0.1 is 2."""
-    assert watch(video, "--model", model_folder, "--fps", 10, "--every", "0.1s", "--json") == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["frames"] for line in lines] == list(range(2, 21))
-
-
 def test_a_memory_of_a_longer_video_is_refused(model_folder, video, tmp_path, fails):
     memory = tmp_path / "memory"
     assert watch(video, "--model", model_folder, "--fps", 30, "--memory", memory) == 0
@@ -172,9 +165,7 @@ def test_a_memory_of_a_longer_video_is_refused(model_folder, video, tmp_path, fa
     kept = MemoryBank.load(memory)
     kept.origin = {}
     kept.save(memory)
-    before = memory.read_bytes()
     assert "has seen 60 frames, but" in fails(*words)
-    assert memory.read_bytes() == before
 
 
 @pytest.mark.parametrize(("word", "expected"), [("30s", 30), ("5m", 300), ("1.5h", 5400), ("7", 7)])

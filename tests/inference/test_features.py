@@ -3,7 +3,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from transformers import VideoMAEConfig, VideoMAEForVideoClassification, VideoMAEModel
+from transformers import VideoMAEConfig, VideoMAEForVideoClassification
 
 from hf_video import (
     MemoryBankQFormerForVideoClassification,
@@ -208,19 +208,6 @@ def test_a_memory_begins_anew_with_every_window(video):
         clips = torch.cat([process(processor, frames) for frames in windows_of(video, range(0, 21, 2))])
         expected = torch.cat([model.memory_bank_qformer(clip[None]).last_hidden_state.mean(1) for clip in clips])
     np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
-
-
-def test_a_model_without_a_head_gives_the_mean_of_its_tokens(processor, video):
-    model = make_videomae(VideoMAEModel).eval()
-    found = extract_window_features(model, processor, video, num_frames=4, stride=4)
-    with torch.no_grad():
-        expected = torch.cat([
-            model(process(processor, frames)).last_hidden_state.mean(1)
-            for frames in windows_of(video, range(0, 23, 4))
-        ])  # fmt: skip
-    np.testing.assert_allclose(found.features, expected.numpy(), rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="VideoMAEModel has no head"):
-        extract_window_features(model, processor, video, pooling="head")
 
 
 def test_a_window_that_the_model_does_not_take(processor, video):

@@ -85,14 +85,6 @@ def test_predictions_elsewhere_are_wrong():
         evaluate_segments({"a.mp4": [dive(0, 10)]}, truth)
 
 
-def test_empty_segments_find_nothing_and_are_not_found():
-    truth = {"a": [dive(3, 3), dive(0, 10), dive(9, 8)]}
-    result = evaluate_segments({"a": [dive(3, 3, 0.9), dive(0, 10, 0.8)]}, truth, [0.5])
-    # Wrong, right; one of three is found at precision 1/2.
-    assert result["classes"]["dive"]["average_precision"] == [pytest.approx(1 / 6)]
-    assert "2 annotations are empty or end before they start" in result["warnings"][0]
-
-
 def test_border_errors_are_those_of_right_predictions():
     truth = {"a": [dive(0, 10), dive(20, 30)], "b": [Segment("run", 0, 10)]}
     predictions = {"a": [dive(1, 10.5), dive(40, 50)], "b": [Segment("run", 0, 12)]}
