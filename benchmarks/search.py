@@ -3,11 +3,10 @@ How long `hf-video search` takes among 100,000 clips, as a fresh command, by par
 
 The model has the sizes of the released ones (VideoMamba-M with 8 frames of 224 x 224, BERT-base) and random weights.
 The vectors of the index are random but for 128 that lie close to the text: these are of videos that exist, so that
-re-ranking reads them again. Tokens are those of an index of 128 clips. Commands run several times, and the median of
-each part is printed. It takes seven minutes on 2 CPU cores, six of them for the 128 clips that are read and encoded
-again.
+re-ranking reads them again. Commands run several times, and the median of each part is printed. It takes seven minutes
+on 2 CPU cores, six of them for the 128 clips that are read and encoded again.
 
-    python benchmarks/search.py [--clips 100000] [--rerank 128] [--reread 128] [--rounds 5] [--smoke]
+    python benchmarks/search.py [--clips 100000] [--rerank 128] [--rounds 5] [--smoke]
 """
 
 import os
@@ -65,9 +64,9 @@ def save_model(folder: Path, is_small: bool) -> None:
     VideoTextDualEncoderProcessor(clips, tokenizer).save_pretrained(folder)
 
 
-def write_index(folder: Path, model: SearchModel, name: str, videos: list[str], num_clips: int, tokens: bool) -> None:
+def write_index(folder: Path, model: SearchModel, name: str, videos: list[str], num_clips: int) -> None:
     """An index of random vectors, of which those of `videos` lie close to the text. It has no other videos."""
-    task = IndexTask(model, tokens=tokens)
+    task = IndexTask(model)
     sink = ParquetParts(str(folder), task.key(model.network), notes={"model": name})
     sink.claim()
     random = np.random.default_rng(0)
@@ -84,14 +83,7 @@ def write_index(folder: Path, model: SearchModel, name: str, videos: list[str], 
         columns = {"key": paths, "path": paths, "error": pa.nulls(number, pa.string())}
         columns |= {"start": np.zeros(number), "end": np.ones(number)}
         columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), task.width)
-        tables = [pa.table(columns)]
-        if tokens:
-            shape = number, task.num_tokens * task.token_size
-            values = pa.array(random.standard_normal(shape, dtype=np.float32).reshape(-1))
-            tables = [tables[0].append_column("tokens", pa.FixedSizeListArray.from_arrays(values, shape[1]))]
-            # As a run writes them: rows come one by one.
-            tables = [tables[0].slice(row, 1) for row in range(number)]
-        sink.write_rows(f"part-{part:06d}-{'0' * 16}.parquet", tables)
+        sink.write_rows(f"part-{part:06d}-{'0' * 16}.parquet", [pa.table(columns)])
 
 
 def run_command(index: Path, *options: str) -> dict[str, float]:
@@ -116,39 +108,35 @@ def print_steps(title: str, rounds: list[dict[str, float]]) -> None:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--clips", type=int, default=100_000, help="clips of the index (default: 100000)")
-    parser.add_argument("--rerank", type=int, default=128, help="clips to re-rank by tokens (default: 128)")
-    parser.add_argument("--reread", type=int, default=128, help="clips to re-rank by reading them (default: 128)")
+    parser.add_argument("--rerank", type=int, default=128, help="clips to re-rank (default: 128)")
     parser.add_argument("--rounds", type=int, default=5, help="fresh commands (default: 5)")
     arguments = parser.parse_args()
     if arguments.smoke:
-        arguments.clips, arguments.rerank, arguments.reread, arguments.rounds = 300, 4, 4, 1
+        arguments.clips, arguments.rerank, arguments.rounds = 300, 4, 1
     print_machine("torch", "transformers", "pyarrow", threads=torch.get_num_threads())
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         name = str(folder / "model")
         save_model(folder / "model", arguments.smoke)
         model = load_search_model(name, device="cpu")
-        number = max(arguments.rerank, arguments.reread)
         encode_scene(folder / "0.mp4", 60, 30)
-        videos = [str(folder / f"{row}.mp4") for row in range(number)]
+        videos = [str(folder / f"{row}.mp4") for row in range(arguments.rerank)]
         for path in videos[1:]:
             shutil.copy(videos[0], path)
-        write_index(folder / "index", model, name, videos, arguments.clips, tokens=False)
+        write_index(folder / "index", model, name, videos, arguments.clips)
         os.sync()
         found = [run_command(folder / "index") for _ in range(arguments.rounds)]
         print_steps(f"{arguments.clips} clips, a fresh command:", found)
-        write_index(folder / "tokens", model, name, videos[: arguments.rerank], arguments.rerank, tokens=True)
-        for kind, count in (("tokens", arguments.rerank), ("index", arguments.reread)):
-            result = VideoSearch(folder / kind, model, device="cpu").search(TEXT, top_k=count, rerank=count)
-            if {hit.path for hit in result.hits} - set(videos):
-                sys.exit("The clips close to the text were not found: no figure means anything.")
-            seconds = result.seconds["reranking"]
-            what = "stored tokens" if kind == "tokens" else "clips read again"
-            print(f"re-ranking of {count} clips, {what}: {seconds:.2f} s, {1000 * seconds / count:.1f} ms a clip")
+        count = arguments.rerank
+        result = VideoSearch(folder / "index", model, device="cpu").search(TEXT, top_k=count, rerank=count)
+        if {hit.path for hit in result.hits} - set(videos):
+            sys.exit("The clips close to the text were not found: no figure means anything.")
+        seconds = result.seconds["reranking"]
+        print(f"re-ranking of {count} clips: {seconds:.2f} s, {1000 * seconds / count:.1f} ms a clip")
         begin = time.perf_counter()
-        for path in videos[: arguments.reread]:
+        for path in videos:
             next(read_clips(model.processor, path))
-        print(f"  without the network: {1000 * (time.perf_counter() - begin) / arguments.reread:.1f} ms a clip")
+        print(f"  without the network: {1000 * (time.perf_counter() - begin) / count:.1f} ms a clip")
 
 
 if __name__ == "__main__":

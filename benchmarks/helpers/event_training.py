@@ -91,10 +91,9 @@ def train(
     learning_rate: float = 1.5e-3,
     teacher: PreTrainedModel | None = None,
     delay: int = 0,
-    are_events: bool = True,
 ) -> Any:
-    """Trains a classifier on shares of classes. Clips of events are shifted around the edges, which leaves their
-    motions as they are, and mirrored, which turns them around. A teacher's probabilities, `delay` frames later, are
+    """Trains a classifier on shares of classes. Clips are shifted around the edges, which leaves their motions as they
+    are, and mirrored, which turns them around. A teacher's probabilities, `delay` frames later, are
     half of a target. The first `delay` frames of a clip are not asked for: they are answers for frames before it.
     """
     late = delay // TUBELET_SIZE
@@ -104,11 +103,10 @@ def train(
     schedule = get_cosine_schedule_with_warmup(optimizer, steps // 10, steps)
     for _ in range(epochs):
         for batch in torch.randperm(len(clips)).split(batch_size):
-            inputs, wanted = clips[batch], targets[batch]
-            if are_events:
-                inputs = inputs.roll(torch.randint(IMAGE_SIZE, (2,)).tolist(), dims=(-2, -1))
+            wanted = targets[batch]
+            inputs = clips[batch].roll(torch.randint(IMAGE_SIZE, (2,)).tolist(), dims=(-2, -1))
             for axis, ways in MIRRORED.items():
-                if are_events and torch.rand(()) < 0.5:
+                if torch.rand(()) < 0.5:
                     inputs, wanted = inputs.flip(axis), wanted[..., ways]
             logits = model(pixel_values=inputs).logits
             if late:

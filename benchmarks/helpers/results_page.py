@@ -28,7 +28,7 @@ GROUPS = {
     ),
     "answers": (
         "What models find",
-        ("chunk_length", "explain", "frame_labels", "live", "people_walking", "timeline", "watch", "what_it_saw"),
+        ("explain", "frame_labels", "live", "people_walking", "timeline", "watch", "what_it_saw"),
     ),
     "many_videos": ("Many videos", ("bulk", "scale_plan", "search", "startup")),
     "package": (

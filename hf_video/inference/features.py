@@ -174,7 +174,7 @@ def extract_window_features(
     Args:
         model: a video classifier or the base of one; put into evaluation mode.
         processor: prepares the frames.
-        video: see `sliding_windows`.
+        video: see `window_batches`.
         pooling, layer: which features, see `FeatureSettings`; by default what the head sees.
         batch_size: windows in one forward pass.
         windows: `num_frames`, `stride`, `fps`, `frame_sampling_rate`, `last` and `source_fps` of `window_batches`.

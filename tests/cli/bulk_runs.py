@@ -67,11 +67,6 @@ def kill_actor(driver: subprocess.Popen, title: str) -> None:
     raise AssertionError(f"There is no {title}.")
 
 
-def kill_driver(driver: subprocess.Popen) -> None:
-    """Kills the driver alone."""
-    driver.kill()
-
-
 def kill_all(driver: subprocess.Popen) -> None:
     """Kills the driver and all that it started, Ray's own processes included."""
     for process in processes_of(driver):
