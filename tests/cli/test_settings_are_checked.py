@@ -65,7 +65,7 @@ TRAIN_ROWS = [
     *("--patch-size=0", "--tubelet-size=0", "--hidden-size=-8", "--num-hidden-layers=0", "--num-attention-heads=0"),
     *("--num-clips=0", "--num-crops=0", "--on-error=ignore", "--device=tpu", "--classifier-init-scale=inf"),
     *("--metric-for-best-model=nope", "--report-to=nothing", "--dataloader-persistent-workers"),
-    *("--log-level=loud", "--train-sampling-strategy=any", "--run-length-threshold=-1"),
+    *("--log-level=loud", "--train-sampling-strategy=any"),
 ]
 ANSWER_ROWS = [
     *rows_of([AnswerTrainingArguments, ClipAugmentation], {"num_augmentations"}),

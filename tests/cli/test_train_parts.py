@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForVideoClassification, pipeline
+from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
 from hf_video.metrics import top_k_accuracy
@@ -73,18 +73,3 @@ def test_video_root(digits, tmp_path):
     words = ["--video-root", str(digits / "train"), *RUN, "--max-steps=1", "--image-size", "32", "--num-frames", "4"]
     assert main(["train", str(tmp_path / "train.csv"), "--output-dir", str(tmp_path / "out"), *words]) == 0
     assert json.loads((tmp_path / "out" / "train_options.json").read_text())["video_root"] == str(digits / "train")
-
-
-def test_run_length_tokens_are_trained_saved_and_used(digits, trained, tmp_path):
-    words = [*RUN, "--run-length-threshold=0.1", "--use-run-length-embedding", "--no-load-best-model-at-end"]
-    train(read(["train", str(digits), "--output-dir", str(tmp_path), "--model", str(trained), *words]))
-    classify = pipeline("video-classification", str(tmp_path))
-    encoder = classify.model.videovit
-    assert encoder.config.run_length_threshold == 0.1
-    assert encoder.embeddings.run_length_embedding.weight.abs().sum() > 0
-    shapes = []
-    encoder.layers[0].register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
-    scores = classify(str(next(digits.glob("test/*/*.mp4"))), top_k=8)
-    assert sum(entry["score"] for entry in scores) == pytest.approx(1)
-    t, h, w = encoder.config.token_grid
-    assert all(h * w <= num_tokens < t * h * w for _, num_tokens, _ in shapes) and shapes
