@@ -11,11 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from accelerate import DistributedType, PartialState
-from accelerate.utils import gather_object
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_video import VideoMambaConfig, VideoMambaForVideoClassification
-from hf_video.ops import cpu_choices
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
 from tests.data.frame_videos import blank_clips
@@ -124,24 +121,6 @@ def ragged_evaluation(folder, num_processes):
         "labels": prediction.label_ids.tolist(),
         "loss": prediction.metrics["test_loss"],
     }
-
-
-def cpu_choices_of_each(folder, num_processes):
-    """How the mixers of a model compute after a step, on each process: each would measure something else."""
-    os.environ.pop(cpu_choices.VARIABLE)
-    rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
-    seconds = {"float32": 1.0, "modules": 1.0} | ({"bfloat16": 0.5} if rank == 0 else {})
-    cpu_choices.measure = lambda runs: seconds
-    cpu_choices.choices_folder = lambda: folder / f"choices_{rank}"
-    sizes = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 32, "num_hidden_layers": 1}
-    model = VideoMambaForVideoClassification(VideoMambaConfig(num_labels=2, **sizes))
-    arguments = make_arguments(folder, max_steps=1, eval_strategy="no", load_best_model_at_end=False, bf16=True)
-    trainer = VideoTrainer(model=model, args=arguments, train_dataset=RandomClips())
-    trainer.train()
-    with trainer.accelerator.autocast():
-        shape = model.videomamba.layers[0].mixer_shape()
-    mine = [str(cpu_choices.choose(*shape, with_backward=True))]
-    return {"choices": gather_object(mine), "kept": json.loads((folder / "checkpoint-1/cpu_choices.json").read_text())}
 
 
 def sharded(folder, num_processes):
@@ -281,7 +260,6 @@ def main(task, folder, num_processes):
         "balanced": balanced,
         "ragged_evaluation": ragged_evaluation,
         "sharded": sharded,
-        "cpu_choices": cpu_choices_of_each,
         "gathered_negatives": gathered_negatives,
         "detected": detected,
         "framewise": framewise,

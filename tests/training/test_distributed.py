@@ -103,12 +103,6 @@ def test_carried_states_are_those_of_a_run_that_was_not_stopped_however_processe
     assert not one["refusal"] and "would see clips again" in two["refusal"]
 
 
-def test_two_processes_compute_as_the_first_finds_quickest(tmp_path):
-    result = run("cpu_choices", tmp_path / "out", 2)
-    assert result["choices"] == ["products=bfloat16,mixer=fused"] * 2
-    assert result["kept"][0][1] == {"products": "bfloat16", "mixer": "fused"}
-
-
 @pytest.mark.slow
 def test_a_parameter_that_nothing_uses_is_looked_for_or_named_in_an_error(tmp_path):
     result = run("unused", tmp_path / "out", 2)
