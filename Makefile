@@ -96,9 +96,6 @@ docs: $(INSTALLED)  ## write the reference pages of all settings, and build the 
 	$(BIN)/python -m hf_video.cli.reference docs/settings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-conformance: $(INSTALLED)  ## run Transformers' common tests and write docs/conformance.md (3 minutes)
-	$(BIN)/python -m tests.transformers_common.conformance
-
 # The model of the timeline is that of a benchmark.
 screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_video_demo/model is that of make demo; 5 minutes)
 	PYTHONPATH=benchmarks $(BIN)/python -m docs.app_screenshots --model $(or $(MODEL),hf_video_demo/model) $(ARGS)
@@ -110,4 +107,4 @@ pictures: $(INSTALLED)  ## run the commands of pages and draw their pictures (MO
 bench: $(INSTALLED)  ## run every benchmark and write their pages of docs/ (70 minutes; ONLY="videovit int8"; ARGS=--smoke)
 	$(BIN)/python benchmarks/helpers/run_all.py $(ONLY) $(ARGS)
 
-.PHONY: help demo start test test-slow test-machines $(MACHINES) test-extras lint format cards docs conformance screenshots pictures bench
+.PHONY: help demo start test test-slow test-machines $(MACHINES) test-extras lint format cards docs screenshots pictures bench

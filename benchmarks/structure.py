@@ -24,8 +24,6 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from helpers.measurement import make_parser  # noqa: E402
 
-from tests.models.copies import unguarded_lines  # noqa: E402
-
 CODE_FOLDERS = ("hf_video", "conversion", "examples", "benchmarks", "model_cards")
 # Where settings are declared.
 SETTINGS_FOLDERS = ("cli", "training", "data", "inference", "app")
@@ -253,10 +251,6 @@ def describe(root: Path) -> dict[str, str]:
     figures["settings"] = str(num_settings)
     figures["settings declared twice"] = " ".join([str(len(repeated)), *repeated])
 
-    shared = {pair: count for pair, count in unguarded_lines(root).items() if count}
-    figures["lines shared without a guard"] = str(sum(shared.values()))
-    for (one, other), count in shared.items():
-        figures[f"  {one}, {other}"] = str(count)
     return figures
 
 

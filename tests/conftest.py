@@ -12,8 +12,6 @@ import pytest
 
 # Read when torch is imported, and inherited by the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Nothing is measured on a busy machine, where two processes might choose different ways to compute.
-os.environ.setdefault("HF_VIDEO_CPU", "products=float32,mixer=fused")
 
 TESTS = Path(__file__).parent
 

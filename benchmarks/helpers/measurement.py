@@ -97,18 +97,10 @@ def in_own_process(threads: int, function: Callable[..., Result], *arguments: An
     """The result of a call in a fork of this process, so that peak memory is that of this call.
 
     PyTorch's threads do not survive a fork. So this process must have computed nothing, nor set the number of threads.
-    Then the fork may use PyTorch's threads for compiled kernels as a process that a user starts does.
     """
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,)) as pool:
+    with ProcessPoolExecutor(1, context, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
         return pool.submit(function, *arguments).result()
-
-
-def _begin(threads: int) -> None:
-    from hf_video.ops import numba_threads
-
-    torch.set_num_threads(threads)
-    numba_threads.OWNER_OF_TEAM = os.getpid()
 
 
 def peak_memory() -> float:

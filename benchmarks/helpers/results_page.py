@@ -7,10 +7,10 @@ from helpers.results import Ratio, Result
 MARK = "<!-- written by `make bench` from benchmarks/results; do not edit -->"
 # The page of each benchmark: its file in `docs/benchmarks/`, its title, and the names of the scripts.
 GROUPS = {
-    "models": ("Models", ("exported", "int8", "memory_bank", "run_length_tokens", "stmixer", "videovit")),
+    "models": ("Models", ("exported", "int8", "memory_bank", "static_camera", "stmixer", "videovit")),
     "videomamba": (
         "VideoMamba",
-        ("cpu_choices", "triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths"),
+        ("triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths"),
     ),
     "reading": ("Reading videos", ("extract", "packed_reading", "range_reads", "reading", "windows")),
     "training": (

@@ -20,7 +20,6 @@ from .frame_labels import UNKNOWN, AnnotatedVideo
 from .stored_videos import BYTES, open_video
 
 
-
 class FrameDataset(ClipDataset):
     """Clips of `num_frames` of the processor, cut from videos with labels of frames.
 

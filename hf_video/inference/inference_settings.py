@@ -24,11 +24,6 @@ from hf_video.settings import (
     with_defaults,
 )
 
-CPU = (
-    "How mixers of VideoMamba compute on the CPU, such as products=float32,mixer=modules; by default what a short "
-    "measurement finds."
-)
-
 
 @dataclass(kw_only=True)
 class ComputingSettings:
@@ -36,7 +31,6 @@ class ComputingSettings:
 
     device: str = setting("auto", "cpu, cuda, cuda:1, mps ...; auto: an accelerator if there is one.", "DEVICE")
     dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "Type of weights and inputs.")
-    cpu: str | None = setting(None, CPU, "CHOICES")
 
 
 @dataclass(kw_only=True)

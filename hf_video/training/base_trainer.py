@@ -35,12 +35,10 @@ from .checkpoints import (
 from .optimization import settings_by_arguments
 from .parallelism import (
     WeightsForm,
-    agree_on_cpu_choices,
     check_same_form,
     check_saves_whole_weights,
     choose_blocks,
     form_of_run,
-    save_cpu_choices,
 )
 
 
@@ -121,7 +119,6 @@ class BaseTrainer(Trainer):
             if isinstance(self.train_dataset, ClipStream):
                 self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
         choose_blocks(self)
-        agree_on_cpu_choices(self, Path(resume_from_checkpoint) if resume_from_checkpoint else None)
         with nullcontext() if self._preemption is None else self._preemption.giving_back():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -212,7 +209,6 @@ class BaseTrainer(Trainer):
             self.args.save_total_limit, self._is_in_checkpoint = self._limit, False
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            save_cpu_choices(self, checkpoint)
             mark_complete(checkpoint)
             rotate_checkpoints(str(run), self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
 

@@ -34,7 +34,7 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
     from hf_video.loading.classifiers import load_classifier
     from hf_video.loading.start import model_path
 
-    from .run_settings import RegularizationSettings, RunLengthSettings, ScratchSettings
+    from .run_settings import RegularizationSettings, ScratchSettings
 
     def load(model: str | Path, **changes: Any) -> PreTrainedModel:
         # A checkpoint has all weights, and is frozen by the caller.
@@ -53,7 +53,7 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
         )
         return AutoModelForVideoClassification, config
 
-    return TrainedKind(load, begin, (RegularizationSettings, RunLengthSettings))
+    return TrainedKind(load, begin, (RegularizationSettings,))
 
 
 def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:

@@ -1,23 +1,12 @@
-"""Training on several processes: weights that FSDP or DeepSpeed shard, and how all of them compute on
-CPUs."""
+"""Training on several processes: weights that FSDP or DeepSpeed shard."""
 
-import json
 import os
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainingArguments
-
-from hf_video.io import read_own_json, replace_text
-from hf_video.ops.cpu_choices import CpuChoice, MixerShape, choose, hold
-from hf_video.ops.numba_threads import why_numba_cannot
-from hf_video.processes import decided_by_first
-
-# The file of a checkpoint that holds how mixers of VideoMamba compute on CPUs.
-CPU_CHOICES = "cpu_choices.json"
 
 
 class WeightsForm(StrEnum):
@@ -100,34 +89,6 @@ def choose_blocks(trainer: Any) -> None:
     if plugin is not None and plugin.transformer_cls_names_to_wrap is None:
         present = {type(module).__name__ for module in model.modules()}
         plugin.transformer_cls_names_to_wrap = sorted(present & set(getattr(model, "_no_split_modules", None) or ()))
-
-
-def agree_on_cpu_choices(trainer: Any, checkpoint: Path | None) -> None:
-    """Has the mixers of VideoMamba compute on the CPUs of all processes as a resumed run did, or else as the first
-    process finds quickest."""
-    # A search makes the model of each trial later.
-    if trainer.model is None or trainer.args.device.type != "cpu" or why_numba_cannot() is not None:
-        return
-
-    def decide() -> dict[MixerShape, CpuChoice]:
-        kept = (read_own_json(checkpoint / CPU_CHOICES) or []) if checkpoint else []
-        hold({MixerShape(**shape): CpuChoice(**choice) for shape, choice in kept})
-        return _cpu_choices(trainer)
-
-    hold(decided_by_first(decide))
-
-
-def save_cpu_choices(trainer: Any, checkpoint: Path) -> None:
-    """Writes what `agree_on_cpu_choices` reads, for a model that has such choices."""
-    if trainer.args.device.type == "cpu" and (choices := _cpu_choices(trainer)):
-        rows = [(shape._asdict(), asdict(choice)) for shape, choice in choices.items()]
-        replace_text(checkpoint / CPU_CHOICES, json.dumps(rows, indent=1) + "\n")
-
-
-def _cpu_choices(trainer: Any) -> dict[MixerShape, CpuChoice]:
-    with trainer.accelerator.autocast():
-        shapes = {module.mixer_shape() for module in trainer.model.modules() if hasattr(module, "mixer_shape")}
-    return {MixerShape(*shape): choose(*shape, with_backward=False) for shape in sorted(shapes)}
 
 
 def _is_asked_for(engine: str, arguments: TrainingArguments) -> bool:

@@ -15,7 +15,7 @@ from hf_video.data.video_settings import (
     OnError,
     StreamSettings,
 )
-from hf_video.inference.inference_settings import CPU, ClassificationSettings, ReadingSettings
+from hf_video.inference.inference_settings import ClassificationSettings, ReadingSettings
 from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Settings, setting, settings_of, with_defaults
 
 from .training_settings import (
@@ -72,7 +72,6 @@ class RunSettings(LabelledVideosSettings, RecipeSettings, Settings):
     device: Literal["auto", "cpu", "cuda", "mps"] = setting(
         "auto", "Where to train; auto: on an accelerator if there is one.", changeable=True, common=True
     )
-    cpu: str | None = setting(None, CPU, "CHOICES")
 
 
 @dataclass(kw_only=True)
@@ -148,20 +147,6 @@ class RegularizationSettings:
 
 
 @dataclass(kw_only=True)
-class RunLengthSettings:
-    """Model"""
-
-    run_length_threshold: NotNegative[float] | None = setting(
-        None,
-        "Drop tokens of a VideoViT that repeat over time: largest mean difference of normalised pixels that counts as "
-        "a repetition, such as 0.1; by default the model's.",
-    )
-    use_run_length_embedding: bool | None = setting(
-        None, "Learn a vector that tells a token how many it stands for; by default the model's."
-    )
-
-
-@dataclass(kw_only=True)
 class ScratchSettings:
     """Model from scratch, without --model"""
 
@@ -211,7 +196,6 @@ class TrainSettings(
     StreamSettings,
     ClassifierSettings,
     RegularizationSettings,
-    RunLengthSettings,
     VideoTrainingSettings,
     TrainingVideosSettings,
     ClipAugmentationSettings,

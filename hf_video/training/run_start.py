@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hf_video.loading.models import choose_device
-from hf_video.ops.cpu_choices import force
 from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
 from hf_video.settings import settings_of
@@ -92,8 +91,6 @@ class RunStart(Generic[T]):
 
     def of_this_machine(self) -> dict[str, Any]:
         """The fields of `TrainingArguments` that say where the run computes and writes."""
-        if self.chosen.cpu is not None:
-            force(self.chosen.cpu)
         on_cpu = choose_device(self.chosen.device).type == "cpu"
         found: dict[str, Any] = {"output_dir": str(self.output_dir), "use_cpu": on_cpu}
         if self.chosen.dataloader_pin_memory is None:

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForVideoClassification, pipeline
+from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
 from hf_video.metrics import top_k_accuracy
@@ -63,18 +63,3 @@ def test_lora_is_for_trained_models(digits, tmp_path, fails):
     message = fails("train", digits, "--output-dir", tmp_path / "out", "--model=scratch", "--lora-rank=4", *RUN)
     assert "lora_rank adapts a trained model: say which with --model" in message
     assert not (tmp_path / "out").exists()
-
-
-def test_run_length_tokens_are_trained_saved_and_used(digits, trained, tmp_path):
-    words = [*RUN, "--run-length-threshold=0.1", "--use-run-length-embedding", "--no-load-best-model-at-end"]
-    train(read(["train", str(digits), "--output-dir", str(tmp_path), "--model", str(trained), *words]))
-    classify = pipeline("video-classification", str(tmp_path))
-    encoder = classify.model.videovit
-    assert encoder.config.run_length_threshold == 0.1
-    assert encoder.embeddings.run_length_embedding.weight.abs().sum() > 0
-    shapes = []
-    encoder.layers[0].register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
-    scores = classify(str(next(digits.glob("test/*/*.mp4"))), top_k=8)
-    assert sum(entry["score"] for entry in scores) == pytest.approx(1)
-    t, h, w = encoder.config.token_grid
-    assert all(h * w <= num_tokens < t * h * w for _, num_tokens, _ in shapes) and shapes

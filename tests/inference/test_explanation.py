@@ -239,8 +239,6 @@ def test_models_that_cannot_be_explained():
         explain(make_videovit().videovit, clip)
     with pytest.raises(ValueError, match="not a classifier with a head"):
         explain(make_videovit(num_labels=0), clip)
-    with pytest.raises(ValueError, match="run_length_threshold"):
-        explain(make_videovit(run_length_threshold=0.1), clip, 0)
     with torch.inference_mode():
         model = make_videovit()
     with pytest.raises(ValueError, match="load it outside"):

@@ -150,7 +150,6 @@ def test_a_fixed_batch_is_refused(tmp_path, monkeypatch):
         (lambda: make("VideoViT", "Model"), "VideoViTModel cannot be exported: classifiers"),
         (lambda: make("VideoViT").bfloat16(), "in float32, got torch.bfloat16"),
         (lambda: make("VideoViT").to("meta"), "on the CPU, got meta"),
-        (lambda: make("VideoViT", run_length_threshold=0.1), "run_length_threshold=None"),
         (lambda: make("MemoryBankQFormer"), "MemoryBankQFormerForVideoClassification cannot be exported: its memory"),
     ],
 )

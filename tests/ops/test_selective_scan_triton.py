@@ -63,7 +63,7 @@ def compile_named(module, name, settings, capability, dtype, **constants):
     return compile_kernel(kernel, [kinds[name] for name in names], settings | constants, capability)
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [pytest.param(80, marks=pytest.mark.slow), 90])
 @pytest.mark.parametrize("kernel", ["scan_forward_kernel", "scan_backward_kernel"])
 def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capability):
     """In every plan: a layout that spread steps over threads would cost many exchanges between them."""
@@ -89,7 +89,7 @@ def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capabi
         assert compiled.asm["ptx"].count("shfl.sync") < 8 * selective_scan_triton.STEPS
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [pytest.param(80, marks=pytest.mark.slow), 90])
 @pytest.mark.parametrize("kernel", ["conv_forward_kernel", "conv_backward_kernel"])
 def test_convolutions_compile_without_a_gpu(kernel, capability):
     for reverse, dtype in ((False, "bf16"), (True, "fp32")):
