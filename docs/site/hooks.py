@@ -1,7 +1,7 @@
 """What MkDocs cannot do by itself: the pages read well on GitHub, and the site is built from the same files.
 
 A link out of `docs/` leads to the repository. `<!-- include: FILE#SECTION -->` stands for a section of another file.
-A notebook becomes a page.
+A notebook becomes a page, and so do the settings of each command.
 """
 
 import base64
@@ -9,6 +9,7 @@ import json
 import logging
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,24 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
+sys.path.append(str(Path(__file__).parent))
+
+from settings_pages import settings_pages  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
 INCLUDE = re.compile(r"^<!-- include: ([^#\s]+)#(\S+) -->$", re.MULTILINE)
 FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 # MkDocs counts warnings of its own loggers; with `strict` they are errors.
 log = logging.getLogger("mkdocs.hooks")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts the pages of settings first in the reference."""
+    pages = [f"settings/{name}.md" for name in settings_pages()]
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    reference.insert(0, {"Settings": pages})
+    return config
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -86,6 +99,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for picture, content in pictures.items():
             path = posixpath.join(posixpath.dirname(name), picture)
             files.append(File.generated(config, path, content=content))
+    for name, text in settings_pages().items():
+        files.append(File.generated(config, f"settings/{name}.md", content=text))
     return files
 
 
