@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 # Installation is finished when this file is newer than what it installed from.
 INSTALLED := $(VENV)/.installed
 INSTALLED_EXTRAS := $(VENV)/.installed-extras
-AXE := $(VENV)/axe-core
 
 help:  ## list these targets
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +29,6 @@ $(INSTALLED_EXTRAS): $(INSTALLED)
 	@echo "Installing Gradio, Ray and Playwright into $(VENV)."
 	@$(PIP_INSTALL) --quiet --editable '.[dev,test-extras]'
 	@touch $@
-
-# The tests of accessibility are skipped without it.
-$(AXE):
-	@mkdir -p $@
-	@cd $@ && npm pack --silent axe-core@4 | xargs tar xzf || echo "axe-core is missing: apt-get install npm"
 
 demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (3 minutes)
 	@$(BIN)/hf-video demo
@@ -67,8 +61,8 @@ test-machines: $(INSTALLED)  ## run the tests of numbers and commands with other
 $(MACHINES): $(INSTALLED)
 	$(WITH) -m "not slow and not gpu and not extras" $(TESTS) $(ARGS)
 
-test-extras: $(INSTALLED_EXTRAS) $(AXE)  ## drive the app and the documentation in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
-	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli tests/documents $(ARGS)
+test-extras: $(INSTALLED_EXTRAS)  ## drive the app in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
+	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, layers of imports and types
 	$(BIN)/ruff check

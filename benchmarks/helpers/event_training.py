@@ -92,8 +92,8 @@ def train(
     delay: int = 0,
 ) -> Any:
     """Trains a classifier on shares of classes. Clips are shifted around the edges, which leaves their motions as they
-    are, and mirrored, which turns them around. The first `delay` frames of a clip are not asked for: they are answers for frames before
-    it.
+    are, and mirrored, which turns them around. The first `delay` frames of a clip are not asked for: they are answers
+    for frames before it.
     """
     late = delay // TUBELET_SIZE
     model.train()
