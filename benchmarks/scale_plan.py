@@ -11,7 +11,6 @@ takes about a minute on a CPU core.
 """
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
@@ -22,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 import torch
-from datasets import Dataset, load_dataset
+from datasets import Dataset, disable_progress_bars, load_dataset
 from helpers.measurement import make_parser, print_machine
 from helpers.scene_video import FPS, encode_scene
 
@@ -46,7 +45,7 @@ class ClipCost(NamedTuple):
 
     Attributes:
         core_seconds: processor time to decode and prepare it.
-        num_bytes: size of its video, which is fetched as a whole.
+        num_bytes: size of its video: the most that is fetched for it.
     """
 
     core_seconds: float
@@ -109,13 +108,13 @@ def main() -> None:
     for name, default, what in ASSUMPTIONS:
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{what} (default: {default:g})")
     given = parser.parse_args()
-    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+    disable_progress_bars()
     torch.set_num_threads(1)
     print_machine("av", "datasets", threads=1)
     with tempfile.TemporaryDirectory() as name:
         costs = measure_clips(Path(name), 1 if given.smoke else 8, (1, 2) if given.smoke else (10, 300))
         row_bytes, row_seconds = measure_rows(Path(name), 1000 if given.smoke else 1_000_000)
-    print("\n| video | frames | core ms | MB fetched | trained: clips/s | limit | $ | features: clips/s | limit | $ |")
+    print("\n| video | frames | core ms | MB at most | trained: clips/s | limit | $ | features: clips/s | limit | $ |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for (length, sampling), cost in costs.items():
         cells = [length, sampling, f"{1000 * cost.core_seconds:.0f}", f"{cost.num_bytes / 1e6:.2f}"]

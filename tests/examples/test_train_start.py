@@ -46,6 +46,7 @@ def training(monkeypatch):
     return importlib.import_module("train_start")
 
 
+@pytest.mark.slow
 def test_the_features_of_the_shipped_start_tell_how_the_ground_moves(training):
     """A linear fit to 256 clips explains a part of the motion in others."""
     clips = training.draw_clips(352, training.HELD_OUT_SEED + 10**6, scenes=("camera",))
