@@ -12,10 +12,9 @@ ranked the best 16 again, and the accuracy of the motions as classes without tra
 the sum of those of all captions with its motion. The same is printed with the frames of each video in random order,
 where the eight motions look alike. It takes about ten minutes on a CPU core.
 
-    python benchmarks/video_text.py [--threads 1] [--output-dir DIR] [--smoke]
+    python benchmarks/video_text.py [--threads 1] [--smoke]
 """
 
-import contextlib
 import sys
 import tempfile
 import time
@@ -152,7 +151,7 @@ def make_model(tokenizer: Any) -> VideoTextDualEncoderModel:
     return VideoTextDualEncoderModel(config)
 
 
-def train(model: VideoTextDualEncoderModel, scenes: Scenes, stage: Stage, folder: str) -> RetrievalTrainer:
+def train(model: VideoTextDualEncoderModel, scenes: Scenes, stage: Stage, folder: str) -> None:
     arguments = RetrievalTrainingArguments(
         folder,
         max_steps=stage.steps,
@@ -174,9 +173,7 @@ def train(model: VideoTextDualEncoderModel, scenes: Scenes, stage: Stage, folder
     model.requires_grad_(stage.loss == "vtc")
     for part in (model.fusion_layers, model.match_head):
         part.requires_grad_(stage.loss == "vtm")
-    trainer = RetrievalTrainer(model, arguments, train_dataset=scenes, processing_class=scenes.processor)
-    trainer.train()
-    return trainer
+    RetrievalTrainer(model, arguments, train_dataset=scenes, processing_class=scenes.processor).train()
 
 
 def measure(model: Any, clips: torch.Tensor, texts: Any, classes: Any, scenes: list[Scene]) -> dict[str, Any]:
@@ -197,7 +194,6 @@ def measure(model: Any, clips: torch.Tensor, texts: Any, classes: Any, scenes: l
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output-dir", help="keep the model and its processor in this folder")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print_machine("torch", "transformers", threads=options.threads)
@@ -210,12 +206,9 @@ def main() -> int:
     set_seed(0)
     model = make_model(processor.tokenizer)
     start = time.perf_counter()
-    with contextlib.ExitStack() as stack:
-        folder = options.output_dir or stack.enter_context(tempfile.TemporaryDirectory())
+    with tempfile.TemporaryDirectory() as folder:
         for stage in stages:
-            trainer = train(model, Scenes(train_scenes, processor, stage.differ), stage, folder)
-        if options.output_dir:
-            trainer.save_model()
+            train(model, Scenes(train_scenes, processor, stage.differ), stage, folder)
     steps, minutes = sum(stage.steps for stage in stages), (time.perf_counter() - start) / 60
     print(f"{steps} steps of {BATCH_SIZE} videos in {minutes:.1f} minutes")
     test = Scenes(test_scenes, processor)

@@ -21,11 +21,6 @@ Result = TypeVar("Result")
 SKIPPED = 77
 # The figures are good, but one of them is not as good as it has to be.
 GOAL_MISSED = 3
-# A line of `print_ratio`.
-RATIO_LINE = (
-    r"^ratio \| (?P<case>[^|\n]+) \| (?P<quantity>[^|\n]+) \| (?P<kind>peer|limit) (?P<reference>[^|\n]+) \| "
-    r"(?P<value>\d+\.\d+)$"
-)
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -84,7 +79,7 @@ def require_agreement(outputs: str, difference: float, tolerance: float) -> None
 
 
 def print_ratio(case: str, value: float, reference: str, *, quantity: str = "time", is_limit: bool = False) -> None:
-    """One line for the summary of all benchmarks, once the outputs of both were found equal.
+    """One line, once the outputs of both were found equal.
 
     Args:
         value: Ours divided by that of the reference.

@@ -1,7 +1,7 @@
 """What MkDocs cannot do by itself: the pages read well on GitHub, and the site is built from the same files.
 
 A link out of `docs/` leads to the repository. `<!-- include: FILE#SECTION -->` stands for a section of another file.
-A notebook becomes a page, and each released model has its card.
+A notebook becomes a page, each released model has its card, and so do the settings of each command.
 """
 
 import base64
@@ -19,6 +19,10 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
+sys.path.append(str(Path(__file__).parent))
+
+from settings_pages import settings_pages  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
 INCLUDE = re.compile(r"^<!-- include: ([^#\s]+)#(\S+) -->$", re.MULTILINE)
@@ -26,6 +30,14 @@ CARDS = "cards/index.md"
 FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 # MkDocs counts warnings of its own loggers; with `strict` they are errors.
 log = logging.getLogger("mkdocs.hooks")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts the pages of settings first in the reference."""
+    pages = [f"settings/{name}.md" for name in settings_pages()]
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    reference.insert(0, {"Settings": pages})
+    return config
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -94,6 +106,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in model_cards().items():
         uri = posixpath.join(posixpath.dirname(CARDS), path)
         files.append(File.generated(config, uri, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
+    for name, text in settings_pages().items():
+        files.append(File.generated(config, f"settings/{name}.md", content=text))
     return files
 
 

@@ -1,19 +1,14 @@
-"""Writes the reference pages of all settings, one a command: `python -m hf_video.cli.reference docs/settings`."""
+"""The reference pages of all settings, one a command, for `docs/site/hooks.py`."""
 
-import sys
 from dataclasses import MISSING
-from pathlib import Path
 from typing import Any
 
+from hf_video.cli.command import Command
+from hf_video.cli.main import COMMANDS
 from hf_video.settings import Setting, aliases_of, describe_type, groups_of, settings_of
-
-from .command import Command
-from .main import COMMANDS
 
 INTRODUCTION = """\
 # Settings
-
-These pages are written by `make docs` from the declarations of the settings.
 
 Each setting is a flag, such as `--weight-decay 0.1` for `weight_decay`. `hf-video train`, `pretrain`, `train-answers`
 and `probe` also take them from a recipe: `--recipe` names a published one, or a YAML file with a line such as
@@ -33,8 +28,8 @@ In Python the same names are fields: `train(TrainSettings(data="my_videos", outp
 """
 
 
-def reference() -> dict[str, str]:
-    """The pages in Markdown, by name."""
+def settings_pages() -> dict[str, str]:
+    """The pages in Markdown, by name, the overview first."""
     commands = [command for command in COMMANDS if settings_of(command.settings)]
     # The page of `hf-video index` makes room for the overview.
     names = {
@@ -61,10 +56,3 @@ def _row(each: Setting, kind: Any, has_changeable: bool) -> str:
     mark = " ↻" if has_changeable and each.changeable else ""
     default = "required" if each.default is MISSING else each.describe_default().replace(",", ", ")
     return f"| {names}{mark} | {describe_type(each.type)} | {default} | {each.help} |".replace("|  |", "| |")
-
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    folder.mkdir(exist_ok=True)
-    for name, text in reference().items():
-        (folder / f"{name}.md").write_text(text)
