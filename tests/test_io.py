@@ -24,8 +24,7 @@ from hf_video.io import (
     replace_file,
     replace_text,
 )
-
-from .odd_files import ODD_FILES, make_odd_file
+from tests.testing.files import ODD_FILES, make_odd_file
 
 
 def read_rows(path):

@@ -10,8 +10,7 @@ import transformers
 
 import hf_video
 from hf_video.auto import CLASSES
-
-from .fork_server import Program, run_forked
+from tests.testing.processes import Program, run_fresh
 
 MODELS = [row for row in CLASSES if not row.auto_class.endswith("Processor")]
 
@@ -48,7 +47,7 @@ def test_public_names_are_listed_and_unknown_ones_refused():
 )
 def test_registration_survives_any_order_of_imports(first_import):
     program = f"{first_import}\nfrom transformers import AutoConfig\nAutoConfig.for_model('videovit')"
-    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
+    result = run_fresh(Program(["-c", program], os.environ))[0]
     assert result.returncode == 0, result.stderr
 
 

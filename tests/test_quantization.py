@@ -29,7 +29,7 @@ from tests.models.memory_bank_qformer.memory_bank_qformer_testing import random_
 from tests.models.memory_bank_qformer.test_generation import make_model, prompts, video_inputs
 from tests.models.videomamba import videomamba_testing
 from tests.models.videovit import videovit_testing
-from tests.video_files import encode_video
+from tests.testing.videos import encode_video
 
 SCHEMES = {"dynamic": Int8DynamicActivationInt8WeightConfig, "weights": Int8WeightOnlyConfig}
 TOWER = {

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from tests.testing.answering import tiny_pair
+
 from .app_server import ROOT, AppServer
 from .colour_models import save_colour_model, write_colours
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ..video_files import cut_file
+from tests.testing.videos import cut_file
+
 from .colour_models import write_colours
 
 pytestmark = pytest.mark.extras

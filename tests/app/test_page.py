@@ -11,8 +11,7 @@ from transformers import VideoMAEConfig, VideoMAEForVideoClassification
 import hf_video.app
 from hf_video.app.work import LoadedModel
 from hf_video.processing import VideoClipProcessor
-
-from ..video_files import encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 pytestmark = pytest.mark.extras
 

@@ -14,8 +14,8 @@ from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForFrameClassif
 from hf_video.app.work import LoadedModel, annotate, classify, draw_heat_map, find_segments
 from hf_video.drawing.texts import class_color
 from hf_video.loading.models import load_trained_model
+from tests.testing.videos import damage_frame, encode_video
 
-from ..video_files import damage_frame, encode_video
 from .colour_models import FPS, colour_frames, save_colour_model
 
 THRESHOLDS = (0.5, 0.8, 0.8)

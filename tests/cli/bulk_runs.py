@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pyarrow.dataset as ds
 
-from ..video_files import encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 DECODER, MODEL = "ray::MapWorker", "ray::ModelActor"
 

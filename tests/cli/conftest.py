@@ -4,10 +4,9 @@ import json
 import pytest
 
 from hf_video.cli.main import COMMANDS, main
-
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..training.undrawn_reports import undrawn_reports
-from ..video_files import encode_video, make_frames
+from tests.testing.answering import tiny_pair
+from tests.testing.undrawn_reports import undrawn_reports
+from tests.testing.videos import encode_video, make_frames
 
 __all__ = ["undrawn_reports"]
 

@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from hf_video.cli.main import main
+from tests.testing.search_models import save_dual_encoder
 
-from ..inference.search_models import save_dual_encoder
 from ..training.detection_testing import make_detector, make_processor
 from .bulk_runs import (
     DECODER,

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from hf_video.cli.main import main
-
-from ..goldens import FIXTURES
+from tests.testing.goldens import FIXTURES
 
 AVA = FIXTURES / "stmixer" / "ava_map"
 DETECTIONS = str(AVA / "expected_result.csv")

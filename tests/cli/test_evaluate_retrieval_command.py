@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hf_video.cli.main import main
+from tests.testing.videos import encode_video, make_frames
 
 from ..models.video_text.retrieval_model import write_retrieval_model
-from ..video_files import encode_video, make_frames
 
 
 @pytest.fixture(scope="module")

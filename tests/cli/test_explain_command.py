@@ -20,10 +20,10 @@ from hf_video.cli.explain import frames_held
 from hf_video.cli.main import main
 from hf_video.inference import explain, frame_shares, read_clip
 from hf_video.reading import read_video
+from tests.testing.answering import tiny_pair
+from tests.testing.videos import damage_frame, encode_video
 
 from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..video_files import damage_frame, encode_video
 from .test_timeline_command import save_model
 
 NAMES = ["pouring water", "投げる $x$", "tossing coin"]

@@ -10,7 +10,7 @@ from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForFrameCla
 from hf_video.cli.main import main
 from hf_video.output_folders import LOCK_FILE
 from hf_video.reading import read_video
-from tests.training.transformers_families import save_family
+from tests.testing.transformers_families import save_family
 
 
 @pytest.fixture

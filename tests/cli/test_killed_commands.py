@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.goldens import load_golden, write_original_config
-from tests.inference.search_models import save_dual_encoder
 from tests.testing.files import files_of
+from tests.testing.goldens import load_golden, write_original_config
 from tests.testing.processes import launched, run_forked
+from tests.testing.search_models import save_dual_encoder
 
 SCRIPT = Path(__file__).with_name("killed_command.py")
 STATUS = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full disk": 2}

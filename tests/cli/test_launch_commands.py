@@ -16,9 +16,9 @@ from torch.distributed.run import get_args_parser
 
 from hf_video.training.resuming import choose_values
 from tests.cli.flags import read
+from tests.testing.processes import free_port
+from tests.testing.torchrun_agents import ENVIRONMENT
 
-from ..process_group import free_port
-from ..torchrun_agents import ENVIRONMENT
 from .conftest import TINY_MODEL
 
 ROOT = Path(__file__).parents[2]

@@ -1,18 +1,14 @@
 """The commands under torchrun and accelerate launch, on a machine without an accelerator."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hf_video.processes import check_processes, join_processes
-
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import free_port, torchrun_variables
+from tests.testing.processes import free_port, launched, run_forked, run_fresh
 
 ROOT = Path(__file__).parents[2]
 # Two processes with what torchrun tells them, but without the time that it and they take for imports.
@@ -24,18 +20,14 @@ HF_VIDEO = "import sys; from hf_video.cli.main import main; sys.exit(main(sys.ar
 
 def launch(launcher, *words):
     """Runs `hf-video WORDS`, without a launcher on one process, and returns what came of all processes."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     if launcher in ((), FORKED):
-        variables = torchrun_variables(2) if launcher else [{}]
-        program = ["-c", HF_VIDEO, *map(str, words)]
-        programs = (Program(program, environment | each) for each in variables)
-        processes = run_forked(*programs, timeout=400, imports=HF_VIDEO_IMPORTS)
+        programs = launched(["-c", HF_VIDEO, *words], 2 if launcher else 1)
+        processes = run_forked(*programs)
         code = max(abs(each.returncode) for each in processes)
         texts = ("".join(each) for each in zip(*((each.stdout, each.stderr) for each in processes), strict=True))
-        return subprocess.CompletedProcess(program, code, *texts)
+        return subprocess.CompletedProcess(programs[0].words, code, *texts)
     launcher = [word.replace("PORT", free_port()) for word in launcher]
-    command = [sys.executable, *launcher, "-m", "hf_video.cli", *map(str, words)]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400)
+    return run_fresh(*launched([*launcher, "-m", "hf_video.cli", *words]), timeout=400)[0]
 
 
 @pytest.mark.slow

@@ -12,10 +12,9 @@ from safetensors.torch import load_file
 from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
+from tests.testing.processes import Program, free_port, run_forked
+from tests.testing.torchrun_agents import ENVIRONMENT, Agents, agent_options
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import free_port
-from ..torchrun_agents import ENVIRONMENT, Agents, agent_options
 from .conftest import TINY_MODEL
 
 NUM_STEPS, STEPS_PER_EPOCH, SAVE_STEPS = 40, 5, 10
@@ -92,7 +91,7 @@ def test_two_machines_train_as_one_process_although_a_worker_is_killed(data, tmp
         )
         for number in range(2)
     ]
-    for agent in run_forked(*agents, timeout=120, imports=HF_VIDEO_IMPORTS):
+    for agent in run_forked(*agents, timeout=120):
         assert agent.returncode == 0, agent.stderr[-5000:]
     assert main(train_words(data, tmp_path / "one", num_processes=1, num_steps=num_steps, save_steps=save_steps)) == 0
     losses = losses_of(tmp_path / "two")

@@ -11,7 +11,7 @@ from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
-from tests.training.transformers_families import FAMILIES, NUM_FRAMES, save_family
+from tests.testing.transformers_families import FAMILIES, NUM_FRAMES, save_family
 
 RUN = ["--epochs=2", "--batch-size=4", "--device=cpu", "--gradient-accumulation-steps=2", "--validation-fraction=0.5"]
 # `tests/training/test_other_families.py` quickly trains the others.

@@ -14,11 +14,10 @@ from hf_video.cli.main import main
 from hf_video.output_folders import LOCK_FILE
 from hf_video.training.checkpoints import mark_complete, newest_complete
 from tests.cli.flags import read
+from tests.testing.answering import tiny_pair
+from tests.testing.processes import launched, run_forked
+from tests.testing.videos import encode_video, make_frames
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..process_group import torchrun_variables
-from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL, TINY_RUN
 from .ended_command import ending
 from .test_output_folder import files_of, hold  # noqa: F401
@@ -53,11 +52,7 @@ def commands(digits, tmp_path_factory):
 
 def run_processes(number, *words):
     """What came of the processes that run these words of Python as torchrun would start them."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    variables = torchrun_variables(number) if number > 1 else [{}]
-    return run_forked(
-        *(Program(list(words), environment | each) for each in variables), timeout=300, imports=HF_VIDEO_IMPORTS
-    )
+    return run_forked(*launched(words, number))
 
 
 def run_command(number, words, end=("never", "SIGKILL", "1", "0")):

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from hf_video.cli.main import main
-
-from ..inference.search_models import save_dual_encoder, write_videos
+from tests.testing.search_models import save_dual_encoder, write_videos
 
 
 @pytest.fixture

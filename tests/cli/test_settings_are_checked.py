@@ -6,9 +6,8 @@ import pytest
 
 from hf_video.data import ClipDataset
 from hf_video.data.video_texts import VideoTextDataset
-
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..video_files import encode_video, make_frames
+from tests.testing.answering import tiny_pair
+from tests.testing.videos import encode_video, make_frames
 
 
 @pytest.fixture

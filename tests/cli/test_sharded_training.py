@@ -1,7 +1,6 @@
 """`hf-video train` on two processes that share the weights of the model: the same losses, and a model that loads."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,10 +15,9 @@ from transformers import AutoModelForImageTextToText, AutoModelForVideoClassific
 from hf_video.loading.clip_size import input_size
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.processing import VideoClipProcessor
+from tests.testing.processes import free_port, launched, run_forked
+from tests.testing.videos import damage_frame
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import free_port, torchrun_variables
-from ..video_files import damage_frame
 from .conftest import TINY_MODEL
 
 ROOT = Path(__file__).parents[2]
@@ -34,13 +32,11 @@ BROKEN_ROWS = (2, 7, 14)
 
 def launch(engine, *words):
     """Runs `hf-video WORDS` on two processes, with the variables that accelerate launch sets for an engine."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    variables = {}
     if ENGINES[engine] is not None:
         config = yaml.safe_load((ROOT / "recipes" / "accelerate" / ENGINES[engine]).read_text())["fsdp_config"]
-        environment |= {name.upper(): str(value) for name, value in config.items()} | {"ACCELERATE_USE_FSDP": "true"}
-    program = [str(Path(__file__).with_name("sharded_command.py")), *map(str, words)]
-    programs = (Program(program, environment | each) for each in torchrun_variables(2))
-    processes = run_forked(*programs, timeout=200, imports=HF_VIDEO_IMPORTS)
+        variables = {name.upper(): str(value) for name, value in config.items()} | {"ACCELERATE_USE_FSDP": "true"}
+    processes = run_forked(*launched([Path(__file__).with_name("sharded_command.py"), *words], 2, **variables))
     assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
     return "".join(each.stdout for each in processes)
 

@@ -27,8 +27,7 @@ from hf_video.cli.timeline import TimelineCommandSettings, follow
 from hf_video.drawing import video_timeline
 from hf_video.inference import ScoredWindow, SegmentFinder, prediction
 from hf_video.reading import read_video
-
-from ..video_files import damage_frame, encode_video
+from tests.testing.videos import damage_frame, encode_video
 
 NAMES = ["dark", "bright"]
 

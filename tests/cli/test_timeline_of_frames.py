@@ -20,9 +20,9 @@ from hf_video.loading.models import load_trained_model
 from hf_video.models.videomamba import VideoMambaForFrameClassification, VideoMambaFrameClassifierOutput
 from hf_video.reading import live_queue
 from hf_video.reading.frame_streaming import StreamedFrame
+from tests.testing.videos import encode_video
 
 from ..reading.rtsp_server import rtsp_camera
-from ..video_files import encode_video
 from .test_timeline_command import save_model as save_clip_model
 
 NAMES = ["dark", "bright"]

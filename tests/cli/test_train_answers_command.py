@@ -14,9 +14,8 @@ from hf_video.training import TrainAnswersSettings, train_answers
 from hf_video.training.answering import AnswerTrainingArguments
 from hf_video.training.resuming import choose_values, make, recipe_values, values_of
 from tests.cli.flags import flags_of, read
-
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..video_files import encode_video, make_frames
+from tests.testing.answering import tiny_pair
+from tests.testing.videos import encode_video, make_frames
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "malmm").glob("*.yaml"))
 # On a CPU, with few videos.

@@ -13,10 +13,10 @@ from hf_video.cli.main import main
 from hf_video.cli.stopping import stop_requests
 from hf_video.cli.watch import seconds
 from hf_video.reading import VideoReadError, frame_streaming
+from tests.testing.answering import tiny_pair
+from tests.testing.videos import damage_frame, encode_video, make_frames
 
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..reading.rtsp_server import rtsp_camera
-from ..video_files import damage_frame, encode_video, make_frames
 
 QUESTION = ["--question", "which digit came first", "--max-new-tokens", "4", "--device", "cpu"]
 

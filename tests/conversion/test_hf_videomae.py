@@ -14,7 +14,7 @@ from transformers import (
 from transformers.models.videomae.modeling_videomae import VideoMAESelfAttention
 
 from conversion.hf_videomae import main
-from tests.goldens import assert_float32_close, assert_float64_close, load_golden
+from tests.testing.goldens import assert_float32_close, assert_float64_close, load_golden
 
 
 def convert(source, folder):

@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForVideoClassification, pipeline
 
 from conversion import hf_videomae, videomae, videomamba
 from hf_video.loading.class_names import read_class_names
-from tests.goldens import load_golden, write_original_config
-from tests.video_files import encode_video
+from tests.testing.goldens import load_golden, write_original_config
+from tests.testing.videos import encode_video
 
 # Source, family and case with a checkpoint of a classifier.
 CLASSIFIERS = [(hf_videomae, "videovit", "hf_videomae_classification"), (videomamba, "videomamba", "image")]

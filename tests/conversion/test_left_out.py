@@ -7,7 +7,7 @@ import torch
 
 from conversion import malmm, stmixer, videomae
 from conversion.helpers.checkpoint import read_checkpoint
-from tests.goldens import load_golden, write_original_config
+from tests.testing.goldens import load_golden, write_original_config
 
 from ..documents.blocks import ROOT
 

@@ -11,7 +11,7 @@ from transformers import ViTModel as ImageViT
 from conversion import malmm
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import MemoryBankQFormerModel
-from tests.goldens import FIXTURES, assert_float32_close, assert_gradients_close, load_golden
+from tests.testing.goldens import FIXTURES, assert_float32_close, assert_gradients_close, load_golden
 
 STREAMS = ("stream_text", "stream_no_text", "short_video")
 

@@ -16,8 +16,8 @@ from transformers import (
 from conversion import malmm
 from conversion.helpers.weight_rules import apply_rules
 from hf_video import MemoryBankQFormerForConditionalGeneration, MemoryBankQFormerModel, MemoryBankQFormerProcessor
-from tests.goldens import assert_float32_close, assert_gradients_close, load_golden
 from tests.models.memory_bank_qformer.tokenizers_testing import word_tokenizer
+from tests.testing.goldens import assert_float32_close, assert_gradients_close, load_golden
 
 # Beside those of the golden's configuration, which has those of a tokenizer, too.
 LLAMA_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")

@@ -6,7 +6,7 @@ import torch
 from conversion.stmixer import main
 from hf_video import VideoViTBackbone
 from hf_video.models.videovit import modeling_videovit
-from tests.goldens import assert_float32_close, assert_float64_close, load_golden, write_original_config
+from tests.testing.goldens import assert_float32_close, assert_float64_close, load_golden, write_original_config
 
 CASES = [
     "stmixer_backbone_same_size",

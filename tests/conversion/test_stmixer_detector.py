@@ -12,7 +12,7 @@ from transformers import AutoModelForObjectDetection, AutoVideoProcessor
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from conversion.stmixer import detector_config, detector_rules, main
 from hf_video import STMixerForActionDetection, VideoDetectionProcessor, VideoViTBackbone
-from tests.goldens import FIXTURES, load_golden
+from tests.testing.goldens import FIXTURES, load_golden
 
 CASES = ["detector_inference", "detector_padded", "detector_training"]
 # Absolute bounds of logits and of boxes in pixels. In double precision the original still makes tables in float32.

@@ -9,7 +9,7 @@ from transformers import AutoModelForVideoClassification
 
 from conversion.helpers.weight_rules import apply_rules
 from conversion.videomae import CLASSIFICATION_RULES, main
-from tests.goldens import (
+from tests.testing.goldens import (
     assert_float32_close,
     assert_float64_close,
     assert_gradients_close,

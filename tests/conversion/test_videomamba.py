@@ -8,8 +8,8 @@ from transformers import AutoModelForImageClassification, AutoModelForVideoClass
 
 from conversion.helpers.weight_rules import apply_rules
 from conversion.videomamba import CLASSIFICATION_RULES, ENCODER_RULES, main, patch_rule
-from tests.goldens import assert_float32_close, assert_gradients_close, load_golden, write_original_config
 from tests.models.videomamba.videomamba_testing import record_blocks
+from tests.testing.goldens import assert_float32_close, assert_gradients_close, load_golden, write_original_config
 
 CASES = {
     "video_default": AutoModelForVideoClassification,

@@ -13,7 +13,7 @@ from transformers import (
 
 from conversion.helpers.videomamba import ARGUMENTS, find_factor
 from conversion.videomamba import main
-from tests.goldens import assert_float32_close, assert_float64_close, load_golden
+from tests.testing.goldens import assert_float32_close, assert_float64_close, load_golden
 
 from .videomamba_original import Original, pair, random_weights
 

@@ -13,7 +13,7 @@ from conversion.videomamba import main as convert_encoder
 from conversion.videomamba_text import dual_encoder_config, main, rules_for
 from hf_video import VideoTextDualEncoderModel
 from hf_video.models.video_text.losses_video_text import negative_weights
-from tests.goldens import FIXTURES, load_golden
+from tests.testing.goldens import FIXTURES, load_golden
 
 LOSS_CASES = ["stage2_unmasked_losses", "stage1_masked_video", "stage1_masked_image"]
 TOLERANCES = {torch.float32: {"atol": 1e-4, "rtol": 1e-4}, torch.float64: {"atol": 1e-6, "rtol": 1e-6}}

@@ -11,8 +11,8 @@ from conversion.helpers.command import names_of_original
 from conversion.helpers.memory_bank_qformer import load_pretrained
 from conversion.helpers.weight_rules import apply_rules, rename
 from hf_video.models.videovit import VideoViTForVideoClassification
-from tests.goldens import load_golden, write_original_config
-from tests.training.tiny import make_model
+from tests.testing.goldens import load_golden, write_original_config
+from tests.testing.trainers import make_model
 
 NAME = "blocks.1.mlp.fc1.weight"
 

@@ -6,8 +6,7 @@ import torch
 from hf_video.data import FrameDataset
 from hf_video.data.frame_labels import AnnotatedVideo
 from hf_video.processing import VideoClipProcessor
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 SECONDS, RATE = 4, 10
 SEGMENTS = (("bright", 1, 2), ("dark", 2, 3.5))

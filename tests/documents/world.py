@@ -14,15 +14,15 @@ from transformers import AutoModelForVideoClassification, InstructBlipVisionConf
 from hf_video import VideoViTBackbone, VideoViTForPreTraining
 from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
+from tests.testing.answering import IMAGE_SIZE, tiny_pair
+from tests.testing.goldens import FIXTURES
+from tests.testing.search_models import save_dual_encoder
+from tests.testing.videos import encode_video, make_frames
 
 from ..data.detection_files import OWN, write_annotations, write_videos
-from ..goldens import FIXTURES
-from ..inference.search_models import save_dual_encoder
 from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
-from ..models.memory_bank_qformer.watching_testing import IMAGE_SIZE, tiny_pair
 from ..models.stmixer.detector import write_detector
 from ..models.video_text.retrieval_model import write_retrieval_model
-from ..video_files import encode_video, make_frames
 
 CLASS = "pouring water"
 SIZES = ["--num-frames", "8", "--image-size", "32", "--hidden-size", "24", "--num-hidden-layers", "1"]

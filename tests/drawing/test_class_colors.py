@@ -10,8 +10,7 @@ from hf_video.drawing import annotate_video, draw_timeline
 from hf_video.drawing.texts import class_color
 from hf_video.inference import Segment
 from hf_video.reading import read_video
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 
 def luminance(color):

@@ -9,8 +9,8 @@ from hf_video.drawing import draw_heat_maps, write_heat_map_video
 from hf_video.drawing.timeline_picture import save_figure
 from hf_video.inference import frame_shares, overlay_heat_maps, read_clip, top_frames
 from hf_video.reading import VideoReadError
+from tests.testing.videos import encode_video, make_frames
 
-from ..video_files import encode_video, make_frames
 from .test_timeline_folder import texts_of
 
 

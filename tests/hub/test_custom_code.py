@@ -25,10 +25,10 @@ from hf_video.hub.custom_code import classes_of, collect, types_inside
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.hub_server.fixtures import run_in_fresh_process
-from tests.models.memory_bank_qformer.watching_testing import random_images, tiny_pair
 from tests.models.stmixer.detector import write_detector
 from tests.models.video_text.video_text_testing import make
-from tests.training.transformers_families import NUM_FRAMES, save_family
+from tests.testing.answering import random_images, tiny_pair
+from tests.testing.transformers_families import NUM_FRAMES, save_family
 
 from .conftest import TINY_CLASSIFIERS, make_model, make_processor
 

@@ -21,8 +21,8 @@ from hf_video.loading.released import released_models
 from hf_video.processing import CenterCropImageProcessor
 from tests.data.detection_files import write_videos
 from tests.hub_server.fixtures import run_in_fresh_process
-from tests.models.memory_bank_qformer.watching_testing import tiny_pair
 from tests.models.video_text.retrieval_model import write_retrieval_model
+from tests.testing.answering import tiny_pair
 from tests.training.detection_testing import make_detector
 from tests.training.detection_testing import make_processor as detection_processor
 

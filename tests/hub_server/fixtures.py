@@ -11,7 +11,8 @@ import pytest
 from huggingface_hub import constants, hf_api
 from transformers.utils import hub as transformers_hub
 
-from ..fork_server import Program, run_forked
+from tests.testing.processes import Program, run_forked, run_fresh
+
 from .server import HubServer, User
 
 WRITE, READ, STRANGER = "hf_write", "hf_read", "hf_stranger"
@@ -71,7 +72,7 @@ def run_in_fresh_process(
             environment.pop(name, None)
         if with_hf_video:
             environment["PYTHONPATH"] = str(REPOSITORY_ROOT)
-            return run_forked(Program(["-c", program], environment, str(cwd or home)), timeout=240)[0]
+            return run_fresh(Program(["-c", program], environment, str(cwd or home)))[0]
         return run_as_stranger(program, environment, str(cwd or home))
 
 

@@ -1,6 +1,6 @@
 """
 A process that has imported everything but hf_video, which it cannot import. Programs are forked off it, see
-`tests/fork_server.py`; each begins with `begin`.
+`tests/testing/processes.py`; each begins with `begin`.
 """
 
 import os

@@ -9,9 +9,9 @@ from safetensors.numpy import load_file
 from hf_video.data.box_files import LabelledBoxes, read_boxes, write_boxes
 from hf_video.data.detections import action_names, load_detections
 from hf_video.inference import annotated_boxes, detected_boxes, evaluate_detection_file, frame_mean_ap
+from tests.testing.goldens import FIXTURES
 
 from ..data.detection_files import OWN, write_annotations, write_videos
-from ..goldens import FIXTURES
 
 AVA = FIXTURES / "stmixer" / "ava_map"
 

@@ -16,7 +16,7 @@ from hf_video import (
 from hf_video.inference import explain
 from hf_video.inference.evidence import find_patch_grid, roll_out_attention, spread_over_frames, weigh_patches
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, tiny_config
-from tests.training.transformers_families import FAMILIES
+from tests.testing.transformers_families import FAMILIES
 
 SIZES = {"image_size": 32, "patch_size": 16, "num_frames": 4, "num_labels": 8}
 WIDTHS = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}

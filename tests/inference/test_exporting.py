@@ -13,8 +13,8 @@ from transformers import VideoMAEConfig, VideoMAEForVideoClassification
 
 import hf_video
 from hf_video.inference.exporting import ExportError, export_model
-from tests.fork_server import Program, run_forked
 from tests.hub.conftest import TINY_CLASSIFIERS, make_processor
+from tests.testing.processes import Program, run_fresh
 
 SHAPE = (4, 3, 32, 32)
 CLIPS = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(1))
@@ -109,7 +109,7 @@ def test_the_program_runs_where_hf_video_is_not(exports, tmp_path):
         f"program = torch.export.load({str(export.file)!r}).module(); "
         f"print(program(torch.load({str(tmp_path / 'clips.pt')!r}))[0].tolist())"
     )
-    answer = run_forked(Program(["-c", code], os.environ, str(tmp_path)), timeout=240)[0]
+    answer = run_fresh(Program(["-c", code], os.environ, str(tmp_path)))[0]
     assert answer.returncode == 0, answer.stderr
     with torch.no_grad():
         torch.testing.assert_close(torch.tensor(json.loads(answer.stdout)), model(CLIPS).logits)

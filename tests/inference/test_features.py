@@ -17,8 +17,8 @@ from hf_video.inference.window_batching import choose_windows
 from hf_video.reading import read_video, timed_samples
 from hf_video.training import VideoTrainer
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
-from tests.training.tiny import make_arguments, make_model
-from tests.video_files import encode_video, make_frames
+from tests.testing.trainers import make_arguments, make_model
+from tests.testing.videos import encode_video, make_frames
 
 SIZE = {"height": 16, "width": 16}
 

@@ -18,9 +18,8 @@ from hf_video.models.videovit.modeling_videovit_frames import VideoViTForFrameCl
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.live_queue import LiveQueue
 from hf_video.reading.sources import VideoReadError
-
-from ..video_files import encode_video
-from ..video_files import make_frames as make_images
+from tests.testing.videos import encode_video
+from tests.testing.videos import make_frames as make_images
 
 SIZE = {"height": 16, "width": 16}
 PROCESSOR = VideoClipProcessor(num_frames=8, size=SIZE, crop_size=SIZE, frame_interval=0.125)

@@ -12,9 +12,8 @@ from hf_video.inference.video_index import read_clips
 from hf_video.jobs import build_index, predict
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
-
-from ..training.tiny import make_model
-from .search_models import make_processor, save_dual_encoder, save_videoprism, save_xclip, write_videos
+from tests.testing.search_models import make_processor, save_dual_encoder, save_videoprism, save_xclip, write_videos
+from tests.testing.trainers import make_model
 
 SAVE = {"dual": save_dual_encoder, "xclip": save_xclip, "videoprism": save_videoprism}
 TEXT = "a glass breaks"

@@ -9,7 +9,7 @@ from hf_video.demo import write_moving_digits
 from hf_video.inference import watch_features, weights_digest
 from hf_video.jobs import extract_features, feature_cache
 from hf_video.processing import VideoClipProcessor
-from tests.training.tiny import make_model
+from tests.testing.trainers import make_model
 
 
 @pytest.fixture(scope="module")

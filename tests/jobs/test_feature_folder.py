@@ -11,8 +11,8 @@ from hf_video import VideoClipProcessor
 from hf_video.data.video_listing import list_videos
 from hf_video.inference import extract_window_features
 from hf_video.jobs import ExtractTask, extract_to_folder
-from tests.training.tiny import make_model
-from tests.video_files import damage_frame, encode_video, make_frames
+from tests.testing.trainers import make_model
+from tests.testing.videos import damage_frame, encode_video, make_frames
 
 WINDOWS = {"num_frames": 2, "stride": 1}
 

@@ -10,8 +10,7 @@ from transformers import AutoModel, AutoProcessor
 
 from hf_video.inference import IndexSettings, open_index
 from hf_video.jobs import IndexTask, build_index
-
-from ..inference.search_models import save_dual_encoder, write_videos
+from tests.testing.search_models import save_dual_encoder, write_videos
 
 
 @pytest.fixture(scope="module")

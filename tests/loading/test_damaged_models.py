@@ -10,8 +10,7 @@ from hf_video.cli.error_messages import explain
 from hf_video.loading.classifiers import load_classifier, load_trained_classifier
 from hf_video.loading.processors import load_processor
 from hf_video.processing import VideoClipProcessor
-
-from ..training.tiny import make_model
+from tests.testing.trainers import make_model
 
 CONFIG, WEIGHTS, PROCESSOR = "config.json", "model.safetensors", "video_preprocessor_config.json"
 INDEX = f"{WEIGHTS}.index.json"

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES, sample_clip_indices
-
-from ..goldens import FIXTURES, load_golden
+from tests.testing.goldens import FIXTURES, load_golden
 
 ROWS = json.loads((FIXTURES / "clip_sampling.json").read_text())["rows"]
 WITH_TEXT = load_golden("video_text", "text_frames_preprocess").config["frames"]

@@ -12,8 +12,7 @@ from torchvision.transforms.v2 import functional as F
 
 from hf_video.data import ClipDataset
 from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
-
-from ..video_files import encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 UNCHANGED = {"do_sample_frames": False, "do_rescale": False, "do_normalize": False}
 

@@ -5,8 +5,7 @@ import torch
 from transformers.image_utils import PILImageResampling
 
 from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
-
-from ..video_files import make_frames
+from tests.testing.videos import make_frames
 
 OPTIONS = list(VideoClipProcessor.valid_kwargs.__annotations__)
 METADATA = [{"total_num_frames": 30, "fps": 30, "width": 64, "height": 48, "duration": 1.0}]

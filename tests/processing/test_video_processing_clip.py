@@ -8,9 +8,8 @@ from transformers.video_utils import VideoMetadata
 
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError, read_video
-
-from ..goldens import FIXTURES
-from ..video_files import encode_video, make_frames
+from tests.testing.goldens import FIXTURES
+from tests.testing.videos import encode_video, make_frames
 
 MEAN = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
 STD = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)

@@ -7,8 +7,7 @@ from transformers import AutoVideoProcessor
 
 from hf_video import STMixerConfig
 from hf_video.processing import VideoDetectionProcessor
-
-from ..goldens import load_golden
+from tests.testing.goldens import load_golden
 
 
 def outputs_of(logits, action_logits, boxes):

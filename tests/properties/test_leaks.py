@@ -16,11 +16,12 @@ from hf_video import (
     VideoWatcher,
 )
 from hf_video.ops.selective_scan import selective_scan
+from tests.testing.answering import random_images, tiny_pair
+from tests.testing.videos import encode_video
 
-from ..models.memory_bank_qformer import memory_bank_qformer_testing, watching_testing
+from ..models.memory_bank_qformer import memory_bank_qformer_testing
 from ..models.videomamba import videomamba_testing
 from ..models.videovit import videovit_testing
-from ..video_files import encode_video
 
 NUM_FRAMES, SIDE = 8, 160
 CLIP_BYTES = NUM_FRAMES * 3 * SIDE * SIDE * 4
@@ -104,7 +105,7 @@ def inference(folder, video):
 
 def watching():
     """A video that is watched frame by frame into a memory bank, and asked about."""
-    pair, images = watching_testing.tiny_pair(), watching_testing.random_images(12)
+    pair, images = tiny_pair(), random_images(12)
 
     def use():
         watcher = VideoWatcher(*pair, "what is shown", chunk_size=4)

@@ -4,7 +4,7 @@ import pytest
 from huggingface_hub import constants
 
 from hf_video.reading import ranges
-from tests.video_server import LIMIT, Server
+from tests.testing.video_server import LIMIT, Server
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from huggingface_hub.utils import enable_progress_bars
 
 from hf_video.reading import VideoReadError, downloading, probe_video, read_video
 from hf_video.reading.sources import public_url
-from tests.video_files import encode_video
-from tests.video_server import LIMIT
+from tests.testing.video_server import LIMIT
+from tests.testing.videos import encode_video
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ import pytest
 
 from hf_video.reading import VideoReadError, read_video
 from hf_video.reading.frame_streaming import stream_frames
-
-from ..video_files import cut_file, damage_frame, encode_video, make_frames
+from tests.testing.videos import cut_file, damage_frame, encode_video, make_frames
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,8 @@ from hf_video.reading import VideoReadError, mp4_index, read_video, video_decodi
 from hf_video.reading.pyav_streams import open_stream
 from hf_video.reading.ranges import RangeFile
 from hf_video.reading.sources import describe
-
-from ..video_corpus import damaged_variants, readable_variants, write_variant
-from ..video_files import H264, encode_video, make_frames
+from tests.testing.video_corpus import damaged_variants, readable_variants, write_variant
+from tests.testing.videos import H264, encode_video, make_frames
 
 # Damage that a test of a table writes in the place of one of its numbers.
 NUMBERS = (0, 1, 2, 63, 2**24, 2**28, 2**31 - 1, 2**31, 2**32 - 1)

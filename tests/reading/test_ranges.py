@@ -9,8 +9,8 @@ import pytest
 
 from hf_video.reading import VideoReadError, probe_video, ranges, read_video, video_reading
 from hf_video.reading.frame_streaming import stream_frames
-from tests.video_files import H264, cut_file, encode_video, make_frames
-from tests.video_server import LIMIT
+from tests.testing.video_server import LIMIT
+from tests.testing.videos import H264, cut_file, encode_video, make_frames
 
 FIRST_SIZE = 64 * 2**10
 FRAMES = {"dense": np.arange(130, 160, 2), "uniform": np.linspace(0, 239, 4).astype(int), "first": np.array([0])}

@@ -6,9 +6,8 @@ import pytest
 
 from hf_video.reading import read_video
 from hf_video.reading.frame_streaming import stream_frames
-
-from ..video_files import encode_video
-from ..video_server import Server
+from tests.testing.video_server import Server
+from tests.testing.videos import encode_video
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from PIL import Image
 
 from hf_video.reading import VideoReadError, frame_streaming, read_video, sliding_windows, sources, timed_samples
 from hf_video.reading.frame_streaming import StreamClock
+from tests.testing.videos import encode_video, make_frames
 
-from ..video_files import encode_video, make_frames
 from .rtsp_server import rtsp_camera
 
 RATE = 25

@@ -11,9 +11,8 @@ from transformers import Trainer, default_data_collator
 from hf_video import VideoClipProcessor
 from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.reading import VideoReadError, probe_video, read_video
-
-from ..training.tiny import make_arguments, make_model
-from ..video_files import encode_video
+from tests.testing.trainers import make_arguments, make_model
+from tests.testing.videos import encode_video
 
 
 class VideoDecoder:

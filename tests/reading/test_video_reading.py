@@ -15,8 +15,7 @@ from PIL import Image
 
 from hf_video.reading import VideoReadError, probe_video, read_video, video_decoding
 from hf_video.reading.frame_streaming import stream_frames
-
-from ..video_files import (
+from tests.testing.videos import (
     H264,
     cut_file,
     damage_frame,

@@ -1,6 +1,5 @@
 """Sliding windows are those cut out of the whole decoded video."""
 
-import os
 from itertools import pairwise, product
 
 import numpy as np
@@ -10,9 +9,8 @@ from PIL import Image
 from hf_video.reading import Sample, VideoReadError, group_samples, read_video, sliding_windows, timed_samples
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.pyav_streams import RgbConverter
-
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..video_files import cut_file, encode_video, make_frames
+from tests.testing.processes import launched, run_forked
+from tests.testing.videos import cut_file, encode_video, make_frames
 
 
 def cut_windows(num_samples, num_frames, stride, last):
@@ -202,7 +200,7 @@ def test_memory_does_not_grow_with_the_video():
                 print(tracemalloc.get_traced_memory()[1])
                 tracemalloc.reset_peak()
     """
-    result = run_forked(Program(["-c", program], os.environ), timeout=240, imports=HF_VIDEO_IMPORTS)[0]
+    result = run_forked(*launched(["-c", program]))[0]
     assert result.returncode == 0, result.stderr
     peaks = [int(line) for line in result.stdout.split()]
     assert len(peaks) == 2 and max(peaks) < peaks[0] * 1.02 + 2e4

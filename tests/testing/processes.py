@@ -19,6 +19,7 @@ import tempfile
 import time
 import types
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +46,7 @@ class Program(NamedTuple):
 
 def launched(words: Sequence[object], num_processes: int = 1, **variables: str) -> list[Program]:
     """A program in as many processes as torchrun would start on one machine, with one thread each."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} | variables
     groups = torchrun_variables(num_processes) if num_processes > 1 else [{}]
     return [Program([*map(str, words)], env | group) for group in groups]
 
@@ -63,12 +64,15 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def run_fresh(program: Program, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a new interpreter, for what is read or registered while modules are imported."""
-    command = [sys.executable, *program.words]
-    return subprocess.run(
-        command, env=dict(program.env), cwd=program.cwd, capture_output=True, text=True, timeout=timeout
-    )
+def run_fresh(*programs: Program, timeout: float = 240) -> list[subprocess.CompletedProcess[str]]:
+    """Runs programs at the same time in new interpreters, for what is read or registered while modules are imported."""
+
+    def run(program: Program) -> subprocess.CompletedProcess[str]:
+        command, options = [sys.executable, *program.words], {"env": dict(program.env), "cwd": program.cwd}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)  # type: ignore
+
+    with ThreadPoolExecutor(len(programs)) as pool:
+        return [*pool.map(run, programs)]
 
 
 def run_forked(

@@ -16,10 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
 from tests.data.frame_videos import blank_clips
+from tests.testing.trainers import LabelledClips, RandomClips, make_arguments, make_model
 from tests.training.captions_testing import make_video_text_pair
 from tests.training.detection_testing import evaluated_detector, first_step
 from tests.training.frames_testing import make_frame_model, make_frame_trainer
-from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model
 
 GLOBAL_BATCH_SIZE = 4
 NUM_STEPS = 8

@@ -17,7 +17,7 @@ from hf_video.data import ClipAugmentation, ClipStream, collate_clips, load_vide
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
 from hf_video.training.output_folder import last_checkpoint
-from tests.training.tiny import make_arguments, make_model
+from tests.testing.trainers import make_arguments, make_model
 
 
 class KillBehindStep(TrainerCallback):

@@ -4,8 +4,7 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.training import VideoTrainer, add_lora, freeze_layers, make_linear_probe, to_plain_model
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
 
 
 def make_videomamba():

@@ -14,10 +14,9 @@ from hf_video.training.answering import (
     choose_trained,
     exact_match,
 )
-
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..video_files import encode_video, make_frames
-from .tiny import weights_of
+from tests.testing.answering import tiny_pair
+from tests.testing.trainers import weights_of
+from tests.testing.videos import encode_video, make_frames
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ import torch
 from hf_video.training import VideoTrainer
 from hf_video.training.arguments import VideoTrainingArguments
 from hf_video.training.callbacks import THROUGHPUT_SCALARS, ThroughputCallback
-
-from .tiny import RandomClips, make_arguments, make_model
+from tests.testing.trainers import RandomClips, make_arguments, make_model
 
 ONE_STEP = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 

@@ -23,8 +23,7 @@ from hf_video.training.checkpoints import (
     numbered_checkpoints,
     require_resumable,
 )
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
 
 TOKEN = "hf_thisIsASecretOfOneUser"
 

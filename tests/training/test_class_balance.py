@@ -11,9 +11,9 @@ from transformers import default_data_collator
 from hf_video.data import ClipMixing, MixingCollator, collate_clips
 from hf_video.training import VideoTrainer, VideoTrainingArguments, classification_loss
 from hf_video.training.class_balance import ClassSampler, make_class_weights, read_class_weights
+from tests.testing.trainers import LabelledClips, labelled_rows, make_arguments, make_model, weights_of
 
 from .test_accumulation import gradients, rows
-from .tiny import LabelledClips, labelled_rows, make_arguments, make_model, weights_of
 
 LABELS = [0] * 20 + [1] * 4 + [2] * 1
 SEVERAL = [[0], [0, 1], [0], [0, 2], [], [], [0]]

@@ -11,8 +11,8 @@ from hf_video.data.video_texts import VideoTextDataset
 from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments
 from hf_video.training.resuming import choose_values, make
 from tests.cli.flags import read
+from tests.testing.answering import tiny_pair
 
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from .test_answering import data  # noqa: F401
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "malmm"

@@ -12,10 +12,10 @@ from hf_video.models.videovit import VideoViTForVideoClassification
 from hf_video.training import DetectionTrainingArguments
 from hf_video.training.resuming import choose_values, make, recipe_values
 from hf_video.training.run_settings import TrainDetectionSettings
+from tests.testing.trainers import weights_of
 
 from ..data.detection_files import OWN, write_annotations, write_videos
 from .detection_testing import ACTIONS, make_backbone_config, make_detector, make_processor
-from .tiny import weights_of
 
 NAMES = ["talk, loudly", "turn left", "walk"]
 # Settings of both recipes, as the original's files have them; the number of clips is of 8 processes.

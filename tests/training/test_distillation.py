@@ -6,8 +6,7 @@ from transformers import AutoModelForVideoClassification
 from hf_video.data import collate_clips
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation, make_distillation
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
 
 LAST_WEIGHTS = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
 

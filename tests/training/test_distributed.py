@@ -1,15 +1,14 @@
 """One and two processes on a CPU: the same losses and the same predictions."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import torchrun_variables
+from tests.testing.processes import launched, run_forked
+
 from . import distributed_run
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +24,7 @@ def one(tmp_path_factory):
 def two(tmp_path_factory):
     """What two processes find, by task."""
     folder = tmp_path_factory.mktemp("two")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    words = [str(Path(__file__).with_name("distributed_run.py")), str(folder)]
-    programs = (Program(words, environment | each) for each in torchrun_variables(2))
-    processes = run_forked(*programs, timeout=400, imports=HF_VIDEO_IMPORTS)
+    processes = run_forked(*launched([Path(__file__).with_name("distributed_run.py"), folder], 2))
     assert not any(each.returncode for each in processes), [each.stderr[-20000:] for each in processes]
     return json.loads((folder / "result.json").read_text())
 

@@ -4,8 +4,7 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.training import EMACallback, VideoTrainer
 from hf_video.training.optimization import EMA_FILE
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
 
 
 class WeightsOfEveryStep(EMACallback):

@@ -15,7 +15,7 @@ from hf_video.metrics import compute_metrics
 from hf_video.reading import read_video
 from hf_video.training import VideoTrainer, evaluate_dataset, write_predictions
 from tests.hub.conftest import TINY_CLASSIFIERS, make_model
-from tests.training.tiny import make_arguments
+from tests.testing.trainers import make_arguments
 
 PROTOCOL = {"num_clips": 2, "num_crops": 3}
 

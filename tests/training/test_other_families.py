@@ -22,10 +22,10 @@ from hf_video.loading.classifiers import load_classifier, load_trained_classifie
 from hf_video.loading.clip_size import check_clips, clip_size, set_input_size
 from hf_video.loading.processors import load_processor
 from hf_video.training import VideoTrainer
+from tests.testing.trainers import make_arguments
+from tests.testing.transformers_families import FAMILIES, IMAGE_SIZE, NUM_FRAMES, save_family
 
 from .test_accumulation import gradients
-from .tiny import make_arguments
-from .transformers_families import FAMILIES, IMAGE_SIZE, NUM_FRAMES, save_family
 
 NAMES = ["clap", "jump", "wave"]
 SOFT_TARGETS = torch.tensor([[0.5, 0.5, 0], [0, 1, 0], [0.1, 0.2, 0.7], [1, 0, 0]])

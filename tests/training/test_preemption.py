@@ -8,8 +8,7 @@ from transformers import Trainer, TrainerCallback
 
 from hf_video.training import VideoTrainer
 from hf_video.training.checkpoints import newest_complete
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
 
 
 class Stopped(Exception):

@@ -3,8 +3,7 @@ from transformers import TrainingArguments
 
 from hf_video.training.adaptation import NormalizedLinear, ProbeModel, train_probe
 from hf_video.training.training_settings import PROBE_DEFAULTS
-
-from .tiny import make_model
+from tests.testing.trainers import make_model
 
 
 def arguments(folder, **options):

@@ -10,8 +10,7 @@ from transformers import EvalPrediction
 from hf_video.inference import predict_scores
 from hf_video.metrics import compute_metrics, regression_metrics
 from hf_video.training import VideoTrainer
-
-from .tiny import RandomClips, make_arguments, make_model
+from tests.testing.trainers import RandomClips, make_arguments, make_model
 
 
 class Valued(RandomClips):

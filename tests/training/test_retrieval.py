@@ -12,9 +12,9 @@ from hf_video.data import hold_out
 from hf_video.data.caption_dataset import CaptionDataset, load_captions
 from hf_video.training import RetrievalTrainer, RetrievalTrainingArguments
 from hf_video.training.retrieval import compute_retrieval_metrics
+from tests.testing.trainers import make_model, weights_of
 
 from .captions_testing import make_video_text_pair, write_captions
-from .tiny import make_model, weights_of
 
 
 @pytest.fixture(scope="module")

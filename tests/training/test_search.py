@@ -9,8 +9,7 @@ from transformers import TrainerCallback
 
 from hf_video.hub.training_facts import read_facts
 from hf_video.training import VideoTrainer
-
-from .tiny import LabelledClips, RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import LabelledClips, RandomClips, make_arguments, make_model, weights_of
 
 
 class Watcher(TrainerCallback):

@@ -14,8 +14,7 @@ from hf_video.training.parallelism import (
     form_of_checkpoint,
     prepare_sharding,
 )
-
-from .tiny import make_arguments, make_model
+from tests.testing.trainers import make_arguments, make_model
 
 
 @pytest.mark.parametrize(

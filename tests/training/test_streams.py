@@ -1,7 +1,6 @@
 """Training on a stream: killed and resumed, processes see each clip once an epoch, with the same losses."""
 
 import json
-import os
 import shutil
 import signal
 from collections import Counter
@@ -13,12 +12,11 @@ from hf_video.data import ClipStream, load_video_stream
 from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import TrainSettings, VideoTrainer, train
+from tests.testing.processes import launched, run_forked
+from tests.testing.trainers import make_arguments, make_model
 
 from ..data.test_clip_stream import write_shard
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import torchrun_variables
 from . import streamed_run
-from .tiny import make_arguments, make_model
 
 ROOT = Path(__file__).parents[2]
 NUM_CLIPS, CLIPS_OF_A_STEP = 24, 4
@@ -39,10 +37,8 @@ def shards(tmp_path_factory):
 
 
 def run(shards, folder, num_processes, num_steps, killed_at=0):
-    words = [str(Path(__file__).with_name("streamed_run.py")), *map(str, (shards, folder, num_steps, killed_at))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    programs = (Program(words, environment | each) for each in torchrun_variables(num_processes))
-    processes = run_forked(*programs, timeout=300, imports=HF_VIDEO_IMPORTS)
+    words = [Path(__file__).with_name("streamed_run.py"), shards, folder, num_steps, killed_at]
+    processes = run_forked(*launched(words, num_processes))
     if killed_at:
         assert {each.returncode for each in processes} <= {-signal.SIGKILL, -signal.SIGTERM}, processes[0].stderr
     else:

@@ -9,8 +9,7 @@ from hf_video.data import ClipMixing, MixingCollator, collate_clips
 from hf_video.metrics import compute_metrics
 from hf_video.training import VideoTrainer, multi_label_loss, soft_target_loss
 from hf_video.training.callbacks import SetEpochCallback
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
 
 
 @pytest.fixture

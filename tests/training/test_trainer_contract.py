@@ -10,8 +10,7 @@ from torch.utils.data import IterableDataset
 
 from hf_video.data import collate_clips
 from hf_video.training import VideoTrainer
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
 
 
 class Stream(IterableDataset):

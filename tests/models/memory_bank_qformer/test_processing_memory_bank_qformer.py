@@ -10,10 +10,10 @@ from transformers import AutoProcessor, pipeline
 
 from hf_video import MemoryBankQFormerProcessor
 from hf_video.processing import VideoClipProcessor
+from tests.testing.answering import tiny_pair
 
 from .memory_bank_qformer_testing import tiny_config
 from .tokenizers_testing import word_tokenizer
-from .watching_testing import tiny_pair
 
 NUM_QUERIES = 4
 QUESTION, SHORT_QUESTION = "which digit came first", "which digit"

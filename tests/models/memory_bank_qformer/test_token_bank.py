@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from hf_video.models.memory_bank_qformer.token_bank import TokenBank
-from tests.goldens import load_golden
+from tests.testing.goldens import load_golden
 
 COMPRESS = load_golden("memory_bank_qformer", "compress")
 CASES = ("c0", "c1", "c2", "c3", "c4", "c5")

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from hf_video import MemoryBank, VideoWatcher
-
-from .watching_testing import random_images, same, tiny_pair
+from tests.testing.answering import random_images, same, tiny_pair
 
 QUESTION, OTHER = "which digit came first", "what is shown"
 GREEDY = {"max_new_tokens": 6, "do_sample": False}

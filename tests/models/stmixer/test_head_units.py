@@ -17,7 +17,7 @@ from hf_video.models.stmixer.modeling_stmixer import (
     refine_boxes,
     sample_points,
 )
-from tests.goldens import load_golden
+from tests.testing.goldens import load_golden
 
 GOLDEN = load_golden("stmixer", "head_units")
 STRIDES = GOLDEN.config["featmap_strides"]

@@ -10,7 +10,7 @@ from hf_video import VideoMambaForVideoClassification
 from hf_video.models.videomamba import modeling_videomamba, selective_scan_videomamba
 from hf_video.models.videomamba.selective_scan_videomamba import CHUNK_LENGTH, selective_scan
 from hf_video.ops.selective_scan.reference import ScanInputs, selective_scan_reference
-from tests.fork_server import Program, run_forked
+from tests.testing.processes import Program, run_fresh
 
 from .videomamba_testing import make, random_clips
 
@@ -156,6 +156,6 @@ def test_the_operations_are_found_if_they_are_imported_first():
         "from hf_video.models.videomamba import modeling_videomamba\n"
         "print(modeling_videomamba.HAS_OPS)"
     )
-    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
+    result = run_fresh(Program(["-c", program], os.environ))[0]
     assert result.stdout.strip() == "True", result.stderr
     assert "pip install git+https://github.com/hf-video/hf-video" not in result.stderr

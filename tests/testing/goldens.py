@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 class Golden(NamedTuple):

@@ -13,9 +13,8 @@ from typing import Self
 
 import psutil
 
-from .process_group import free_port
+from tests.testing.processes import ROOT, free_port
 
-ROOT = Path(__file__).parents[1]
 # Without the last one, processes that torchrun starts again look for those before them, and cannot connect.
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),

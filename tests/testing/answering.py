@@ -6,9 +6,8 @@ from transformers import InstructBlipVisionConfig, LlamaConfig
 
 from hf_video import MemoryBankQFormerForConditionalGeneration, MemoryBankQFormerProcessor
 from hf_video.processing import VideoClipProcessor
-
-from .memory_bank_qformer_testing import SIZES, tiny_model
-from .tokenizers_testing import word_tokenizer
+from tests.models.memory_bank_qformer.memory_bank_qformer_testing import SIZES, tiny_model
+from tests.models.memory_bank_qformer.tokenizers_testing import word_tokenizer
 
 IMAGE_SIZE = 14
 

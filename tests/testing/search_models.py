@@ -20,8 +20,7 @@ from hf_video import (
     VideoTextDualEncoderModel,
     VideoTextDualEncoderProcessor,
 )
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a glass breaks dog runs left right video of".split()
 NUM_FRAMES, SIZE = 2, 32
