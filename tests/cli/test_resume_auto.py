@@ -15,12 +15,13 @@ from hf_video.output_folders import LOCK_FILE
 from hf_video.training.checkpoints import mark_complete, newest_complete
 from tests.cli.flags import read
 from tests.testing.answering import tiny_pair
+from tests.testing.files import files_of
 from tests.testing.processes import launched, run_forked
 from tests.testing.videos import encode_video, make_frames
 
 from .conftest import TINY_MODEL, TINY_RUN
 from .ended_command import ending
-from .test_output_folder import files_of, hold  # noqa: F401
+from .test_output_folder import hold  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 ENDED_COMMAND = str(Path(__file__).with_name("ended_command.py"))
@@ -176,7 +177,7 @@ def test_a_finished_run_ends_at_once_with_the_same_files(digits, run):
     assert main(words_of(digits, run)) == 0
     after = files_of(run)
     assert after.keys() == before.keys()
-    weights = [path for path in before if path.suffix == ".safetensors"]
+    weights = [path for path in before if path.endswith(".safetensors")]
     assert len(weights) == 3 and all(after[path] == before[path] for path in weights)
 
 

@@ -11,6 +11,7 @@ from hf_video import VideoClipProcessor
 from hf_video.data.video_listing import list_videos
 from hf_video.inference import extract_window_features
 from hf_video.jobs import ExtractTask, extract_to_folder
+from tests.testing.files import files_of
 from tests.testing.trainers import make_model
 from tests.testing.videos import damage_frame, encode_video, make_frames
 
@@ -37,10 +38,6 @@ def videos(tmp_path_factory):
 def extract(processor, videos, folder, model=None, **options):
     options = {**WINDOWS, "progress": False, **options}
     return extract_to_folder(model or make_model(), processor, list_videos([str(videos)]), folder, **options)
-
-
-def files_of(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_code_for_temporal_localisation_finds_what_it_needs(processor, videos, tmp_path):

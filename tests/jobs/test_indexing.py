@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoProcessor
 
 from hf_video.inference import IndexSettings, open_index
 from hf_video.jobs import IndexTask, build_index
+from tests.testing.files import files_of
 from tests.testing.search_models import save_dual_encoder, write_videos
 
 
@@ -27,10 +28,6 @@ def index(videos, model, folder, **options):
     return build_index(
         IndexSettings(videos=[str(videos)], model=str(model), output=str(folder), device="cpu", **options)
     )
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @torch.inference_mode()

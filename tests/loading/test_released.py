@@ -20,6 +20,7 @@ import hf_video
 from hf_video.cli.main import main
 from hf_video.loading import locate_model
 from hf_video.loading.released import fetch_released, released_models
+from tests.testing.files import files_of
 from tests.testing.processes import ROOT, Program, run_fresh
 
 from ..hub_server.fixtures import client_environment
@@ -48,10 +49,6 @@ def released(hub, small):
 
 def downloads(hub):
     return [path for method, path, status in hub.requests if method == "GET" and re.fullmatch("/[0-9a-f]{64}", path)]
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def sha256(file):

@@ -22,8 +22,8 @@ needs no more than one of them: `pip install av`. It reads files, bytes, open fi
 addresses. A stranger who runs it relies on FFmpeg alone: there are no limits of size and time, playlists are not
 refused, and damage that the decoder passes over is not told.
 
-The table compares the frames of both with PyAV, over all files of `tests/testing/video_corpus.py`. Mirrored videos, which
-no encoder of this corpus makes, come upright by hf_video alone.
+The table compares the frames of both with PyAV, over all files of `tests/testing/video_corpus.py`. Mirrored videos,
+which no encoder of this corpus makes, come upright by hf_video alone.
 """
 OUTCOMES = ("the same frames", "refused by both", "refused by hf_video alone", "refused by the plain reader alone")
 OTHER = "other frames"

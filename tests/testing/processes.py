@@ -65,7 +65,7 @@ def free_port() -> str:
 
 
 def run_fresh(*programs: Program, timeout: float = 240) -> list[subprocess.CompletedProcess[str]]:
-    """Runs programs at the same time in new interpreters, for what is read or registered while modules are imported."""
+    """Runs programs at the same time in new interpreters, for what happens while modules are imported."""
 
     def run(program: Program) -> subprocess.CompletedProcess[str]:
         command, options = [sys.executable, *program.words], {"env": dict(program.env), "cwd": program.cwd}

@@ -8,7 +8,6 @@ from transformers import Trainer, TrainingArguments, VideoMAEConfig, VideoMAEFor
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_video.data import ClipDataset, collate_clips, load_video_dataset
-from hf_video.demo import write_moving_digits
 from hf_video.inference import predict_scores
 from hf_video.loading.clip_size import check_views
 from hf_video.metrics import compute_metrics
@@ -33,12 +32,6 @@ class MeanPixelClassifier(torch.nn.Module):
     def forward(self, pixel_values):
         assert pixel_values.dtype == self.dtype
         return ImageClassifierOutput(logits=pixel_values[:, :3].mean((2, 3, 4)))
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data") / "digits"
-    return write_moving_digits(folder, train_per_class=1, test_per_class=1, num_frames=8, image_size=32)
 
 
 @pytest.fixture(scope="module", params=TINY_CLASSIFIERS)

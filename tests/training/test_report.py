@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from hf_video.data import ClipDataset, load_video_dataset
-from hf_video.demo import write_moving_digits
 from hf_video.drawing.report_pictures import plot_clips
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import write_report
@@ -91,10 +90,9 @@ def test_the_clips_with_the_highest_loss_are_shown_worst_first(tmp_path, monkeyp
     assert (strip[:, 16] == 1).all() and (strip[:, :16] == 0.5).all()
 
 
-def test_clips_are_shown_as_the_model_sees_them(tmp_path):
-    folder = write_moving_digits(tmp_path / "digits", train_per_class=1, test_per_class=1, num_frames=8, image_size=32)
+def test_clips_are_shown_as_the_model_sees_them(digits):
     processor = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=16, crop_size=16, num_clips=2)
-    dataset = ClipDataset(load_video_dataset(folder)["test"], processor, training=False)
+    dataset = ClipDataset(load_video_dataset(digits)["test"], processor, training=False)
     videos = dataset.dataset["video"]
     name, frames = clip_reader(dataset, 7, broken=[videos[2]])(3)
     assert name == "right-down/0000.mp4" and videos[4].endswith(name)

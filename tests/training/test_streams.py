@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hf_video.data import ClipStream, load_video_stream
-from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import TrainSettings, VideoTrainer, train
 from tests.testing.processes import launched, run_forked
@@ -23,9 +22,8 @@ NUM_CLIPS, CLIPS_OF_A_STEP = 24, 4
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory):
+def shards(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
-    digits = write_moving_digits(folder / "mp4", train_per_class=3, test_per_class=1, num_frames=8, image_size=32)
     contents = [path.read_bytes() for path in sorted((digits / "train").rglob("*.mp4"))][:NUM_CLIPS]
     rows = [
         {"clip": {"bytes": content, "path": f"{number}.mp4"}, "action": number % 2}
