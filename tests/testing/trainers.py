@@ -9,7 +9,11 @@ from transformers import set_seed
 from hf_video.data import ClipDataset
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import VideoTrainingArguments
+from hf_video.training import VideoTrainer, VideoTrainingArguments
+
+# Arguments that train to the last step and keep no checkpoint.
+LAST_WEIGHTS = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
+OF_TRAINER = ("callbacks", "compute_loss_func", "compute_metrics", "data_collator", "distillation")
 
 
 def labelled_rows(labels):
@@ -66,6 +70,18 @@ def make_arguments(folder, **options):
     defaults = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
     defaults |= {"use_cpu": True, "disable_tqdm": True, "learning_rate": 1e-2}
     return VideoTrainingArguments(output_dir=str(folder), **defaults | options)
+
+
+def make_trainer(folder, train_dataset=None, eval_dataset=None, *, model=None, **options):
+    """A trainer of a tiny model on random clips. The options are those of `VideoTrainer` and of its arguments."""
+    own = {name: options.pop(name) for name in OF_TRAINER if name in options}
+    return VideoTrainer(
+        model=make_model() if model is None else model,
+        args=make_arguments(folder, **options),
+        train_dataset=RandomClips() if train_dataset is None else train_dataset,
+        eval_dataset=RandomClips() if eval_dataset is None else eval_dataset,
+        **own,
+    )
 
 
 def weights_of(model):

@@ -16,14 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
 from tests.data.frame_videos import blank_clips
-from tests.testing.trainers import LabelledClips, RandomClips, make_arguments, make_model
+from tests.testing import trainers
+from tests.testing.trainers import LAST_WEIGHTS, LabelledClips, RandomClips, make_arguments, make_model
 from tests.training.captions_testing import make_video_text_pair
 from tests.training.detection_testing import evaluated_detector, first_step
 from tests.training.frames_testing import make_frame_model, make_frame_trainer
 
 GLOBAL_BATCH_SIZE = 4
 NUM_STEPS = 8
-LAST_WEIGHTS = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 
 
 def losses_of(trainer):
@@ -34,8 +34,7 @@ def losses_of(trainer):
 def make_trainer(folder, clips, batch_size, distillation=None, **options):
     """A trainer for eight steps over several epochs."""
     options |= {"max_steps": NUM_STEPS, "logging_steps": 1, "per_device_train_batch_size": batch_size}
-    arguments = make_arguments(folder, **LAST_WEIGHTS, **options)
-    return VideoTrainer(make_model(), arguments, train_dataset=clips, distillation=distillation)
+    return trainers.make_trainer(folder, clips, distillation=distillation, **LAST_WEIGHTS, **options)
 
 
 def plain(folder, num_processes):

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from safetensors.torch import load_file
 
 from hf_video.cli.error_messages import explain
 from hf_video.io import FULL_DISK
-from hf_video.training import VideoTrainer, base_trainer
+from hf_video.training import base_trainer
 from hf_video.training.checkpoints import (
     MARK,
     best_of,
@@ -23,17 +24,15 @@ from hf_video.training.checkpoints import (
     numbered_checkpoints,
     require_resumable,
 )
-from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
+from tests.testing import trainers
+from tests.testing.trainers import RandomClips, weights_of
 
 TOKEN = "hf_thisIsASecretOfOneUser"
 
 
-def make_trainer(folder, **options):
-    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 3} | options
-    options |= {"eval_strategy": "no", "load_best_model_at_end": False, "lr_scheduler_type": "constant"}
-    return VideoTrainer(
-        model=make_model(), args=make_arguments(folder, **options), train_dataset=RandomClips(training=True)
-    )
+OPTIONS = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 3, "eval_strategy": "no"}
+OPTIONS |= {"load_best_model_at_end": False, "lr_scheduler_type": "constant"}
+make_trainer = partial(trainers.make_trainer, train_dataset=RandomClips(training=True), **OPTIONS)
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from transformers import default_data_collator
 from hf_video.data import ClipMixing, MixingCollator, collate_clips
 from hf_video.training import VideoTrainer, VideoTrainingArguments, classification_loss
 from hf_video.training.class_balance import ClassSampler, make_class_weights, read_class_weights
-from tests.testing.trainers import LabelledClips, labelled_rows, make_arguments, make_model, weights_of
+from tests.testing import trainers
+from tests.testing.trainers import LAST_WEIGHTS, LabelledClips, labelled_rows, make_arguments, make_model, weights_of
 
 from .test_accumulation import gradients, rows
 
 LABELS = [0] * 20 + [1] * 4 + [2] * 1
 SEVERAL = [[0], [0, 1], [0], [0, 2], [], [], [0]]
 NAMES = ["a", "b", "c"]
-LAST_WEIGHTS = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
 
 
 def test_balanced_weights_are_those_of_scikit_learn():
@@ -140,8 +140,7 @@ def make_trainer(folder, clips=None, collator=None, num_labels=3, **options):
     clips = LabelledClips(LABELS) if clips is None else clips
     options = {"per_device_train_batch_size": 5, **LAST_WEIGHTS, **options}
     model = make_model(num_labels=num_labels, id2label=dict(enumerate(NAMES[:num_labels])))
-    arguments = make_arguments(folder, **options)
-    return VideoTrainer(model=model, args=arguments, train_dataset=clips, data_collator=collator)
+    return trainers.make_trainer(folder, clips, model=model, data_collator=collator, **options)
 
 
 def test_a_resumed_run_draws_what_an_undisturbed_one_does(tmp_path):

@@ -4,11 +4,9 @@ import torch.nn.functional as F
 from transformers import AutoModelForVideoClassification
 
 from hf_video.data import collate_clips
-from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation, make_distillation
-from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
-
-LAST_WEIGHTS = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
+from tests.testing import trainers
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, make_arguments, make_model, weights_of
 
 
 def make_teacher(**options):
@@ -21,13 +19,8 @@ def make_teacher(**options):
 
 def make_trainer(folder, model=None, teacher=None, weight=0.3, temperature=2.0, **options):
     model = model or make_model()
-    return VideoTrainer(
-        model=model,
-        args=make_arguments(folder, **options),
-        train_dataset=RandomClips(),
-        eval_dataset=RandomClips(),
-        distillation=Distillation(teacher or make_teacher(), model, weight=weight, temperature=temperature),
-    )
+    distillation = Distillation(teacher or make_teacher(), model, weight=weight, temperature=temperature)
+    return trainers.make_trainer(folder, model=model, distillation=distillation, **options)
 
 
 @pytest.fixture

@@ -1,14 +1,15 @@
 """SIGTERM with `enable_jit_checkpoint`; `tests/cli/test_many_machines.py` has it on several processes."""
 
 import signal
+from functools import partial
 
 import pytest
 import torch
 from transformers import Trainer, TrainerCallback
 
-from hf_video.training import VideoTrainer
 from hf_video.training.checkpoints import newest_complete
-from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
+from tests.testing import trainers
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, weights_of
 
 
 class Stopped(Exception):
@@ -38,16 +39,14 @@ def handler():
     signal.signal(signal.SIGTERM, previous)
 
 
-def make_trainer(folder, callbacks=None, **options):
-    arguments = make_arguments(folder, eval_strategy="no", save_strategy="no", load_best_model_at_end=False, **options)
-    return VideoTrainer(make_model(), arguments, train_dataset=RandomClips(12), callbacks=callbacks)
+make_trainer = partial(trainers.make_trainer, train_dataset=RandomClips(12), **LAST_WEIGHTS)
 
 
 def test_sigterm_ends_a_training_after_a_checkpoint_from_which_it_goes_on(handler, tmp_path):
     undisturbed = make_trainer(tmp_path / "undisturbed")
     undisturbed.train()
 
-    stopped = make_trainer(tmp_path / "stopped", [SigtermCallback(step=4)], enable_jit_checkpoint=True)
+    stopped = make_trainer(tmp_path / "stopped", callbacks=[SigtermCallback(step=4)], enable_jit_checkpoint=True)
     with pytest.raises(Stopped):
         stopped.train()
     assert signal.getsignal(signal.SIGTERM) is handler
@@ -74,5 +73,5 @@ def test_sigterm_that_comes_after_the_last_step_is_not_lost(handler, tmp_path, m
 
 def test_sigterm_stops_at_once_without_the_setting(handler, tmp_path):
     with pytest.raises(Stopped):
-        make_trainer(tmp_path, [SigtermCallback(step=4)]).train()
+        make_trainer(tmp_path, callbacks=[SigtermCallback(step=4)]).train()
     assert newest_complete(tmp_path)[0] is None

@@ -9,8 +9,8 @@ from transformers import EvalPrediction
 
 from hf_video.inference import predict_scores
 from hf_video.metrics import compute_metrics, regression_metrics
-from hf_video.training import VideoTrainer
-from tests.testing.trainers import RandomClips, make_arguments, make_model
+from tests.testing import trainers
+from tests.testing.trainers import RandomClips, make_model
 
 
 class Valued(RandomClips):
@@ -27,12 +27,8 @@ class Valued(RandomClips):
 
 
 def make_trainer(folder, num_values, problem_type="regression", **options):
-    return VideoTrainer(
-        model=make_model(num_labels=num_values, problem_type=problem_type),
-        args=make_arguments(folder, **options),
-        train_dataset=Valued(num_values),
-        eval_dataset=Valued(num_values),
-    )
+    model = make_model(num_labels=num_values, problem_type=problem_type)
+    return trainers.make_trainer(folder, Valued(num_values), Valued(num_values), model=model, **options)
 
 
 @pytest.mark.parametrize(("num_values", "problem_type"), [(1, None), (2, "regression")])

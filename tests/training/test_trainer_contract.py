@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from hf_video.data import collate_clips
 from hf_video.training import VideoTrainer
-from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, make_trainer, weights_of
 
 
 class Stream(IterableDataset):
@@ -30,17 +30,6 @@ class WithoutViews(RandomClips):
     def __getitem__(self, index):
         item = super().__getitem__(index)
         return item | {"pixel_values": item["pixel_values"][0]}
-
-
-def make_trainer(folder, train_dataset=None, eval_dataset=None, **options):
-    own = {name: options.pop(name) for name in ("compute_metrics", "compute_loss_func") if name in options}
-    return VideoTrainer(
-        make_model(),
-        make_arguments(folder, **options),
-        train_dataset=RandomClips() if train_dataset is None else train_dataset,
-        eval_dataset=RandomClips() if eval_dataset is None else eval_dataset,
-        **own,
-    )
 
 
 def read_facts(trainer):
