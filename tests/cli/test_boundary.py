@@ -3,7 +3,6 @@
 import io
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -46,7 +45,7 @@ def test_mistakes_of_the_user_are_one_line_and_a_traceback_on_request(kind, ends
 def test_an_unexpected_error_is_a_line_that_asks_for_a_report(ends):
     code, message = ends(raising(RuntimeError("a bug\nof two lines")))
     assert code == 70 and message.count("\n") == 1
-    assert all(part in message for part in ("RuntimeError in raising", "a bug of two lines", "--debug", "/issues"))
+    assert all(part in message for part in ("RuntimeError in ", "a bug of two lines", "--debug", "/issues"))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["env", "--debug"])
 
@@ -123,13 +122,11 @@ def test_closed_streams_are_no_error(env_runs, monkeypatch):
 HF_VIDEO = [sys.executable, "-m", "hf_video.cli"]
 
 
-def test_a_name_that_is_not_utf8_is_printed(trained, digits, tmp_path):
-    name = os.fsencode(tmp_path) + b"/caf\xe9.mp4"
-    shutil.copy(min(digits.rglob("*.mp4")), name)
-    command = [*HF_VIDEO, "predict", name, "--model", trained, "--device", "cpu"]
-    result = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"})
-    assert result.returncode == 0, result.stderr
-    assert b"caf\\udce9.mp4" in result.stdout
+def test_a_name_that_is_not_utf8_is_printed(env_runs, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict"))
+    env_runs(lambda settings: print(os.fsdecode(b"caf\xe9.mp4")))
+    assert main(["env"]) == 0
+    assert sys.stdout.buffer.getvalue() == b"caf\\udce9.mp4\n"
 
 
 def test_a_reader_that_goes_away_is_no_error():
