@@ -9,6 +9,7 @@ from transformers import AutoModel
 
 from hf_video import VideoViTForVideoClassification, VideoViTModel
 
+from . import videovit_testing
 from .videovit_testing import random_clips, tiny_config
 
 HEADS, WIDTH = 3, 12
@@ -24,8 +25,7 @@ KINDS = {
 
 def make(model_class=VideoViTModel, **settings):
     """A model whose parameters are all random."""
-    torch.manual_seed(0)
-    model = model_class(tiny_config(**settings)).eval()
+    model = videovit_testing.make(model_class, **settings)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
     return model

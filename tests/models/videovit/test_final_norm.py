@@ -16,14 +16,14 @@ from hf_video import (
     VideoViTModel,
 )
 
+from . import videovit_testing
 from .videovit_testing import random_clips, tiny_config
 
 NORMALISING = [VideoViTForPreTraining, VideoViTBackbone]
 
 
 def make(model_class, **settings):
-    torch.manual_seed(0)
-    model = model_class(tiny_config(**settings)).eval()
+    model = videovit_testing.make(model_class, **settings)
     if model.base_model.layernorm is not None:
         torch.nn.init.normal_(model.base_model.layernorm.weight)
     return model

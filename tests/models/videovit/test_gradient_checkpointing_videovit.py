@@ -11,12 +11,12 @@ from transformers import AutoModelForVideoClassification, Trainer, TrainingArgum
 from hf_video import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
 from hf_video.models.videovit.masking_videovit import tube_mask
 
-from .videovit_testing import random_clips, tiny_config
+from . import videovit_testing
+from .videovit_testing import random_clips
 
 
 def make(model_class=VideoViTForVideoClassification, **settings):
-    torch.manual_seed(0)
-    return model_class(tiny_config(**settings)).train()
+    return videovit_testing.make(model_class, **settings).train()
 
 
 def count_runs(layers):

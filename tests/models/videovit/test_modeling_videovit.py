@@ -16,12 +16,7 @@ from hf_video import (
     VideoViTModel,
 )
 
-from .videovit_testing import random_clips, tiny_config
-
-
-def make(model_class, **settings):
-    torch.manual_seed(0)
-    return model_class(tiny_config(**settings)).eval()
+from .videovit_testing import make, random_clips, tiny_config
 
 
 @pytest.mark.parametrize(
