@@ -168,7 +168,7 @@ def load_table(
         config, revision, train_split, validation_split: see `load_video_dataset`.
     """
     is_object = isinstance(data, DatasetDict | Dataset)
-    found = data if is_object else find_dataset(data, config=config, revision=revision)
+    found: Any = data if is_object else find_dataset(data, config=config, revision=revision)
     if found is None:
         return None
     if isinstance(found, Dataset):

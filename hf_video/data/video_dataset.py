@@ -104,7 +104,8 @@ def load_video_dataset(
     """
     if known := KNOWN_COLUMNS.intersection(columns or ()):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
-    named = {"config": config, "revision": revision, "train_split": train_split, "validation_split": validation_split}
+    named: dict[str, Any] = {"config": config, "revision": revision}
+    named |= {"train_split": train_split, "validation_split": validation_split}
     require_root(video_root)
     splits = load_table(data, labels, video_root, columns, **named)
     if splits is not None:

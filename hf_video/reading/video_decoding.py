@@ -92,16 +92,6 @@ class VideoFileReader:
     def __len__(self) -> int:
         return len(self._times)
 
-    @property
-    def is_told_by_packets(self) -> bool:
-        """Whether each packet holds one frame, shown at the time of the packet."""
-        return bool(self._decode_order)
-
-    @property
-    def may_be_misordered(self) -> bool:
-        """Whether the times of packets may have another order than the decoded frames."""
-        return bool(self._decode_order) and bool(self._in_doubt.any())
-
     def seconds(self, frame: int) -> float:
         """The time of a frame in seconds after the first one; for `len(self)`, the time when the last frame ends."""
         time = self._end_time if frame == len(self) else self._times[frame]
