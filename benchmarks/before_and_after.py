@@ -67,9 +67,10 @@ def dense_reading(folder: Path) -> None:
 
 
 def windows(folder: Path) -> None:
-    from hf_video.reading import sliding_windows
+    from hf_video.reading import group_samples, timed_samples
 
-    for _ in sliding_windows(str(folder / "long.mp4"), num_frames=NUM_FRAMES, stride=NUM_FRAMES // 2):
+    samples = timed_samples(str(folder / "long.mp4"))
+    for _ in group_samples(samples, NUM_FRAMES, NUM_FRAMES // 2, transform=lambda frames: [f.image for f in frames]):
         pass
 
 

@@ -12,7 +12,7 @@ GROUPS = {
         "VideoMamba",
         ("cpu_choices", "triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths"),
     ),
-    "reading": ("Reading videos", ("extract", "packed_reading", "range_reads", "reading", "windows")),
+    "reading": ("Reading videos", ("extract", "packed_reading", "range_reads", "reading")),
     "training": (
         "Training",
         (

@@ -28,8 +28,8 @@ from hf_video.inference import Segment, explain, frame_shares, predict_scores, r
 from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder
 from hf_video.inference.window_batching import choose_windows
-from hf_video.reading.downloading import open_response, receive_pieces
 from hf_video.reading.frame_streaming import stream_frames
+from hf_video.reading.remote import open_response, receive_pieces
 from hf_video.reading.sources import VideoReadError, public_url
 
 from . import page_texts as texts

@@ -23,7 +23,7 @@ from datasets import Dataset
 
 from hf_video.io import check_regular_file
 from hf_video.reading import VideoReadError
-from hf_video.reading.ranges import RangeFile, open_ranges
+from hf_video.reading.remote import open_address
 from hf_video.reading.sources import is_url, kind_of, public_url
 
 from .columns import arrow_column
@@ -119,13 +119,11 @@ def open_bytes(row: Mapping[str, Any]) -> Iterator[BinaryIO]:
 
 def _fetch(url: str, file: Any) -> None:
     file.raw.name = public_url(url)  # for messages
-    with open_ranges(url) as remote:
+    with open_address(url) as remote:
         if isinstance(remote, str):
             with open(remote, "rb") as local:
                 copyfileobj(local, file, _CHUNK)
             return
-        if isinstance(remote, RangeFile):
-            remote.stream()
         copyfileobj(remote, file, _CHUNK)
 
 
