@@ -62,7 +62,7 @@ def window_batches(
         processor: says how a frame is resized, cropped and normalised. Its sampling of clips and its views are not
             used: a window is one clip with one crop.
         source, source_fps: see `timed_samples`.
-        last: what becomes of samples that fill no window: see `group_samples`.
+        last: see `group_samples`.
         num_frames, stride, fps, frame_sampling_rate: see `choose_windows`.
         batch_size: windows in a batch.
         device: where `pixel_values` are.
@@ -115,7 +115,7 @@ def choose_windows(
     fps: float | None = None,
     frame_sampling_rate: float | None = None,
 ) -> dict[str, Any]:
-    """These options of `window_batches`, as given, else as the processor takes clips from a video.
+    """These options of windows, as given, else as the processor takes clips from a video.
 
     Args:
         processor: its `num_frames` is the default length of a window, and its `frame_interval` the default distance of

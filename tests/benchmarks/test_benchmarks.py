@@ -25,8 +25,6 @@ WRONG_OUTPUTS = {
     "bulk.py": "import numpy; load = numpy.load; numpy.load = lambda *words: load(*words) + 1",
     "reading.py": "import hf_video.reading as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + 1, None)",
-    "windows.py": "import hf_video.reading as i; slide = i.sliding_windows; i.sliding_windows = lambda *a, **b: "
-    "(window._replace(frames=window.frames + 1) for window in slide(*a, **b))",
 }
 
 

@@ -28,8 +28,6 @@ PROCESSORS = {
         "return_metadata": True,
     },
     "by fps": {"num_frames": 3, "fps": 10, "size": 40, "crop_size": 32},
-    "without sampling": {"do_sample_frames": False, "size": 40, "crop_size": 32},
-    "without resizing": {"num_frames": 3, "do_resize": False, "do_normalize": False, "crop_size": 32},
     "unchanged": {"num_frames": 3, "do_center_crop": False, "do_rescale": False, "do_normalize": False},
 }
 

