@@ -166,13 +166,16 @@ class Page:
 
         if self.examples:
             self.example.click(self._open_example, self.example, self.video, **at_once)
-        self.cancel.click(self._cancel, None, self.message, cancels=works, **at_once)
+        # Each of these ends all work of the page, and what it shows comes after the last step of that.
+        for trigger in (self.cancel.click, self.video.change, self.model.change):
+            trigger(None, cancels=works, **at_once)
+        self.cancel.click(self._cancel, None, self.message, **at_once)
         # In the browser, so that it comes before whatever is pressed next.
         cleared = f"() => {json.dumps([texts.message(), *self.results.values()])}"
-        self.video.change(None, None, [self.message, *self.results], js=cleared, cancels=works, **at_once)
+        self.video.change(None, None, [self.message, *self.results], js=cleared, **at_once)
         durations = [self.shortest, self.shortest_gap]
         chosen = [self.for_classes, self.for_questions, self.target, *durations, self.message, *self.results]
-        self.model.change(self._choose, self.model, chosen, cancels=works, **at_once)
+        self.model.change(self._choose, self.model, chosen, **at_once)
 
     def _choose(self, name: str) -> dict[Any, Any]:
         model = self.models[name]

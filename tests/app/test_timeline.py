@@ -90,7 +90,9 @@ def test_work_of_one_user_does_not_end_when_another_cancels(visit, videos):
     for page in (working, cancelling):
         page.choose(videos["long"])
         page.press("find-segments")
+        page.wait_until(page.seconds_done)
     cancelling["cancel"].click()
+    cancelling.wait_until(lambda: cancelling.message() == "Cancelled.")
     wait_for_segments(working, *["red", "blue"] * 4)
 
 
