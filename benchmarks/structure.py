@@ -3,8 +3,8 @@ The size of one checkout or several, by room: files and lines of the package, an
 
 By default it is the checkout that this script stands in. Two, such as git worktrees of two commits, are before and
 after: the columns stand side by side. For the package also the lines of code, without docstrings, comments and blank
-lines; what travels to the Hub with a VideoViT and with its processor; and the longest files. Nothing is imported from
-a checkout: its source code is read. It takes seconds.
+lines, and what travels to the Hub with a VideoViT and with its processor. Nothing is imported from a checkout: its
+source code is read. It takes seconds.
 
     python benchmarks/structure.py [CHECKOUT ...] [--smoke]
 """
@@ -78,11 +78,6 @@ def count_lines(text: str) -> int:
     return len(text.splitlines())
 
 
-def longest(sources: dict[Path, str]) -> str:
-    lines, path = max((count_lines(text), str(path)) for path, text in sources.items())
-    return f"{lines:,} ({path})"
-
-
 def describe(root: Path) -> dict[str, str]:
     """Every figure of a checkout, by what it is.
 
@@ -98,9 +93,6 @@ def describe(root: Path) -> dict[str, str]:
     figures[f"modules of less than {SHORT} lines"] = str(sum(count_lines(text) < SHORT for text in package.values()))
     for name, class_name in TRAVELLERS.items():
         figures[f"travels with {name}"] = size(find_travelling(package, class_name))
-    modeling = {path: text for path, text in package.items() if path.name.startswith("modeling_")}
-    figures["longest modeling file"] = longest(modeling)
-    figures["longest other file"] = longest({path: package[path] for path in package.keys() - modeling.keys()})
     return figures
 
 

@@ -78,7 +78,7 @@ def test_outputs_that_differ_or_are_no_numbers_end_a_script(helper):
 
 
 def test_held_out_captions_have_words_of_the_training(helper):
-    train, test = helper("helpers.captioned_digits").split_scenes()
+    train, test = helper("video_text").split_scenes()
     captions = [{scene.caption for scene in scenes} for scenes in (train, test)]
     assert [len(each) for each in captions] == [1080, 200] and not captions[0] & captions[1]
     words = [{word for caption in each for word in caption.split()} for each in captions]
