@@ -36,10 +36,11 @@ demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on mo
 # One process a core. A file stays in one process, which makes its fixtures once; the order is that of tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 QUICK := -m "not slow and not gpu and not extras"
+LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && $(BIN)/mypy
 
 # Lint runs beside the tests, and is printed after them. The last line is that of pytest.
 test: $(INSTALLED)  ## lint, and run every test that needs no GPU and no browser and is not slow (8 minutes on two cores)
-	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	{ $(PYTEST) $(QUICK) $(ARGS); echo $$? >$(VENV)/tests.code; } | tee $(VENV)/tests.log; \
 	wait $$lint; lint=$$?; cat $(VENV)/lint.log; tail -n 1 $(VENV)/tests.log; exit $$(($$(cat $(VENV)/tests.code) | lint))
 
@@ -69,10 +70,7 @@ test-extras: $(INSTALLED_EXTRAS)  ## drive the app in the machine's Chromium (ap
 	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, layers of imports and types
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/lint-imports
-	$(BIN)/mypy
+	$(LINT)
 
 format: $(INSTALLED)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix
