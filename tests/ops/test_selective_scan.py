@@ -240,6 +240,7 @@ class Scan(torch.nn.Module):
         return both[0][0] + both[1][0], both[0][1] + both[1][1]
 
 
+@pytest.mark.slow
 def test_an_exported_graph_does_not_grow_with_the_length():
     counts = []
     for length in (5, 50):
