@@ -1,8 +1,8 @@
 """Videos behind addresses, as files whose bytes are fetched when FFmpeg reads them.
 
 `http(s)` is fetched by requests for ranges (RFC 9110, 14), every other protocol by the file system of fsspec that
-knows it. FFmpeg itself opens no address: its own http checks no certificates by default, and of a file whose
-connections stay open it loses packets without an error.
+knows it. FFmpeg itself opens no address: by default its own http trusts any certificate, and loses packets without an
+error where a server keeps connections open.
 
 `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub is the longest time in seconds to wait for a server: for the connection,
 for the first byte, and between bytes. `HF_VIDEO_MAX_DOWNLOAD_SIZE` is the largest size of a video in bytes.
@@ -87,7 +87,8 @@ def open_address(url: str) -> Iterator[str | BinaryIO]:
             yield opened
         except VideoReadError as error:
             # What went wrong first is the reason for all that follows.
-            raise opened.error or error from error.__cause__
+            first = opened.error or error
+            raise first from first.__cause__
         # FFmpeg may have passed over it.
         if opened.error is not None:
             raise opened.error

@@ -377,8 +377,8 @@ def _has_one_frame_per_packet(container: Any, stream: Any) -> bool:
 
 def read_packets(source: str | BinaryIO, name: str, container: Any, stream: Any) -> tuple[list[Packet], Any]:
     """
-    All packets of a file and its first frame, the only one that is decoded. A file of ranges is not read to its end if
-    the tables of an MP4 tell its packets.
+    All packets of a file and its first frame, the only one that is decoded. A file behind an address is not read to
+    its end if the tables of an MP4 tell its packets.
 
     Args:
         source, name: as in [`VideoFileReader`].

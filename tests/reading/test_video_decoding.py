@@ -11,9 +11,6 @@ from hf_video.reading.remote import RemoteFile
 from hf_video.reading.video_decoding import VideoFileReader, read_packets
 from tests.testing.video_corpus import damaged_variants, readable_variants
 
-# Of a seventh of the files, every codec, order of times and kind of damage has some; the whole is slow.
-SHARES = [pytest.param(7, id="a seventh"), pytest.param(1, id="all", marks=pytest.mark.slow)]
-
 
 def far(data):
     return RemoteFile("A video", len(data), lambda start, end: data[start:end])
@@ -42,20 +39,18 @@ def is_mp4(variant):
     return variant[0].endswith((".mp4", ".mov")) and "fragmented" not in variant[0]
 
 
-@pytest.mark.parametrize("step", SHARES)
-def test_the_packets_are_those_of_a_pass(monkeypatch, step):
+def test_the_packets_are_those_of_a_pass(monkeypatch):
     index, found = video_decoding._index_remote, []
     monkeypatch.setattr(video_decoding, "_index_remote", lambda *given: found.append(index(*given)) or found[-1])
-    variants = list(filter(is_mp4, readable_variants()))[::step]
+    variants = list(filter(is_mp4, readable_variants()))[::3]
     for name, data in variants:
         assert packets_of(far(data)) == packets_of(io.BytesIO(data)), name
         assert frames_of(far(data)) == frames_of(io.BytesIO(data)), name
     assert len(variants) > 10 and sum(packets is not None for packets in found) > len(variants)
 
 
-@pytest.mark.parametrize("step", SHARES)
-def test_damaged_files_are_read_as_by_a_pass(step):
-    for name, data in list(filter(is_mp4, damaged_variants()))[::step]:
+def test_damaged_files_are_read_as_by_a_pass():
+    for name, data in list(filter(is_mp4, damaged_variants()))[::3]:
         # Key frames are those of the tables where the packets are not read, which may differ in a damaged file.
         packets = [packets_of(file) for file in (far(data), io.BytesIO(data))]
         ours, expected = (p if isinstance(p, str) else [q._replace(is_keyframe=False) for q in p] for p in packets)
