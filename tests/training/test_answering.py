@@ -183,7 +183,7 @@ def test_answers_of_an_evaluation_are_measured(data, tmp_path):
 
 
 def test_it_learns_and_generates_what_it_learned(data, tmp_path):
-    options = {"max_steps": 60, "learning_rate": 5e-3, "train_language_model": True, "num_return_sequences": 2}
+    options = {"max_steps": 30, "learning_rate": 1e-2, "train_language_model": True, "num_return_sequences": 2}
     trainer, _, _ = make_trainer(data, tmp_path, **options, repetition_penalty=1.0, num_beams=3)
     dataset = VideoTextDataset(data, trainer.processing_class, training=False)
     trainer.eval_dataset = dataset
