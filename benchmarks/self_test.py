@@ -4,7 +4,7 @@ What `hf-video verify` finds: the differences between honest runs, and 20 faults
 Small models of each family, with random weights, and the start that ships, which is trained, get a self-test. Then
 each is verified in processes with other instructions (`ATEN_CPU_CAPABILITY`), with other numbers of threads and in
 each dtype, a VideoMamba also on its plain scan: no run may report a difference. The largest ones are printed beside
-what is allowed. Each fault is put into a copy of a model.
+what is allowed. Each fault is put into a copy of a model, and the parts that tell it are printed.
 
 The script fails if fewer than 19 of 20 faults are found, or if an honest run reports one. It takes several minutes.
 
@@ -204,19 +204,19 @@ def make_faults(folder: Path) -> dict[str, Callable[[Path], None]]:
 
 
 def find_faults(folder: Path) -> float:
-    """Prints what differs with each fault, and gives the share of faults that are found."""
-    print(f"faults in {folder.name}, and what differs")
-    faults, num_found = make_faults(folder), 0
+    """Prints what tells each fault, and gives the share of those that are found."""
+    print(f"faults in {folder.name}, and what tells them")
+    faults, found = make_faults(folder), 0
     for name, put in faults.items():
         with tempfile.TemporaryDirectory() as copies:
             copy = shutil.copytree(folder, Path(copies, "copy"))
             put(copy)
             verification = verify_model(str(copy), device="cpu")
         parts = [finding.part for finding in verification.findings if finding.agrees is False]
-        num_found += bool(parts)
+        found += bool(parts)
         print(f"  {name:26} {', '.join(parts) or 'nothing'}")
-    print(f"{folder.name}: {num_found} of {len(faults)} faults are found")
-    return num_found / len(faults)
+    print(f"{folder.name}: {found} of {len(faults)} faults are found")
+    return found / len(faults)
 
 
 def main() -> int:
