@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 # Installation is finished when this file is newer than what it installed from.
 INSTALLED := $(VENV)/.installed
 INSTALLED_EXTRAS := $(VENV)/.installed-extras
-AXE := $(VENV)/axe-core
 
 help:  ## list these targets
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,22 +30,22 @@ $(INSTALLED_EXTRAS): $(INSTALLED)
 	@$(PIP_INSTALL) --quiet --editable '.[dev,test-extras]'
 	@touch $@
 
-# The tests of accessibility are skipped without it.
-$(AXE):
-	@mkdir -p $@
-	@cd $@ && npm pack --silent axe-core@4 | xargs tar xzf || echo "axe-core is missing: apt-get install npm"
-
 demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (3 minutes)
 	@$(BIN)/hf-video demo
 
-# One process a core. Who runs out of tests takes over half of what another one has left, in the order of the files.
-PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+# One process a core. A file stays in one process, which makes its fixtures once; the order is that of tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+QUICK := -m "not slow and not gpu and not extras"
+LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && $(BIN)/mypy
 
-test: lint  ## lint, then run every test that needs no GPU and no browser and is not slow
-	$(PYTEST) -m "not slow and not gpu and not extras" $(ARGS)
+# Lint runs beside the tests, and is printed after them. The last line is that of pytest.
+test: $(INSTALLED)  ## lint, and run every test that needs no GPU and no browser and is not slow (8 minutes on two cores)
+	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	{ $(PYTEST) $(QUICK) $(ARGS); echo $$? >$(VENV)/tests.code; } | tee $(VENV)/tests.log; \
+	wait $$lint; lint=$$?; cat $(VENV)/lint.log; tail -n 1 $(VENV)/tests.log; exit $$(($$(cat $(VENV)/tests.code) | lint))
 
-test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
-	$(PYTEST) -m "slow and not gpu and not extras" $(ARGS)
+test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations (40 minutes at most)
+	$(PYTEST) --session-timeout 2400 -m "slow and not gpu and not extras" $(ARGS)
 
 # Other machines on this one: a processor without AVX (one thread, and no folder for caches, since nobody can write to
 # /sys; Triton needs one), and one with AVX2 (two threads, and tests in an order that the first lines of the run say how to repeat). Each
@@ -65,16 +64,13 @@ test-machines: $(INSTALLED)  ## run the tests of numbers and commands with other
 	@$(MAKE) --no-print-directory --keep-going --jobs=1 $(MACHINES)
 
 $(MACHINES): $(INSTALLED)
-	$(WITH) -m "not slow and not gpu and not extras" $(TESTS) $(ARGS)
+	$(WITH) $(QUICK) $(TESTS) $(ARGS)
 
-test-extras: $(INSTALLED_EXTRAS) $(AXE)  ## drive the app and the documentation in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
-	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli tests/documents $(ARGS)
+test-extras: $(INSTALLED_EXTRAS)  ## drive the app in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
+	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, layers of imports and types
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/lint-imports
-	$(BIN)/mypy
+	$(LINT)
 
 format: $(INSTALLED)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix
@@ -85,15 +81,11 @@ start: $(INSTALLED)  ## train the start of small fine-tunings anew, on generated
 	$(BIN)/python examples/train_start.py start_run/motion $(ARGS)
 	$(BIN)/python examples/train_start.py start_run/shape --model start_run/motion/start --steps 4500 $(ARGS)
 
-cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
+cards: $(INSTALLED)  ## write the cards that README links and the tables of released models anew from their facts
 	$(BIN)/python model_cards/generate.py
 
-docs: $(INSTALLED)  ## write the reference pages of all settings, and build the documentation into site/
-	$(BIN)/python -m hf_video.cli.reference docs/settings
+docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-
-conformance: $(INSTALLED)  ## run Transformers' common tests and write docs/conformance.md (3 minutes)
-	$(BIN)/python -m tests.transformers_common.conformance
 
 # The model of the timeline is that of a benchmark.
 screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_video_demo/model is that of make demo; 5 minutes)
@@ -102,8 +94,8 @@ screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_vide
 pictures: $(INSTALLED)  ## run the commands of pages and draw their pictures (MODEL=hf_video_demo/model is that of make demo; 8 minutes)
 	PYTHONPATH=benchmarks $(BIN)/python -m docs.pictures --model $(or $(MODEL),hf_video_demo/model) $(ARGS)
 
-# A benchmark that needs another machine stands in the pages as skipped.
-bench: $(INSTALLED)  ## run every benchmark and write their pages of docs/ (70 minutes; ONLY="videovit int8"; ARGS=--smoke)
-	$(BIN)/python benchmarks/helpers/run_all.py $(ONLY) $(ARGS)
+bench: $(INSTALLED)  ## run benchmarks, one after the other (an hour; ONLY="videovit int8"; ARGS=--smoke)
+	@for name in $(or $(ONLY),$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
+	  echo "$$name"; $(BIN)/python benchmarks/$$name.py $(ARGS) || echo "$$name: exit code $$?" >&2; done
 
-.PHONY: help demo start test test-slow test-machines $(MACHINES) test-extras lint format cards docs conformance screenshots pictures bench
+.PHONY: help demo start test test-slow test-machines $(MACHINES) test-extras lint format cards docs screenshots pictures bench

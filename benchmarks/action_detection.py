@@ -11,7 +11,7 @@ backbone and head learn together with `ActionDetectionTrainer`. Measured are 300
 
 Guesses have a mean average precision of about 0.13, the share of a motion. It takes about ten minutes on a CPU core.
 
-    python benchmarks/action_detection.py [--steps 250] [--threads 1] [--output-dir DIR] [--smoke]
+    python benchmarks/action_detection.py [--steps 250] [--threads 1] [--smoke]
 """
 
 import sys
@@ -148,14 +148,13 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output-dir", help="keep the model and the videos in this new folder")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print_machine("torch", "transformers", threads=options.threads)
     steps, num_test = (2, 8) if options.smoke else (options.steps, 300)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(options.output_dir or temporary)
-        model_dir, videos = folder / "model", write_two_digits(folder / "two_digits", num_test=num_test)
+    with tempfile.TemporaryDirectory() as folder:
+        model_dir, videos = Path(folder, "model"), Path(folder, "two_digits")
+        write_two_digits(videos, num_test)
         start = time.perf_counter()
         trainer = train(steps, str(model_dir))
         print(f"{steps} steps of {BATCH_SIZE} videos in {(time.perf_counter() - start) / 60:.1f} minutes")

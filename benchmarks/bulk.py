@@ -4,12 +4,9 @@ other in a plain loop: processor time for each video, of all processes that a co
 command runs on few and on many videos. The difference, divided by the videos between, is the time of a video; the rest
 is the start. The features of all must be equal, otherwise no figure is printed.
 
-Then Ray reads a long video for a model that is slowed down. The memory of the decoder, and what is in Ray's object
-store, are printed at the beginning, in the middle and at the end, with the bytes that were spilled to the disk.
-
-The videos are H.264, 10 s of 320 x 240 at 30 frames per second, encoded on the spot; the long one lasts 20 minutes.
+The videos are H.264, 10 s of 320 x 240 at 30 frames per second, encoded on the spot.
 The model is a small VideoViT with random weights, for clips of 16 frames of 112 pixels. Each process computes with
-one thread. It takes about fifteen minutes on 2 CPU cores. With --smoke, Ray is left out.
+one thread. It takes about ten minutes on 2 CPU cores. With --smoke, Ray is left out.
 
     python benchmarks/bulk.py [--few 16] [--many 112] [--rounds 2] [--smoke]
 """
@@ -21,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -34,7 +30,6 @@ import pyarrow.dataset as ds
 import torch
 from helpers.measurement import make_parser, print_machine, print_ratio, require_agreement
 from helpers.scene_video import encode_scene
-from helpers.slowed_task import SlowedTask
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
 from hf_video.cli.main import main as main_of_command
@@ -46,8 +41,6 @@ PATIENCE = 0.1
 PLAIN = "plain loop"
 # The names of the processes of Ray that do our work.
 WORK = re.compile("ray::(MapWorker|ModelActor)")
-# Where Ray keeps the files of its run, and what does not fit into its object store.
-SESSION = Path("/tmp/ray/session_latest")
 
 
 def save_model(folder: Path) -> None:
@@ -143,61 +136,11 @@ def compare(
             print_ratio(f"--engine {engine}", of_all / of_video[PLAIN][0], PLAIN, quantity="processor time")
 
 
-def watch(samples: list[tuple[float, float, float]], is_done: threading.Event) -> None:
-    """MiB of the decoder that no other process shares, of Ray's object store, and of what it spilled, each second."""
-    while not is_done.wait(1):
-        decoders = [
-            process.memory_full_info().uss / 2**20
-            for process in psutil.Process().children(recursive=True)
-            if " ".join(process.cmdline()).startswith("ray::MapWorker")
-        ]
-        if decoders:
-            spilled = sum(
-                file.stat().st_size for file in SESSION.glob("**/ray_spilled_objects*/**/*") if file.is_file()
-            )
-            samples.append((max(decoders), psutil.disk_usage("/dev/shm").used / 2**20, spilled / 2**20))
-
-
-def follow_long_video(folder: Path, minutes: float) -> None:
-    """Memory while Ray reads a long video for a slow model."""
-    from hf_video.data.video_listing import list_videos
-    from hf_video.jobs import ParquetParts, RayEngine
-    from hf_video.jobs import run as run_task
-
-    encode_scene(folder / "long.mp4", int(minutes * 60 * FPS), FPS, height=240, width=320)
-    model = VideoViTForVideoClassification.from_pretrained(folder / "model").eval()
-    processor = VideoClipProcessor.from_pretrained(folder / "model")
-    task = SlowedTask(model, processor, num_frames=NUM_FRAMES, stride=NUM_FRAMES, last="drop")
-    sink = ParquetParts(str(folder / "long"), {}, part_size=1)
-    samples: list[tuple[float, float, float]] = []
-    is_done = threading.Event()
-    watcher = threading.Thread(target=watch, args=(samples, is_done))
-    watcher.start()
-    try:
-        videos = list_videos([str(folder / "long.mp4")])
-        run_task(task, videos, sink, RayEngine(model, device="cpu"), progress=False)
-    finally:
-        is_done.set()
-        watcher.join()
-    tenth = len(samples) // 10
-    print(f"a video of {minutes:g} minutes, a model that takes {SlowedTask.seconds:g} s for each batch, MiB:")
-    found = {
-        "beginning": np.median(samples[2 * tenth : 3 * tenth + 1], axis=0),
-        "middle": np.median(samples[5 * tenth : 6 * tenth + 1], axis=0),
-        "end": np.median(samples[8 * tenth : 9 * tenth + 1], axis=0),
-        "most": np.max(samples, axis=0),
-    }
-    for name, (decoder, store, spilled) in found.items():
-        print(f"  {name:12} decoder {decoder:6.0f}   object store {store:6.0f}   spilled to the disk {spilled:6.0f}")
-
-
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--few", type=int, default=16, help="videos of the short runs (default: 16)")
     parser.add_argument("--many", type=int, default=112, help="videos of the long runs (default: 112)")
     parser.add_argument("--rounds", type=int, default=2, help="times that each runs; the least counts (default: 2)")
-    parser.add_argument("--minutes", type=float, default=20, help="length of the long video (default: 20)")
-    parser.add_argument("--part", choices=["time", "memory"], help="measure only this")
     arguments = parser.parse_args()
     has_ray = find_spec("ray") is not None and not arguments.smoke
     print_machine("av", "torch", *(["ray"] if has_ray else []), threads=1)
@@ -209,11 +152,8 @@ def main() -> None:
         few, many, rounds, seconds = 1, 4, 1, 1
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder, "model"))
-        if arguments.part != "memory":
-            engines = [PLAIN, "local", *(["ray"] if has_ray else [])]
-            compare(Path(folder), engines, few, many, rounds, seconds, run_here if arguments.smoke else run)
-        if arguments.part != "time" and has_ray:
-            follow_long_video(Path(folder), arguments.minutes)
+        engines = [PLAIN, "local", *(["ray"] if has_ray else [])]
+        compare(Path(folder), engines, few, many, rounds, seconds, run_here if arguments.smoke else run)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,9 @@ predicts:
 - Deletion and insertion curves (RISE, https://arxiv.org/abs/1806.07421, section 4.3). The patches of a video are
   removed, or inserted into an empty one, in the order that a map gives them. The figure is the mean probability of the
   class along the way: low for deletion and high for insertion if the first patches matter. A removed patch has the
-  background of the video, the median of its pixels: that is what a frame without a digit looks like. The peers are a
-  random map, with a value for each patch as ours has, and a Gaussian in the middle of the video. Two more look at no
-  model, and show what the curves cannot tell apart: earlier frames first, and patches first that differ most from the
-  background. Margins have 95% confidence intervals over the videos.
-- The share of a map on the box around the digit, and the share that the box has of the area. The box is the smallest
-  around the pixels that differ from the background. A token covers the frames of a tubelet, so no map of tokens can
-  tell these frames apart: the box is that of the digit in all of them. The share on the boxes of single frames
-  follows, beside that of a map whose patches have the value of how much of a box they hold.
+  median of the video's pixels. The peers are a random map, a Gaussian in the middle of the video, and one that looks
+  at no model: the difference of a patch from the background. Margins have 95% confidence intervals over the videos.
+- The share of a map on the box around the digit in the frames of a token, and the share that the box has of the area.
 - The same share where the weights of the head are drawn at random, and where all weights are, with the rank
   correlation of the patches with the map of the trained model ("Sanity checks for saliency maps",
   https://arxiv.org/abs/1810.03292). Random weights must lose the digit. A random head alone does not: only the digit
@@ -22,10 +17,9 @@ predicts:
 
 The script fails if the random map or the Gaussian is better on a curve of a seed, if less than 60% is on the box, or
 if the maps of random weights have more than 5 percentage points above the box's share of the area. It takes about six
-minutes for a seed on 2 idle CPU cores. Another trained model, such as that of `hf-video demo FOLDER --model
-videomamba`, takes `--model` and `--videos`.
+minutes for a seed on 2 idle CPU cores.
 
-    python benchmarks/explain.py [--seeds 3] [--threads 2] [--model DIR --videos DIR] [--smoke]
+    python benchmarks/explain.py [--seeds 3] [--threads 2] [--smoke]
 """
 
 import contextlib
@@ -114,10 +108,6 @@ class Patches:
         t, h, w = torch.meshgrid(*lines, indexing="ij")
         return torch.exp(-(t**2 + h**2 + w**2) / 2).expand(num_clips, -1, -1, -1)
 
-    def earlier(self, num_clips: int) -> torch.Tensor:
-        """Earlier frames first, the patches of one in any order."""
-        return self.random(num_clips) - torch.arange(self.grid[0])[:, None, None]
-
 
 def curves(
     model: PreTrainedModel, patches: Patches, clips: torch.Tensor, targets: torch.Tensor, values: torch.Tensor
@@ -167,7 +157,6 @@ def measure(model: PreTrainedModel, clips: torch.Tensor) -> bool:
         "explain": patches.mean(maps),
         "random": patches.random(len(clips)),
         "Gaussian": patches.gaussian(len(clips)),
-        "earlier": patches.earlier(len(clips)),
         "difference": patches.mean((clips - background_of(clips)).abs().mean(2)),
     }
     found = {name: curves(model, patches, clips, targets, values) for name, values in of_patches.items()}
@@ -182,11 +171,6 @@ def measure(model: PreTrainedModel, clips: torch.Tensor) -> bool:
             is_good &= peer not in PEERS or bool(margins.mean() > 0)
     area, mass = float(tubelets.float().mean()), share(maps, tubelets)
     print(f"  on the digit's box: {mass:.1%} of the map, {area:.1%} of the area; wanted: {MASS_GOAL:.0%}")
-    most = share(patches.spread(patches.mean(boxes)), boxes)
-    print(
-        f"  on the box of each frame: {share(maps, boxes):.1%} of the map, {boxes.float().mean():.1%} of the area; "
-        f"the share of the box in each patch as a map: {most:.1%}"
-    )
     others = {"head": with_random_head(model), "weights": type(model)(copy.deepcopy(model.config))}
     for name, other in others.items():
         other_maps = explain(other, clips, targets)
@@ -200,23 +184,18 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--model", type=Path, help="a trained model, instead of new ones")
-    parser.add_argument("--videos", type=Path, help="its moving digits")
     arguments = parser.parse_args()
-    if (arguments.model is None) != (arguments.videos is None):
-        parser.error("--model and --videos go together")
     torch.set_num_threads(arguments.threads)
     print_machine("torch", "transformers", "captum", threads=arguments.threads)
     count, are_good = 4 if arguments.smoke else 100, []
-    for seed in range(1 if arguments.smoke or arguments.model else arguments.seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            if arguments.model is None:
-                train(Path(folder), seed, arguments.smoke)
+    for seed in range(1 if arguments.smoke else arguments.seeds):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            train(folder, seed, arguments.smoke)
             set_seed(seed)
-            directory = arguments.model or Path(folder) / "model"
-            model = AutoModelForVideoClassification.from_pretrained(directory)
-            clips = read_clips(arguments.videos or Path(folder) / "digits", directory, count)
-        print(f"{arguments.model or f'seed {seed}'}: {len(clips)} videos", flush=True)
+            model = AutoModelForVideoClassification.from_pretrained(folder / "model")
+            clips = read_clips(folder / "digits", folder / "model", count)
+        print(f"seed {seed}: {len(clips)} videos", flush=True)
         are_good.append(measure(model, clips))
     return 0 if all(are_good) or arguments.smoke else GOAL_MISSED
 

@@ -4,9 +4,8 @@ with the whole file downloaded first.
 
 The video is H.264, 640 x 360, 30 frames per second, with B-frames and a key frame every 250 frames, encoded on the
 spot. A server in this process answers 50 ms late, over a line of 100 Mbit/s. A dense clip takes every fourth frame, a
-uniform one the middle of each sixteenth of the video; `single` is one frame, `probe` the metadata.
-The frames must be those of the file on disk, otherwise no figure is printed. Both ways take turns, and medians are
-compared. It takes about a minute on 2 CPU cores.
+uniform one the middle of each sixteenth of the video. The frames must be those of the file on disk, otherwise no
+figure is printed. Both ways take turns, and medians are compared. It takes about a minute on 2 CPU cores.
 
     python benchmarks/range_reads.py [--rounds 5] [--latency 0.05] [--megabits 100] [--smoke]
 """
@@ -25,7 +24,7 @@ from helpers.range_server import RangeServer
 from helpers.scene_video import FPS, encode_scene
 from huggingface_hub import get_session
 
-from hf_video.reading import probe_video, read_video
+from hf_video.reading import read_video
 
 SECONDS, KEY_FRAME_EVERY = 300, 250
 NUM_FRAMES, STEP = 16, 4
@@ -38,7 +37,6 @@ def choose_frames(num_frames: int, round_number: int) -> dict[str, np.ndarray]:
     return {
         "dense": start + STEP * np.arange(NUM_FRAMES),
         "uniform": (num_frames * (np.arange(NUM_FRAMES) + 0.5) / NUM_FRAMES).astype(int),
-        "single": np.array([start]),
     }
 
 
@@ -79,11 +77,6 @@ def main() -> None:
                     if not np.array_equal(found, expected):
                         raise SystemExit(f"The {name} clip by ranges has other frames: there is nothing to compare.")
                     figures.setdefault(name, []).append((requests, num_bytes, by_ranges, whole))
-                requests, num_bytes, by_ranges, found = measure(server, lambda: probe_video(server.url))
-                *_, whole, _ = measure(server, lambda: probe_video(download(server.url)))
-                if found != probe_video(str(path)):
-                    raise SystemExit("The metadata by ranges are others: there is nothing to compare.")
-                figures.setdefault("probe", []).append((requests, num_bytes, by_ranges, whole))
 
     print_machine("av", "fsspec")
     print(

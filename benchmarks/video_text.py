@@ -1,7 +1,7 @@
 """
 A video-text model from scratch that learns to find videos of digits in motion by captions that it has never seen.
 
-The scenes are those of `helpers/captioned_digits.py`, drawn anew in every epoch: a digit of ten, small or big, of four
+In a scene, drawn anew in every epoch, a digit travels once or twice around a square: one of ten, small or big, of four
 colours, slow or quick, in one of eight motions. 1080 captions are for training and 200 others for the test, with scans
 of other digits. A VideoMamba of 4 layers and a BERT of 4, of which 2 fuse, learn with `RetrievalTrainer` in the stages
 of `STAGES`: first both encoders by contrast, of scenes that differ in their motion alone, then also of scenes that
@@ -12,10 +12,10 @@ ranked the best 16 again, and the accuracy of the motions as classes without tra
 the sum of those of all captions with its motion. The same is printed with the frames of each video in random order,
 where the eight motions look alike. It takes about ten minutes on a CPU core.
 
-    python benchmarks/video_text.py [--threads 1] [--output-dir DIR] [--smoke]
+    python benchmarks/video_text.py [--threads 1] [--smoke]
 """
 
-import contextlib
+import itertools
 import sys
 import tempfile
 import time
@@ -23,15 +23,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from helpers.captioned_digits import IMAGE_SIZE, NUM_FRAMES, Scene, render_scene, split_scenes
 from helpers.measurement import GOAL_MISSED, make_parser, print_machine
+from numpy.typing import NDArray
+from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils.data import Dataset
 from transformers import BatchFeature, BertConfig, PreTrainedTokenizerFast, set_seed
 
 from hf_video import VideoTextDualEncoderConfig, VideoTextDualEncoderModel, VideoTextDualEncoderProcessor
 from hf_video.data.caption_dataset import CaptionCollator
-from hf_video.demo import MOTIONS, load_labelled_scans
+from hf_video.demo import MOTIONS, load_labelled_scans, round_places
 from hf_video.inference import retrieval_scores
 from hf_video.metrics import retrieval_recall
 from hf_video.models.videomamba import VideoMambaConfig
@@ -40,6 +41,55 @@ from hf_video.training import RetrievalTrainer, RetrievalTrainingArguments
 
 BATCH_SIZE, WIDTH, NUM_RANKED_AGAIN = 64, 64, 16
 MIN_RECALL, MIN_ACCURACY = 60, 0.9
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+DIGIT_SIZES = {"small": 8, "big": 16}
+COLORS = {"white": (1.0, 1.0, 1.0), "red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
+ROUNDS = {"slowly": 1, "quickly": 2}
+NUM_HELD_OUT = 200
+IMAGE_SIZE, NUM_FRAMES = 32, 8
+_SIDE = 16
+
+
+class Scene(NamedTuple):
+    """What a video shows."""
+
+    number: int
+    size: str
+    color: str
+    speed: str
+    motion: str
+
+    @property
+    def caption(self) -> str:
+        motion = self.motion.replace("-", ", then ")
+        return f"a {self.size} {self.color} {NUMBERS[self.number]} moves {self.speed} {motion}"
+
+
+def split_scenes(seed: int = 0) -> tuple[list[Scene], list[Scene]]:
+    """The scenes of the training set and the `NUM_HELD_OUT` others. Digits of the same look and speed are in one split
+    with all motions, next to each other."""
+    looks = list(itertools.product(range(10), DIGIT_SIZES, COLORS, ROUNDS))
+    order = np.random.default_rng(seed).permutation(len(looks))
+    shuffled = (looks[index] for index in order)
+    scenes = [
+        Scene(number, size, color, speed, motion) for number, size, color, speed in shuffled for motion in MOTIONS
+    ]
+    return scenes[NUM_HELD_OUT:], scenes[:NUM_HELD_OUT]
+
+
+def render_scene(scene: Scene, scan: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+    """The frames (8, 32, 32, 3) of a scene with the scan (8, 8) of a digit. Place and beginning are drawn from a few,
+    and lie on a grid of 8 pixels."""
+    size = DIGIT_SIZES[scene.size]
+    digit = np.asarray(Image.fromarray(scan).resize((size, size), Image.Resampling.BICUBIC))
+    colored = digit[..., None] * np.array(COLORS[scene.color])
+    top_left = 8 * generator.integers(0, (IMAGE_SIZE - size - _SIDE) // 8, size=2, endpoint=True)
+    delay = generator.integers(2) / 2
+    places = top_left + _SIDE * round_places(scene.motion, NUM_FRAMES, delay, ROUNDS[scene.speed])
+    frames = np.zeros((NUM_FRAMES, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
+    for frame, (row, column) in zip(frames, np.rint(places).astype(int), strict=True):
+        frame[row : row + size, column : column + size] = colored
+    return frames
 
 
 class Stage(NamedTuple):
@@ -152,7 +202,7 @@ def make_model(tokenizer: Any) -> VideoTextDualEncoderModel:
     return VideoTextDualEncoderModel(config)
 
 
-def train(model: VideoTextDualEncoderModel, scenes: Scenes, stage: Stage, folder: str) -> RetrievalTrainer:
+def train(model: VideoTextDualEncoderModel, scenes: Scenes, stage: Stage, folder: str) -> None:
     arguments = RetrievalTrainingArguments(
         folder,
         max_steps=stage.steps,
@@ -174,9 +224,7 @@ def train(model: VideoTextDualEncoderModel, scenes: Scenes, stage: Stage, folder
     model.requires_grad_(stage.loss == "vtc")
     for part in (model.fusion_layers, model.match_head):
         part.requires_grad_(stage.loss == "vtm")
-    trainer = RetrievalTrainer(model, arguments, train_dataset=scenes, processing_class=scenes.processor)
-    trainer.train()
-    return trainer
+    RetrievalTrainer(model, arguments, train_dataset=scenes, processing_class=scenes.processor).train()
 
 
 def measure(model: Any, clips: torch.Tensor, texts: Any, classes: Any, scenes: list[Scene]) -> dict[str, Any]:
@@ -197,7 +245,6 @@ def measure(model: Any, clips: torch.Tensor, texts: Any, classes: Any, scenes: l
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output-dir", help="keep the model and its processor in this folder")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print_machine("torch", "transformers", threads=options.threads)
@@ -210,12 +257,9 @@ def main() -> int:
     set_seed(0)
     model = make_model(processor.tokenizer)
     start = time.perf_counter()
-    with contextlib.ExitStack() as stack:
-        folder = options.output_dir or stack.enter_context(tempfile.TemporaryDirectory())
+    with tempfile.TemporaryDirectory() as folder:
         for stage in stages:
-            trainer = train(model, Scenes(train_scenes, processor, stage.differ), stage, folder)
-        if options.output_dir:
-            trainer.save_model()
+            train(model, Scenes(train_scenes, processor, stage.differ), stage, folder)
     steps, minutes = sum(stage.steps for stage in stages), (time.perf_counter() - start) / 60
     print(f"{steps} steps of {BATCH_SIZE} videos in {minutes:.1f} minutes")
     test = Scenes(test_scenes, processor)

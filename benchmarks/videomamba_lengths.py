@@ -1,28 +1,28 @@
 """
 VideoMamba-M beside VideoViT-B with SDPA as clips get longer, 8 to 128 frames of 224 x 224, float32, batch 1: seconds
-and peak memory of a forward pass and of one with its backward. Where the latter does not fit, layers are computed
-again in the backward (gradient checkpointing); with --checkpoints the longest clip is run so as well.
+and peak memory of a forward pass and of one with its backward.
 
 The two are compared at equal numbers of frames, and at equal numbers of tokens: VideoMamba-M makes 196 tokens of each
-frame, VideoViT-B 196 of each two, so that it reads twice as many frames with as many tokens. Which family a clip is
-for is the last that is printed: from which length on VideoMamba-M takes less time, if from any.
+frame, VideoViT-B 196 of each two, so that it reads twice as many frames with as many tokens.
 
 Each figure comes from a process of its own that first runs the shortest clip. A length that needs more memory than the
 machine has free, by the growth of the lengths before it, is left out, and the script says so. Nothing is printed
-unless VideoMamba gives the same logits with and without its fused mixer, and VideoViT with SDPA and with eager
-attention. It takes about fifteen minutes on 2 CPU cores, seven more with --checkpoints, and up to 20 GiB of memory.
+unless VideoMamba gives the same logits with the plain scan, and VideoViT with eager attention. It takes about fifteen
+minutes on 2 CPU cores, and up to 20 GiB of memory.
 
     python benchmarks/videomamba_lengths.py [--rounds 3] [--threads 2] [--lengths 8 16 32 64 128] [--plot FILE.png]
-        [--checkpoints] [--smoke]
+        [--smoke]
 """
 
 import functools
+import os
 import time
 from typing import NamedTuple
+from unittest import mock
 
 import psutil
 import torch
-from helpers.clip_models import SMALL, make_clip, make_model, run_model, sizes, without_mixer
+from helpers.clip_models import SMALL, make_clip, make_model, run_model, sizes
 from helpers.measurement import (
     in_own_process,
     make_parser,
@@ -35,7 +35,7 @@ from transformers import PreTrainedConfig
 
 TOLERANCE = 1e-3
 FAMILIES = {"videomamba": "VideoMamba-M", "videovit": "VideoViT-B"}
-FORWARD, BACKWARD, CHECKPOINTS = "forward", "forward+backward", "with gradient checkpointing"
+FORWARD, BACKWARD = "forward", "forward+backward"
 # Free memory that a prediction may take.
 MEMORY_SHARE = 0.9
 # Frames of the clip that every process runs first.
@@ -59,7 +59,8 @@ def require_equal_logits(num_frames: int) -> None:
     videovit.set_attn_implementation("sdpa")
     found = [model(clip).logits for model in (videomamba, videovit)]
     videovit.set_attn_implementation("eager")
-    expected = [without_mixer(lambda: videomamba(clip).logits, videomamba)(), videovit(clip).logits]
+    with mock.patch.dict(os.environ, HF_VIDEO_SELECTIVE_SCAN="reference"):
+        expected = [model(clip).logits for model in (videomamba, videovit)]
     for name, ours, other in zip(FAMILIES.values(), found, expected, strict=True):
         error = (ours - other).abs().max() / other.abs().max()
         require_agreement(f"The logits of {name} by two ways", error.item(), TOLERANCE)
@@ -79,9 +80,6 @@ def measure_length(family: str, kind: str, num_frames: int, rounds: int) -> Figu
         shortest = min(num_frames, SHORTEST)
         run_model(make_model(family, shortest).eval(), make_clip(shortest))(kind != FORWARD)
         model = make_model(family, num_frames).eval()
-        if kind == CHECKPOINTS:
-            # Layers are computed again only in training; no default drops anything there.
-            model.train().activation_checkpointing_enable()
         run = run_model(model, make_clip(num_frames))
         for _ in range(rounds):
             start = time.perf_counter()
@@ -102,7 +100,7 @@ def predict_memory(figures: list[Figure], num_frames: int) -> float:
 def measure_family(family: str, kind: str, lengths: list[int], rounds: int, threads: int) -> list[Figure]:
     figures: list[Figure] = []
     for num_frames in lengths:
-        line = f"{family:10}  {kind:27}  {num_frames:3} frames"
+        line = f"{family:10}  {kind:16}  {num_frames:3} frames"
         needed, free = predict_memory(figures, num_frames), psutil.virtual_memory().available / 2**30
         if needed > MEMORY_SHARE * free:
             print(f"{line}  left out: it needs about {needed:.0f} GiB, and {free:.0f} are free")
@@ -114,14 +112,14 @@ def measure_family(family: str, kind: str, lengths: list[int], rounds: int, thre
     if len(figures) > 1:
         first, last = figures[0], figures[-1]
         print(
-            f"{'':41}{first.num_frames} to {last.num_frames} frames: time {last.seconds / first.seconds:.1f}x, memory "
+            f"{'':30}{first.num_frames} to {last.num_frames} frames: time {last.seconds / first.seconds:.1f}x, memory "
             f"{last.memory / first.memory:.1f}x"
         )
     return figures
 
 
 def compare(found: Figures, kind: str, unit: str) -> None:
-    """Prints the ratios of the two families at equal numbers of frames or tokens, and where VideoMamba is faster."""
+    """Prints the ratios of the two families at equal numbers of frames or tokens."""
     ours, theirs = (
         {figure.num_frames if unit == "frames" else figure.num_tokens: figure for figure in found[family, kind]}
         for family in FAMILIES
@@ -131,27 +129,13 @@ def compare(found: Figures, kind: str, unit: str) -> None:
         for quantity, index in (("time", 2), ("memory", 3)):
             case, peer = f"VideoMamba-M, {kind}, {number} {unit}", "VideoViT-B"
             print_ratio(case, ours[number][index] / theirs[number][index], peer, quantity=quantity)
-    if common:
-        print(conclude(kind, unit, [(number, ours[number].seconds / theirs[number].seconds) for number in common]))
-
-
-def conclude(kind: str, unit: str, ratios: list[tuple[int, float]]) -> str:
-    """The sentence on who is faster, from numbers of frames or tokens, ascending, with VideoMamba's share of time."""
-    slower = [number for number, ratio in ratios if ratio >= 1]
-    last, subject = ratios[-1][0], f"{kind}, at equal numbers of {unit}: VideoMamba-M"
-    if not slower:
-        return f"{subject} is faster than VideoViT-B at all lengths, {ratios[0][0]} to {last} {unit}"
-    if slower[-1] == last:
-        return f"{subject} is not faster than VideoViT-B at {last} {unit}, the longest that was measured"
-    crossing = next(number for number, _ in ratios if number > slower[-1])
-    return f"{subject} is faster than VideoViT-B from {crossing} {unit} on, and slower at {slower[-1]}"
 
 
 def plot(found: Figures, path: str, threads: int) -> None:
     """Seconds and memory over frames, and seconds over tokens."""
     import matplotlib.pyplot as plt
 
-    styles = {FORWARD: "-", BACKWARD: "--", CHECKPOINTS: ":"}
+    styles = {FORWARD: "-", BACKWARD: "--"}
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.8))
     panels = [("frames of 224 x 224", 0, "seconds", 2), ("frames of 224 x 224", 0, "peak memory in GiB", 3)]
     panels.append(("tokens", 1, "seconds", 2))
@@ -160,7 +144,7 @@ def plot(found: Figures, path: str, threads: int) -> None:
             axis.plot(
                 [row[x] for row in rows],
                 [row[y] for row in rows],
-                marker="x" if kind == CHECKPOINTS else "o",
+                marker="o",
                 color="C0" if family == "videomamba" else "C1",
                 linestyle=styles[kind],
                 label=f"{FAMILIES[family]}, {kind}",
@@ -184,7 +168,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32, 64, 128])
     parser.add_argument("--plot", metavar="FILE")
-    parser.add_argument("--checkpoints", action="store_true", help="with gradient checkpointing at the longest clip")
     arguments = parser.parse_args()
     rounds, lengths, threads = arguments.rounds, sorted(arguments.lengths), arguments.threads
     if arguments.smoke:
@@ -197,10 +180,6 @@ def main() -> None:
     for kind in (FORWARD, BACKWARD):
         for family in FAMILIES:
             found[family, kind] = measure_family(family, kind, lengths, rounds, threads)
-    for family in FAMILIES:
-        left_out = lengths[len(found[family, BACKWARD]) :]
-        if wanted := left_out or (lengths[-1:] if arguments.checkpoints or arguments.smoke else []):
-            found[family, CHECKPOINTS] = measure_family(family, CHECKPOINTS, wanted, rounds, threads)
     if arguments.plot:
         run_apart(plot, found, arguments.plot, threads)
     for kind in (FORWARD, BACKWARD):

@@ -23,7 +23,7 @@ from hf_video.demo import write_moving_digits
 from tests.app.app_server import AppServer
 from tests.app.chromium import start_chromium
 from tests.app.visits import Visit
-from tests.video_files import encode_video
+from tests.testing.videos import encode_video
 
 from .pictures import train_on_motions
 

@@ -10,7 +10,11 @@ shorter time. `my_blip` has random weights. All else has the name and the size t
 """
 
 import argparse
+import os
+import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,11 +24,10 @@ from timeline import make_processor, read_windows, train
 from transformers import set_seed
 
 from hf_video.demo import write_moving_digits
-from tests.documents.blocks import read_blocks
-from tests.documents.run import INSTALLING, LONG
-from tests.documents.running import Shell, run_blocks
-from tests.documents.world import AT_HAND, environment, hub_tokens, make_files
-from tests.hub_server.server import HubServer
+from tests.documents.blocks import commands, read_blocks
+from tests.documents.world import make_files, remove_outputs
+from tests.hub_server.fixtures import client_environment
+from tests.hub_server.server import HubServer, User
 
 DOCS = Path(__file__).parent
 MAX_BYTES, WIDTH = 60_000, 1000
@@ -34,12 +37,11 @@ PICTURES = [
     ("fine_tune", "my_model/report/curves.png", "training_curves.png"),
     ("timeline", "match_timeline/timeline.png", "timeline.png"),
     ("explain", "why_pouring/heat_maps.png", "heat_maps.png"),
-    ("long_video", "memory.png", "memory.png"),
 ]
-OTHERS = ["use", "pretraining", "publish", "bulk", "packed_data", "export", "convert"]
+OTHERS = ["use", "long_video", "pretraining", "publish", "bulk", "export", "convert"]
 # `my_model` stays what it is, and what needs the extras or takes minutes is left out.
-SKIPPED = dict.fromkeys(("hf-video train ", "hf-video convert instructblip ", "hf-video app "), "not run")
-SKIPPED |= {"hf-video demo": "not run", "python ": "not run"}
+SKIPPED = {"train", "app", "demo", "instructblip", "ray"}
+TOKEN = "hf_user"
 
 
 def make_digits(files: Path, model: Path) -> None:
@@ -81,31 +83,42 @@ def keep_picture(source: Path, target: Path) -> None:
     print(f"{target}: {size // 1000} kB")
 
 
+def run_page(page: str, folder: Path, variables: dict[str, str]) -> None:
+    """Runs the commands of a page in a folder, and prints what they say."""
+    for block in read_blocks(f"docs/{page}.md"):
+        for words in commands(block.text) if block.language == "bash" and not block.mark else ():
+            if words[0] == "hf-video" and not SKIPPED & set(words):
+                print(f"\n{block.place}: {shlex.join(words)}", flush=True)
+                remove_outputs(words, folder)
+                program = [sys.executable, "-m", "hf_video.cli", *words[1:]]
+                subprocess.run(program, cwd=folder, env=variables, stderr=subprocess.STDOUT, check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = list(dict.fromkeys([page for page, _, _ in PICTURES] + OTHERS))
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(names)} (default: all)")
     parser.add_argument("--model", type=Path, default=Path("hf_video_demo/model"), help="default: %(default)s")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, HubServer(Path(name) / "hub", hub_tokens()) as server:
+    with tempfile.TemporaryDirectory() as name, HubServer(Path(name) / "hub", {TOKEN: User("user")}) as server:
         folder = Path(name)
         (folder / "files").mkdir()
         files = make_files(folder / "files")
         make_digits(files, args.model)
-        variables = environment(server, folder) | {"COLUMNS": "120"}
+        variables = {
+            **os.environ,
+            **client_environment(server, TOKEN),
+            "HF_HOME": str(folder / "home"),
+            "COLUMNS": "120",
+        }
         for page in args.pages or names:
-            ready = files
+            place = Path(shutil.copytree(files, folder / page))
             if page == "timeline":
-                ready = Path(shutil.copytree(files, folder / "motions"))
-                make_motions(ready)
-            shell = Shell(folder / page, ready, variables, LONG | INSTALLING | SKIPPED, AT_HAND)
-            blocks = read_blocks(f"docs/{page}.md")
-            for outcome in run_blocks([each for each in blocks if each.language == "bash" and not each.mark], shell):
-                print(f"\n{outcome}\n{outcome.said.rstrip()}", flush=True)
-            shell.close()
+                make_motions(place)
+            run_page(page, place, variables)
             for of, path, target in PICTURES:
                 if of == page:
-                    keep_picture(folder / page / path, DOCS / target)
+                    keep_picture(place / path, DOCS / target)
 
 
 if __name__ == "__main__":

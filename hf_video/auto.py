@@ -36,7 +36,6 @@ PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
     "VideoMambaState": ".models.videomamba.state_videomamba",
     "VideoWatcher": f"{_QFORMER}.video_watcher",
-    "draw_memory": ".drawing.memory_picture",
     "load_released": ".loading.models",
     "replay_memory": f"{_QFORMER}.memory_bank",
     "retrieval_recall": ".metrics",

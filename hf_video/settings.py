@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import enum
 import functools
+import inspect
 import json
 import math
 import os
@@ -238,8 +239,8 @@ def groups_of(kind: Any) -> dict[str, list[Setting]]:
     """The settings under titles, in the order of the bases: the first line of the docstring of the class that declares
     a setting first."""
     known, groups = settings_of(kind), dict[str, list[Setting]]()
-    classes = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
-    names = {base: vars(base).get("__annotations__", {}) for base in classes}
+    classes: list[type] = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
+    names = {base: inspect.get_annotations(base) for base in classes}
     for number, base in enumerate(classes):
         listed = groups.setdefault(str(base.__doc__).partition("\n")[0], [])
         later = {name for other in classes[number + 1 :] for name in names[other]}

@@ -1,14 +1,18 @@
-"""Writes the model card of every released original checkpoint: `python model_cards/generate.py`.
+"""The model cards of the released original checkpoints, from the facts in `facts/`; no card is edited by hand.
 
-The facts are in `facts/`, and no card is edited by hand. It also writes the tables of models in README.md and
-docs/models.md, and the one that the package finds models by.
+    python model_cards/generate.py                 # the cards that README.md links, and the tables
+    python model_cards/generate.py NAME my_model   # the card of one, into the folder that is published
+
+The tables of models are in README.md, in docs/models.md, and in the package, which finds models by them. The site has
+all cards, see `docs/site/hooks.py`.
 """
 
+import sys
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from released import SOURCES, Released, read_released
-from table import table_row, write_tables
+from table import SHORT_TABLE, place, write_tables
 
 from hf_video.hub.model_card import PIPELINES, slug, usage
 
@@ -39,12 +43,12 @@ def render(card: Released) -> str:
         **card.facts,
     }
     link = f"[here]({card.link})" if card.link else f"from the model zoo of {source['repository']}"
-    row = table_row(card)
+    name, repository, file = place(card)
     words = "evaluate captions.json --task retrieval" if card.is_dual_encoder else "train my_videos"
-    by_name = f"Commands take it by its name, as in `hf-video {words} --model {row['name']}`: "
-    if row["file"]:
+    by_name = f"Commands take it by its name, as in `hf-video {words} --model {name}`: "
+    if file:
         origin = f"{by_name}they fetch the [original file]({card.link}) and convert it. To convert a file at hand:"
-    elif row["repository"]:
+    elif repository:
         origin = f"{by_name}it is loaded with the class of Transformers. Converted, it is a VideoViT:"
     else:
         origin = f"Get the original file {link}, and convert it:"
@@ -99,9 +103,8 @@ def index(cards: list[Released]) -> str:
     lines = [
         "# Model cards of the released original checkpoints",
         "",
-        "Written by `python model_cards/generate.py` from the facts in [facts/](facts/); edit those, not the cards.",
-        "Each card has the command that makes its weights from the original file. To publish them with it, put the",
-        "card into the folder as README.md before `hf-video publish`.",
+        "Each card has the command that makes its weights from the original file. To publish these with it, write it",
+        "into their folder before `hf-video publish`: `python model_cards/generate.py NAME my_model`, in a clone.",
     ]
     for source, title in TITLES.items():
         lines += ["", f"## {title}", ""]
@@ -112,18 +115,23 @@ def index(cards: list[Released]) -> str:
 
 
 def render_all(cards: list[Released]) -> dict[str, str]:
-    """The text of every generated file, by its path in this folder."""
-    return {"README.md": index(cards)} | {f"{card.source}/{card.name}.md": render(card) for card in cards}
+    """The text of every card, by its path in this folder, and of the table of contents."""
+    return {"index.md": index(cards)} | {f"{card.source}/{card.name}.md": render(card) for card in cards}
 
 
-def main() -> None:
+def main(words: list[str]) -> None:
     cards = read_released()
-    files = {FOLDER / name: text for name, text in render_all(cards).items()} | write_tables(cards)
+    if words:
+        name, folder = words
+        (card,) = (card for card in cards if name in (card.name, place(card)[0]))
+        Path(folder, "README.md").write_text(render(card), encoding="utf-8")
+        return
+    files = {FOLDER / card.source / f"{card.name}.md": render(card) for card in cards if card.name in SHORT_TABLE}
+    files |= write_tables(cards)
     for path, text in files.items():
-        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     print(f"Wrote {len(files)} files.")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -63,9 +63,7 @@ def write_tables(cards: list[Released]) -> dict[Path, str]:
     by_name = {card.name: card for card in listed}
     tables = {
         ROOT / "README.md": table([by_name[name] for name in SHORT_TABLE], cards_at="model_cards"),
-        ROOT / "docs" / "models.md": table(
-            listed, cards_at="https://github.com/hf-video/hf-video/blob/main/model_cards", has_names=True
-        ),
+        ROOT / "docs" / "models.md": table(listed, has_names=True),
     }
     texts = {path: _between_marks(path.read_text(encoding="utf-8"), text) for path, text in tables.items()}
     rows = ",\n".join(json.dumps(table_row(card)) for card in cards)
@@ -74,10 +72,9 @@ def write_tables(cards: list[Released]) -> dict[Path, str]:
 
 def table_row(card: Released) -> dict[str, Any]:
     """The fields of the package's `ReleasedModel`."""
-    on_hub = re.fullmatch(r"https://huggingface\.co/([^/]+/[^/]+)(?:/resolve/main/(.+))?", card.link or "")
-    repository, file = on_hub.groups() if on_hub else (None, None)
+    name, repository, file = place(card)
     return {
-        "name": card.name if file else repository or card.name,
+        "name": name,
         "auto_class": card.auto_class,
         "parameters": num_parameters(card),
         "results": [asdict(result) for result in card.results],
@@ -87,6 +84,13 @@ def table_row(card: Released) -> dict[str, Any]:
         "link": card.link or SOURCES[card.source]["repository"],
         "command": card.command,
     }
+
+
+def place(card: Released) -> tuple[str, str | None, str | None]:
+    """The name for commands, and the repository and the file on the Hub, if it is there."""
+    on_hub = re.fullmatch(r"https://huggingface\.co/([^/]+/[^/]+)(?:/resolve/main/(.+))?", card.link or "")
+    repository, file = on_hub.groups() if on_hub else (None, None)
+    return card.name if file else repository or card.name, repository, file
 
 
 def num_parameters(card: Released) -> int | None:
@@ -101,14 +105,23 @@ def num_parameters(card: Released) -> int | None:
     return _videovit(facts["backbone"], NUM_CLASSES[facts["dataset"]])[0] if is_sized else None
 
 
-def table(cards: list[Released], cards_at: str, has_names: bool = False) -> str:
-    """A Markdown table with a row for each card, which links to the card in the folder or at the address, and has the
-    name for commands if `has_names`."""
+def table(cards: list[Released], cards_at: str | None = None, has_names: bool = False) -> str:
+    """A Markdown table with a row for each card, which links to the card in the folder `cards_at`, and has the name
+    for commands if `has_names`."""
     titles = ["model", "parameters", "GFLOPs", "clip", "top-1 accuracy, as reported", *["name"] * has_names]
     rows = [titles, ["---"] * len(titles)]
     for card in cards:
-        name = f"{FAMILIES[card.family]} [{size_name(card)}]({cards_at}/{card.source}/{card.name}.md)"
-        rows.append([name, *sizes(card), clip(card), accuracy(card), *[f"`{card.name}`"] * has_names])
+        size = size_name(card)
+        name = f"[{size}]({cards_at}/{card.source}/{card.name}.md)" if cards_at else size
+        rows.append(
+            [
+                f"{FAMILIES[card.family]} {name}",
+                *sizes(card),
+                clip(card),
+                accuracy(card),
+                *[f"`{card.name}`"] * has_names,
+            ]
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -1,6 +1,5 @@
 """The moving digits: what is on disk, and that only the order of frames tells the class."""
 
-import hashlib
 import sys
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from hf_video.demo import MOTIONS, load_digit_scans, round_places, write_moving_
 SMALL = {"train_per_class": 2, "test_per_class": 1, "num_frames": 16, "image_size": 32}
 
 
-def file_hashes(folder: Path) -> dict[str, str]:
-    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
-    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def decode(path: Path) -> np.ndarray:
@@ -40,7 +38,7 @@ def test_what_is_written(tmp_path):
 
 def test_bytes_depend_on_the_seed_alone(tmp_path):
     first, again, other = (
-        file_hashes(write_moving_digits(tmp_path / name, **SMALL, seed=seed))
+        contents_of(write_moving_digits(tmp_path / name, **SMALL, seed=seed))
         for name, seed in (("first", 0), ("again", 0), ("other", 1))
     )
     assert first == again
@@ -86,11 +84,6 @@ def test_a_complete_data_set_is_reused(tmp_path):
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     assert write_moving_digits(folder, **SMALL) == folder
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
-
-
-def test_an_empty_folder_is_filled(tmp_path):
-    (tmp_path / "digits").mkdir()
-    assert len(load_video_dataset(write_moving_digits(tmp_path / "digits", **SMALL))["train"]) == 16
 
 
 def test_nothing_of_others_is_touched(tmp_path):

@@ -1,3 +1,5 @@
+"""Metrics equal what they count, and refuse what they cannot count."""
+
 import numpy as np
 import pytest
 from transformers import EvalPrediction

@@ -10,18 +10,17 @@ import transformers
 
 import hf_video
 from hf_video.auto import CLASSES
-
-from .fork_server import Program, run_forked
+from tests.testing.processes import Program, run_fresh
 
 MODELS = [row for row in CLASSES if not row.auto_class.endswith("Processor")]
 
 
-@pytest.mark.parametrize("row", MODELS, ids=lambda row: f"{row.auto_class}-{row.class_name}")
-def test_every_class_answers_for_its_auto_class(row):
-    config_class = getattr(hf_video, row.config_class)
-    assert transformers.AutoConfig.for_model(config_class.model_type).__class__ is config_class
-    registered = getattr(transformers, row.auto_class)._model_mapping[config_class]
-    assert registered is getattr(hf_video, row.class_name)
+def test_every_class_answers_for_its_auto_class():
+    for row in MODELS:
+        config_class = getattr(hf_video, row.config_class)
+        assert type(transformers.AutoConfig.for_model(config_class.model_type)) is config_class
+        registered = getattr(transformers, row.auto_class)._model_mapping[config_class]
+        assert registered is getattr(hf_video, row.class_name), row
 
 
 def test_the_processor_of_a_family_is_found(tmp_path):
@@ -43,34 +42,19 @@ def test_public_names_are_listed_and_unknown_ones_refused():
     [
         "import hf_video, transformers",
         pytest.param("import transformers, hf_video", marks=pytest.mark.slow),
-        "from hf_video.models.videovit.modeling_videovit import VideoViTModel",
-        "from hf_video.processing.video_processing_clip import VideoClipProcessor",
-        pytest.param(
-            "import hf_video; from transformers.modeling_layers import GradientCheckpointingLayer",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("from hf_video.models.videovit.modeling_videovit import VideoViTModel", marks=pytest.mark.slow),
     ],
 )
 def test_registration_survives_any_order_of_imports(first_import):
-    program = (
-        f"{first_import}\nfrom transformers import AutoConfig\nprint(AutoConfig.for_model('videovit').model_type)"
-    )
-    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
-    assert result.stdout.strip() == "videovit", result.stderr
+    program = f"{first_import}\nfrom transformers import AutoConfig\nAutoConfig.for_model('videovit')"
+    result = run_fresh(Program(["-c", program], os.environ))[0]
+    assert result.returncode == 0, result.stderr
 
 
 def test_importing_the_package_loads_neither_torch_nor_transformers():
     program = "import sys, hf_video; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() == "[]", result.stderr
-
-
-def test_garbage_is_collected_again_after_the_registration():
-    program = (
-        "import gc, hf_video, transformers; print(gc.isenabled()); gc.disable(); hf_video.auto.register_auto_classes()"
-    )
-    result = run_forked(Program(["-c", f"{program}; print(gc.isenabled())"], os.environ), timeout=240)[0]
-    assert result.stdout.split() == ["True", "False"], result.stderr
 
 
 def test_the_wheel_holds_every_module_and_recipe(monkeypatch):

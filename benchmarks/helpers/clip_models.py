@@ -2,8 +2,6 @@
 
 import tempfile
 from collections.abc import Callable
-from typing import Any
-from unittest import mock
 
 import torch
 from helpers.measurement import fastest
@@ -53,11 +51,6 @@ def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], No
             loss.backward()
 
     return run
-
-
-def without_mixer(run: Callable[..., Any], model: torch.nn.Module) -> Callable[..., Any]:
-    """The call with the layers of VideoMamba in modules, one after the other."""
-    return mock.patch.object(type(model.base_model.layers[0]), "can_fuse", lambda *_: False)(run)
 
 
 def measure(runs: dict[str, Callable[[bool], None]], backward: bool, rounds: int) -> dict[str, float]:

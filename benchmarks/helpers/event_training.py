@@ -52,9 +52,9 @@ def make_clip_classifier() -> VideoMambaForVideoClassification:
     )
 
 
-def make_frame_classifier(num_frames: int, bidirectional: bool = False) -> VideoMambaForFrameClassification:
+def make_frame_classifier(num_frames: int) -> VideoMambaForFrameClassification:
     """A model of as many layers and channels as the classifier of windows."""
-    scan = {"bidirectional": bidirectional, "use_temporal_position_embeddings": False}
+    scan = {"bidirectional": False, "use_temporal_position_embeddings": False}
     return VideoMambaForFrameClassification(
         VideoMambaConfig(**_SIZES, **scan, num_frames=num_frames, time_step_init_scheme="random")
     )
@@ -89,13 +89,11 @@ def train(
     epochs: int,
     batch_size: int = 32,
     learning_rate: float = 1.5e-3,
-    teacher: PreTrainedModel | None = None,
     delay: int = 0,
-    are_events: bool = True,
 ) -> Any:
-    """Trains a classifier on shares of classes. Clips of events are shifted around the edges, which leaves their
-    motions as they are, and mirrored, which turns them around. A teacher's probabilities, `delay` frames later, are
-    half of a target. The first `delay` frames of a clip are not asked for: they are answers for frames before it.
+    """Trains a classifier on shares of classes. Clips are shifted around the edges, which leaves their motions as they
+    are, and mirrored, which turns them around. The first `delay` frames of a clip are not asked for: they are answers
+    for frames before it.
     """
     late = delay // TUBELET_SIZE
     model.train()
@@ -105,18 +103,13 @@ def train(
     for _ in range(epochs):
         for batch in torch.randperm(len(clips)).split(batch_size):
             inputs, wanted = clips[batch], targets[batch]
-            if are_events:
-                inputs = inputs.roll(torch.randint(IMAGE_SIZE, (2,)).tolist(), dims=(-2, -1))
+            inputs = inputs.roll(torch.randint(IMAGE_SIZE, (2,)).tolist(), dims=(-2, -1))
             for axis, ways in MIRRORED.items():
-                if are_events and torch.rand(()) < 0.5:
+                if torch.rand(()) < 0.5:
                     inputs, wanted = inputs.flip(axis), wanted[..., ways]
             logits = model(pixel_values=inputs).logits
             if late:
                 logits, wanted = logits[:, late:], wanted[:, late:]
-            if teacher is not None:
-                with torch.no_grad():
-                    taught = teacher(pixel_values=inputs).logits.softmax(dim=-1)
-                wanted = (wanted + taught[:, : wanted.shape[1]]) / 2
             cross_entropy(logits.flatten(0, -2), wanted.flatten(0, -2)).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -21,11 +21,6 @@ Result = TypeVar("Result")
 SKIPPED = 77
 # The figures are good, but one of them is not as good as it has to be.
 GOAL_MISSED = 3
-# A line of `print_ratio`.
-RATIO_LINE = (
-    r"^ratio \| (?P<case>[^|\n]+) \| (?P<quantity>[^|\n]+) \| (?P<kind>peer|limit) (?P<reference>[^|\n]+) \| "
-    r"(?P<value>\d+\.\d+)$"
-)
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -84,7 +79,7 @@ def require_agreement(outputs: str, difference: float, tolerance: float) -> None
 
 
 def print_ratio(case: str, value: float, reference: str, *, quantity: str = "time", is_limit: bool = False) -> None:
-    """One line for the summary of all benchmarks, once the outputs of both were found equal.
+    """One line, once the outputs of both were found equal.
 
     Args:
         value: Ours divided by that of the reference.
@@ -97,18 +92,10 @@ def in_own_process(threads: int, function: Callable[..., Result], *arguments: An
     """The result of a call in a fork of this process, so that peak memory is that of this call.
 
     PyTorch's threads do not survive a fork. So this process must have computed nothing, nor set the number of threads.
-    Then the fork may use PyTorch's threads for compiled kernels as a process that a user starts does.
     """
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,)) as pool:
+    with ProcessPoolExecutor(1, context, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
         return pool.submit(function, *arguments).result()
-
-
-def _begin(threads: int) -> None:
-    from hf_video.ops import numba_threads
-
-    torch.set_num_threads(threads)
-    numba_threads.OWNER_OF_TEAM = os.getpid()
 
 
 def peak_memory() -> float:

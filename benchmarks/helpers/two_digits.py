@@ -13,10 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from tqdm.auto import tqdm
 
 from hf_video.demo import MOTIONS, encode_frames, load_digit_scans, round_places
-from hf_video.io import new_folder
 
 ACTIONS = tuple(MOTIONS)
 HEIGHT, WIDTH, NUM_FRAMES, FPS = 32, 64, 8, 4
@@ -62,35 +60,18 @@ def render_scene(scans: NDArray[np.uint8], generator: np.random.Generator, *, sh
     return Scene(frames[order], boxes, actions)
 
 
-def write_two_digits(folder: str | Path, *, num_train: int = 0, num_test: int = 300, seed: int = 0) -> Path:
-    """Writes videos into `train/`, `test/` and `shuffled/`, and their boxes and actions into a CSV file of each name.
-    No scan of a digit is in both `train` and `test`.
-
-    Args:
-        folder: A new or empty folder.
-        num_train, num_test: Videos to train on and to test with.
-        seed: Chooses scans, motions and places.
-
-    Raises:
-        FileExistsError: If `folder` holds anything.
-    """
-    folder = Path(folder)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is not empty: choose another folder, or remove this one.")
-    training, held_out = load_digit_scans(seed)
-    splits = {"train": (num_train, training, 0), "test": (num_test, held_out, 1), "shuffled": (num_test, held_out, 1)}
-    with new_folder(folder) as staged:
-        for split, (count, scans, number) in splits.items():
-            (staged / split).mkdir(parents=True)
-            with open(staged / f"{split}.csv", "w", newline="") as file:
-                table = csv.writer(file)
-                table.writerow(_COLUMNS)
-                for index in tqdm(range(count), desc=f"Writing {split} videos", unit="video", disable=None):
-                    generator = np.random.default_rng([seed, number, index])
-                    scene = render_scene(scans, generator, shuffled=split == "shuffled")
-                    name = f"{split}/{index:05d}.mp4"
-                    encode_frames(staged / name, scene.frames, FPS)
-                    for person, (box, action) in enumerate(zip(scene.boxes, scene.actions, strict=True)):
-                        shares = (box / (WIDTH, HEIGHT, WIDTH, HEIGHT)).tolist()
-                        table.writerow([name, KEY_FRAME // FPS, *shares, action, person])
-    return folder
+def write_two_digits(folder: Path, num_videos: int) -> None:
+    """Writes videos of held-out scans into `test/` and `shuffled/`, their boxes and actions into CSV files."""
+    scans = load_digit_scans(seed=0)[1]
+    for split in ("test", "shuffled"):
+        (folder / split).mkdir(parents=True)
+        with open(folder / f"{split}.csv", "w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(_COLUMNS)
+            for index in range(num_videos):
+                scene = render_scene(scans, np.random.default_rng([0, 1, index]), shuffled=split == "shuffled")
+                name = f"{split}/{index:05d}.mp4"
+                encode_frames(folder / name, scene.frames, FPS)
+                for person, (box, action) in enumerate(zip(scene.boxes, scene.actions, strict=True)):
+                    shares = (box / (WIDTH, HEIGHT, WIDTH, HEIGHT)).tolist()
+                    table.writerow([name, KEY_FRAME // FPS, *shares, action, person])

@@ -1,28 +1,43 @@
 """What MkDocs cannot do by itself: the pages read well on GitHub, and the site is built from the same files.
 
 A link out of `docs/` leads to the repository. `<!-- include: FILE#SECTION -->` stands for a section of another file.
-A notebook becomes a page.
+A notebook becomes a page, each released model has its card, and so do the settings of each command.
 """
 
 import base64
+import importlib
 import json
 import logging
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
+
+sys.path.append(str(Path(__file__).parent))
+
+from settings_pages import settings_pages  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
 INCLUDE = re.compile(r"^<!-- include: ([^#\s]+)#(\S+) -->$", re.MULTILINE)
+CARDS = "cards/index.md"
 FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 # MkDocs counts warnings of its own loggers; with `strict` they are errors.
 log = logging.getLogger("mkdocs.hooks")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts the pages of settings first in the reference."""
+    pages = [f"settings/{name}.md" for name in settings_pages()]
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    reference.insert(0, {"Settings": pages})
+    return config
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -33,6 +48,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def lead(match: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, match[1]))
+        if path == "model_cards/README.md":
+            return CARDS
         if path.startswith("docs/"):
             return match[1].replace(".ipynb", ".md")
         if not (ROOT / path).exists():
@@ -86,7 +103,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for picture, content in pictures.items():
             path = posixpath.join(posixpath.dirname(name), picture)
             files.append(File.generated(config, path, content=content))
+    for path, text in model_cards().items():
+        uri = posixpath.join(posixpath.dirname(CARDS), path)
+        files.append(File.generated(config, uri, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
+    for name, text in settings_pages().items():
+        files.append(File.generated(config, f"settings/{name}.md", content=text))
     return files
+
+
+def model_cards() -> dict[str, str]:
+    """The cards of the released models and their table of contents, by path; they are rendered from facts."""
+    sys.path.insert(0, str(ROOT / "model_cards"))
+    generate = importlib.import_module("generate")
+    return generate.render_all(generate.read_released())
 
 
 def notebook_page(cells: list[dict], name: str) -> tuple[str, dict[str, bytes]]:

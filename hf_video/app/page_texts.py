@@ -1,21 +1,11 @@
-"""Texts of the page: pieces of HTML, and sentences about errors.
+"""Texts of the page: pieces of HTML. Names of files and classes come from strangers, so every text is escaped."""
 
-Names of files and classes come from strangers, so every text is escaped. Paths of the server are told to nobody.
-"""
-
-import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from hf_video.drawing.texts import class_color, clock
 from hf_video.inference.segments import Segment
-
-# An absolute path of POSIX or Windows, also after `file:`. It does not stand in an address or a relative path, and
-# ends at a space.
-_PATH = re.compile(
-    r"""(?:(?<![\w:/.\\~-])|\bfile:(?://)?)(?:~?/|[A-Za-z]:[\\/])(?:[^\s/\\'"<>|:]+[/\\])+([^\s/\\'"<>|:,;)]*[\w)\]])?"""
-)
 
 
 def message(sentence: str = "", is_problem: bool = False) -> str:
@@ -51,16 +41,3 @@ def _color(class_id: int) -> str:
 def picture(png: bytes, description: str) -> str:
     """A picture that is part of the page, so that no file has to be served."""
     return f'<img src="data:image/png;base64,{b64encode(png).decode()}" alt="{escape(description)}">'
-
-
-def without_paths(sentence: str, names: Mapping[str, str]) -> str:
-    """
-    A sentence with names in place of paths.
-
-    Args:
-        sentence: may hold paths of files on this machine.
-        names: what the page calls some of these files, by path. Of all other paths, only the last part is left.
-    """
-    for path in sorted(names, key=len, reverse=True):
-        sentence = sentence.replace(path, names[path])
-    return _PATH.sub(lambda match: match[1] or "a folder", sentence)

@@ -1,21 +1,19 @@
-"""What the buttons of the page do with a model and a video. Other work goes on between two steps, or cancels it.
+"""What the buttons of the page do with a model and a video. Gradio closes a work that is cancelled between two steps.
 
 The work of a button gives steps: a sentence, or at the end the error that cut it short, and the values of the outputs
-of the button, or of the first of them. It takes the model, who asked, and the ticket with the video. Besides what it
-names it raises `VideoReadError` if the video cannot be read, and `Cancelled`.
+of the button, or of the first of them. It takes the model, the video and the other inputs of the button. Besides what
+it names it raises `VideoReadError` if the video cannot be read.
 """
 
 import math
-import re
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from transformers import PreTrainedModel
 
@@ -28,17 +26,13 @@ from hf_video.inference import Segment, explain, frame_shares, predict_scores, r
 from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder
 from hf_video.inference.window_batching import choose_windows
-from hf_video.reading.downloading import open_response, receive_pieces
 from hf_video.reading.frame_streaming import stream_frames
-from hf_video.reading.sources import VideoReadError, public_url
+from hf_video.reading.sources import VideoReadError
 
 from . import page_texts as texts
-from .visitors import Ticket, Visitor
 
 Step = tuple[Any, ...]
 
-MEGABYTE = 2**20
-_LONGEST_NAME = 80
 _WINDOWS_AT_ONCE = 4
 # Frames of each second that a question is about, and those in the vision tower at once.
 _FRAMES_PER_SECOND = 1.0
@@ -115,37 +109,12 @@ def name_models(models: Iterable[str]) -> list[str]:
     return shown
 
 
-def fetch_video(url: str, folder: Path, max_size: int, ticket: Ticket) -> Iterator[Path | int]:
-    """The bytes of a video so far, after each megabyte, and last its file, which is named as in the address. If it is
-    not whole, because it has more than `max_size` bytes or the work was cancelled, `folder` is removed. It is a
-    `VideoReadError` if the address is not one of http or https."""
-    name = public_url(url)
-    too_large = f"{name} is larger than {max_size / MEGABYTE:,.0f} MB, the most that this page takes."
-    try:
-        with open_response(url) as response:
-            last_part = unquote(urlsplit(url).path).rpartition("/")[2]
-            file = folder / (re.sub(r"[^\w.-]+", "_", last_part).strip("._")[-_LONGEST_NAME:] or "video")
-            told = 0
-            with file.open("xb") as output:
-                for piece in ticket.until_cancelled(receive_pieces(response, name, max_size, too_large)):
-                    output.write(piece)
-                    if output.tell() - told >= MEGABYTE:
-                        told = output.tell()
-                        yield told
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    yield file
-
-
-def classify(model: LoadedModel, visitor: Visitor, ticket: Ticket) -> Iterator[Step]:
+def classify(model: LoadedModel, file: Path) -> Iterator[Step]:
     """The classes with the highest scores. It is a `ValueError` if the model gives classes of frames, or the scores
     are not finite."""
     model.check_clips()
-    file = ticket.file
     yield "Reading the video ...", ""
     clips = model.processor(str(file), return_tensors="pt")[model.processor.model_input_names[0]]
-    ticket.check()
     with model.lock:
         scores = predict_scores(model.network, clips)[0]
     if not scores.isfinite().all():
@@ -158,11 +127,12 @@ def classify(model: LoadedModel, visitor: Visitor, ticket: Ticket) -> Iterator[S
 
 
 def find_segments(
-    model: LoadedModel, visitor: Visitor, ticket: Ticket, onset: float, min_duration_on: float, min_duration_off: float
+    model: LoadedModel, file: Path, onset: float, min_duration_on: float, min_duration_off: float
 ) -> Iterator[Step]:
-    """The list of the segments, whenever it has grown, and at the end the picture of the timeline and the files that
-    `hf-video timeline` writes; options of [`SegmentFinder`]. A damaged video gives the part before the damage."""
-    file, end = ticket.file, 0.0
+    """The list of the segments, whenever it has grown, and at the end the picture of the timeline, the files that
+    `hf-video timeline` writes, and what [`annotate`] takes; options of [`SegmentFinder`]. A damaged video gives the
+    part before the damage."""
+    end = 0.0
     segments: list[Segment] = []
     damage: Exception | None = None
 
@@ -171,21 +141,21 @@ def find_segments(
             output.add_segment(segment)
         segments.extend(closed)
 
-    yield "Opening the video ...", "", "", None, None
-    folder = visitor.new_folder()
-    try:
-        thresholds: dict[str, Any] = {
-            "onset": onset,
-            "min_duration_on": min_duration_on,
-            "min_duration_off": min_duration_off,
-        }
-        finder = make_finder(model.network, **thresholds)
-        sizes = {} if model.of_frames else choose_windows(model.processor)
-        score = score_frames if model.of_frames else score_windows
-        windows = score(model.network, model.processor, str(file), batch_size=_WINDOWS_AT_ONCE, **sizes)
-        output = TimelineFolder(folder, file.name, finder, model.processor)
+    yield "Opening the video ...", "", "", None, None, None
+    thresholds: dict[str, Any] = {
+        "onset": onset,
+        "min_duration_on": min_duration_on,
+        "min_duration_off": min_duration_off,
+    }
+    finder = make_finder(model.network, **thresholds)
+    sizes = {} if model.of_frames else choose_windows(model.processor)
+    score = score_frames if model.of_frames else score_windows
+    windows = score(model.network, model.processor, str(file), batch_size=_WINDOWS_AT_ONCE, **sizes)
+    # Gradio copies a file before the next step.
+    with TemporaryDirectory() as name:
+        output = TimelineFolder(folder := Path(name), file.name, finder, model.processor)
         try:
-            for window in ticket.until_cancelled(model.locked(windows)):
+            for window in model.locked(windows):
                 end, shown = window.end, len(segments)
                 output.add_window(window)
                 add(finder.add(window.start, window.end, window.scores))
@@ -199,48 +169,40 @@ def find_segments(
         details = {"model": model.name, **thresholds, "background": finder.background, **sizes}
         segments = output.finish(details, None if damage is None else "the video is damaged")
         picture = texts.picture((folder / "timeline.png").read_bytes(), f"Timeline: {_count(segments)}")
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    visitor.found = model, file, segments, end
-    said = f"{_count(segments)} in {clock(end)}." + " Choose one to see it." * bool(segments)
-    yield damage or said, texts.segment_list(segments), picture, sorted(map(str, folder.iterdir()))
+        said = f"{_count(segments)} in {clock(end)}." + " Choose one to see it." * bool(segments)
+        files, found = sorted(map(str, folder.iterdir())), (model, file, segments, end)
+        yield damage or said, texts.segment_list(segments), picture, files, None, found
 
 
-def annotate(model: LoadedModel, visitor: Visitor, ticket: Ticket) -> Iterator[Step]:
-    """The video, with the segments on it that were found last. A damaged one gives the part before the damage. It is a
-    `ValueError` if none were found."""
-    file = ticket.file
-    if visitor.found[:2] != (model, file):
+def annotate(model: LoadedModel, file: Path, found: tuple[Any, ...] | None) -> Iterator[Step]:
+    """The video, with the segments on it that [`find_segments`] gave. A damaged one gives the part before the damage.
+    It is a `ValueError` if none were found in it."""
+    if found is None or found[:2] != (model, file):
         raise ValueError("There are no segments of this video yet: find them first.")
     yield "Drawing on the video ...", None
-    folder, end, damage = visitor.new_folder(), 0.0, None
-    annotated = folder / f"{file.stem}_annotated.mp4"
-    try:
-        for seconds in ticket.until_cancelled(annotate_frames(file, annotated, *visitor.found[2:])):
-            if seconds >= end + 1:
-                end = seconds
-                yield (f"Drawn on {clock(end)} ...",)
-    except VideoReadError as error:
-        damage = error
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    yield damage or f"{annotated.name} is ready.", str(annotated)
+    end, damage = 0.0, None
+    with TemporaryDirectory() as folder:
+        annotated = Path(folder, f"{file.stem}_annotated.mp4")
+        try:
+            for seconds in annotate_frames(file, annotated, *found[2:]):
+                if seconds >= end + 1:
+                    end = seconds
+                    yield (f"Drawn on {clock(end)} ...",)
+        except VideoReadError as error:
+            damage = error
+        yield damage or f"{annotated.name} is ready.", str(annotated)
 
 
 def _count(segments: list[Segment]) -> str:
     return f"{len(segments)} segment{'s' * (len(segments) != 1)}"
 
 
-def draw_heat_map(
-    model: LoadedModel, visitor: Visitor, ticket: Ticket, target: str, is_around: bool, moment: float
-) -> Iterator[Step]:
+def draw_heat_map(model: LoadedModel, file: Path, target: str, is_around: bool, moment: float) -> Iterator[Step]:
     """The evidence for a class in the clip that the model sees: a video of the frames with their heat maps, and a
     picture of all frames, in which those that counted most are marked.
 
     Args:
-        model, visitor, ticket: see above.
+        model, file: see above.
         target: name of the class; empty for the predicted one.
         is_around: whether the clip is from one second before and after `moment`, not from the whole video.
         moment: seconds.
@@ -250,37 +212,33 @@ def draw_heat_map(
         ImportError: what explains or draws is not installed.
     """
     model.check_clips()
-    file, folder = ticket.file, visitor.new_folder()
     yield "Reading the video ...", None, ""
     part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
     clip = read_clip(model.processor, str(file), **part)
-    ticket.check()
     with model.lock:
         scores = predict_scores(model.network, clip.pixel_values)[0]
         class_id = model.class_names.index(target) if target else int(scores.argmax())
         heat_maps = explain(model.network, clip.pixel_values, class_id)[0].numpy()
-    ticket.check()
     label, times = f"{model.class_names[class_id]} ({scores[class_id]:.1%})", clip.times.tolist()
-    picture, moving = folder / "heat_map.png", folder / "heat_map.mp4"
-    save_figure(draw_heat_maps(clip.images, heat_maps, times, f"{file.name}\nwhat speaks for {label}"), picture)
-    ticket.check()
-    write_heat_map_video(moving, clip.images, heat_maps, times, clip.end)
-    top = [clock(times[frame], 2) for frame in top_frames(frame_shares(heat_maps))]
-    said = f"For {label} the frames at {', '.join(top)} counted most."
-    if not top:
-        said = f"Nothing in these frames speaks for {label}."
-    yield said, str(moving), texts.picture(picture.read_bytes(), said)
+    with TemporaryDirectory() as folder:
+        picture, moving = Path(folder, "heat_map.png"), Path(folder, "heat_map.mp4")
+        save_figure(draw_heat_maps(clip.images, heat_maps, times, f"{file.name}\nwhat speaks for {label}"), picture)
+        write_heat_map_video(moving, clip.images, heat_maps, times, clip.end)
+        top = [clock(times[frame], 2) for frame in top_frames(frame_shares(heat_maps))]
+        said = f"For {label} the frames at {', '.join(top)} counted most."
+        if not top:
+            said = f"Nothing in these frames speaks for {label}."
+        yield said, str(moving), texts.picture(picture.read_bytes(), said)
 
 
-def answer(model: LoadedModel, visitor: Visitor, ticket: Ticket, question: str) -> Iterator[Step]:
-    """The answer to a question. The first question about a video decides what the model keeps of it. Others are
-    answered from what was kept, which the visitor remembers. It is a `ValueError` if there is no question, or it is
-    too long."""
-    file, question = ticket.file, question.strip()
+def answer(model: LoadedModel, file: Path, watched: tuple[Any, ...] | None, question: str) -> Iterator[Step]:
+    """The answer to a question, and what the model keeps of the video, which the first question decides: `watched` for
+    further ones. It is a `ValueError` if there is no question, or it is too long."""
+    question = question.strip()
     if not question:
         raise ValueError("There is no question: type one first.")
     yield "Watching the video ...", ""
-    if visitor.watched[:2] != (model, file):
+    if watched is None or watched[:2] != (model, file):
         watcher = VideoWatcher(model.network, model.processor, question, chunk_size=_FRAMES_AT_ONCE)
         watcher.check_question(question)
         times: list[float] = []
@@ -291,10 +249,8 @@ def answer(model: LoadedModel, visitor: Visitor, ticket: Ticket, question: str) 
                 yield frame.image
 
         for _ in model.locked(watcher.watch(images())):
-            ticket.check()
             yield (f"Watched {clock(times[watcher.frames_seen - 1])} ...",)
-        visitor.watched = model, file, watcher
-    ticket.check()
+        watched = model, file, watcher
     with model.lock:
-        text = visitor.watched[2].answer(question, do_sample=False)
-    yield "Answered.", text
+        text = watched[2].answer(question, do_sample=False)
+    yield "Answered.", text, watched

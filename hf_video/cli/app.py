@@ -25,7 +25,7 @@ class AppSettings(ComputingSettings, Settings):
     models: list[str] = setting(help="Model folders, or names of models on the Hub.", metavar="MODEL", form="words")
     host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines in, without a password.")
     port: Annotated[AtLeast1[int], Le(65535)] = setting(7860, "Port to listen at.")
-    max_upload: AtLeast1[int] = setting(500, "Largest video to upload or fetch, in megabytes.", "MB")
+    max_upload: AtLeast1[int] = setting(500, "Largest video to upload, in megabytes.", "MB")
     workers: AtLeast1[int] = setting(2, "Requests that are worked on at a time; a model computes for one.")
     queue: AtLeast1[int] = setting(32, "Requests that may wait; more are turned away.")
     examples: str | None = setting(None, "Folder with videos that the page offers.", "DIR")
@@ -35,9 +35,8 @@ DESCRIPTION = """\
 Open models in a browser: drop a video or record one, and see its classes, when it shows which, what the model looked
 at, and answers to questions where the model gives them.
 
-The page is for this machine alone, unless --host says otherwise. One for this machine alone also opens videos by
-their address. Videos and results are removed when a page is closed, and all of them when the command ends: with Ctrl-C
-or SIGTERM.
+The page is for this machine alone, unless --host says otherwise. Videos and results are removed after six hours, and
+all of them when the command ends: with Ctrl-C or SIGTERM.
 """
 EPILOG = """\
 example: hf-video app my_model
@@ -52,16 +51,14 @@ def run(settings: AppSettings) -> int:
     _check_port(settings.host, settings.port)
     examples = [] if settings.examples is None else _find_examples(settings.examples)
 
-    from hf_video.app.server import serve
-    from hf_video.app.visitors import is_loopback
+    from hf_video.app.server import is_loopback, serve
     from hf_video.app.work import LoadedModel, name_models
 
     models = [
         LoadedModel(name, *_load(model, settings))
         for name, model in zip(name_models(settings.models), settings.models, strict=True)
     ]
-    only_local = is_loopback(settings.host)
-    if not only_local:
+    if not is_loopback(settings.host):
         print(
             f"warning: anybody who reaches port {settings.port} of this machine can use the page. "
             "There is no password.",
@@ -82,7 +79,6 @@ def run(settings: AppSettings) -> int:
         tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
         max_upload=settings.max_upload,
         workers=settings.workers,
-        only_local=only_local,
         tell_error=tell_error,
         has_tracebacks=is_debugging(),
         examples=examples,

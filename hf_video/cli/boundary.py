@@ -54,7 +54,9 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         return code
     except KeyboardInterrupt as interrupt:
         is_terminated = any(isinstance(each, Terminated) for each in chain(interrupt, hidden=True))
-        say_interrupted(name, is_terminated, str(interrupt))
+        # A launcher hands a signal on to all processes.
+        if is_first_process():
+            _say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {interrupt}".rstrip())
         return TERMINATED if is_terminated else INTERRUPTED
     except BrokenPipeError:
         return CLOSED_OUTPUT
@@ -66,12 +68,6 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         return BUG if sentence is None else USER_ERROR
     finally:
         _drop_what_cannot_be_printed()
-
-
-def say_interrupted(name: str, is_terminated: bool, what_was_kept: str) -> None:
-    """Says in the first process that a signal ends the command. A launcher hands the signal on to all processes."""
-    if is_first_process():
-        _say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {what_was_kept}".rstrip())
 
 
 @contextmanager

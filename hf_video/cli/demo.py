@@ -42,8 +42,6 @@ def run(settings: DemoSettings) -> int:
     from hf_video.demo import compare, describe, describe_elsewhere, shuffled_accuracy, write_moving_digits
     from hf_video.training import TrainSettings, train
 
-    from .first_step import ended_before_first_step
-
     begin = time.monotonic()
     folder = Path(settings.folder)
     digits, model_dir = folder / "digits", folder / "model"
@@ -64,8 +62,7 @@ def run(settings: DemoSettings) -> int:
     program = "hf-video" if shutil.which("hf-video") else f"{sys.executable} -m hf_video.cli"
     print(f"\n2. Training: {program} {spell(training)}")
     try:
-        with ended_before_first_step(training) as callback:
-            trainer, report = train(training, [callback])
+        trainer, report = train(training)
     except KeyboardInterrupt as interrupt:
         # A training speaks of --resume, which this command does not have.
         raise type(interrupt)("Run the same command again: it starts from the beginning.") from None

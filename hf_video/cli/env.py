@@ -45,7 +45,7 @@ def run(settings: EnvSettings) -> int:
         "accelerator": _ask(_accelerator),
         "instructions and threads": _ask(_instructions),
         "compiled kernels": _ask(_compiled_kernels),
-        "VideoMamba on the CPU": _ask(_cpu_choices),
+        "HF_VIDEO_CPU_PRODUCTS": os.environ.get("HF_VIDEO_CPU_PRODUCTS", "not set"),
     }
     for name, fact in facts.items():
         print(f"- {name}: {fact}")
@@ -97,18 +97,6 @@ def _compiled_kernels() -> str:
 
     place = exp2.stats.cache_path
     return f"kept in {os.path.dirname(place)}" if place else "not kept: the cache folder cannot be written"
-
-
-def _cpu_choices() -> str:
-    from hf_video.ops.cpu_choices import VARIABLE, kept_choices
-
-    found = [
-        f"{choice} for {layer['hidden_size']} channels in {layer['dtype']} on {facts['threads']} threads"
-        for facts, choice in kept_choices()
-        for layer in [facts["layer"]]
-    ]
-    forced = [f"{VARIABLE}={os.environ[VARIABLE]}"] if os.environ.get(VARIABLE) else []
-    return "; ".join(forced + found) or "nothing measured yet"
 
 
 COMMAND = Command(

@@ -50,15 +50,14 @@ Show what a model looked at: where in the frames of a video the evidence for a c
 most. The model sees one clip, as its processor samples it, in the centre of the frames. --start and --end choose the
 part of a long video that it is sampled from.
 
-Of a MemoryBankQFormer, the folder also shows which frames the memory held when the answer was given. One that answers
-in words has no classes: it needs a --question, and is explained by its memory alone.
+Of a MemoryBankQFormer, explanation.json also tells which frames the memory held when the answer was given. One that
+answers in words has no classes: it needs a --question, and is explained by its memory alone.
 """
 EPILOG = """\
 files in the folder of --output, which is complete or not there (needs matplotlib):
   heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
   heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
   top_frames/       a picture of each frame that counted most
-  memory.png        of a MemoryBankQFormer: the frames that its memory held
   explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
 
 example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
@@ -127,12 +126,10 @@ def _explain_class(settings: ExplainSettings) -> None:
     }
     memory = _memory_of(model, clip)
     if memory is not None:
-        details["memory"] = _frames_held(memory, clip)
+        details["memory"] = frames_held(memory, clip)
     if settings.output is not None:
         with _output_folder(settings.output) as folder:
             write_heat_maps(folder, clip, heat_map, details)
-            if memory is not None:
-                draw_memory_of(folder, memory, clip)
             write_explanation(folder, clip, details)
     if settings.json:
         print(json.dumps(details), flush=True)
@@ -166,11 +163,10 @@ def _explain_words(settings: ExplainSettings) -> None:
         "question": settings.question,
         "answer": answer,
         "frames": [{"seconds": round(seconds, 3)} for seconds in clip.times.tolist()],
-        "memory": _frames_held(watcher.memory, clip),
+        "memory": frames_held(watcher.memory, clip),
     }
     if settings.output is not None:
         with _output_folder(settings.output) as folder:
-            draw_memory_of(folder, watcher.memory, clip)
             write_explanation(folder, clip, details)
     if settings.json:
         print(json.dumps(details), flush=True)
@@ -235,21 +231,14 @@ def _output_folder(name: str) -> Iterator[Path]:
     print(f"{name} holds {written}.", file=sys.stderr, flush=True)
 
 
-def _frames_held(memory: Any, clip: Clip) -> list[list[float]]:
+def frames_held(memory: Any, clip: Clip) -> list[list[float]]:
     """The seconds of the first and the last frame that each entry of a memory holds, oldest first. An entry may hold
     other frames at other token positions: these are the first and the last of all."""
-    from hf_video.drawing.memory_picture import frames_of_entries
-
-    held = frames_of_entries(memory) > 0
-    frames = [entry.nonzero().flatten().tolist() for entry in held]
-    return [[round(float(clip.times[each]), 3) for each in (entry[0], entry[-1])] for entry in frames]
-
-
-def draw_memory_of(folder: Path, memory: Any, clip: Clip) -> None:
-    """Draws the frames of a clip that a memory holds."""
-    from hf_video import draw_memory
-
-    draw_memory(memory, folder / "memory.png", lambda frames: clip.images[frames], clip.times.tolist())
+    # At each token position an entry stands for as many frames in a row as its count, after those of the one before.
+    counts = memory.visual.counts[0, : memory.visual.num_entries[0]].cpu().round().long()
+    stop = memory.frames_seen[0] - counts.sum(0) + counts.cumsum(0)
+    firsts, lasts = (stop - counts).amin(1).tolist(), (stop - 1).amax(1).tolist()
+    return [[round(float(clip.times[each]), 3) for each in entry] for entry in zip(firsts, lasts, strict=True)]
 
 
 def _print_class(settings: ExplainSettings, details: dict[str, Any]) -> None:

@@ -78,8 +78,4 @@ def _run(words: Sequence[str]) -> int:
     command, settings = parse(words, COMMANDS)
     if not command.takes_several_processes:
         require_one_process(f"hf-video {command.name}")
-    if (choices := getattr(settings, "cpu", None)) is not None:
-        from hf_video.ops.cpu_choices import force
-
-        force(choices)
     return command.run(settings)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hf_video.training.run_settings import PretrainSettings
 
 from .command import Command
 from .train import RECIPES
-
-if TYPE_CHECKING:
-    pass
 
 DESCRIPTION = """\
 Pre-train a VideoViT or a VideoMamba on your own videos, which need no labels. `hf-video train --model` fine-tunes the
@@ -35,10 +31,7 @@ def run(settings: PretrainSettings) -> int:
     """Pre-trains, and prints the loss and where the model and its report are."""
     from hf_video.training import pretrain
 
-    from .first_step import ended_before_first_step
-
-    with ended_before_first_step(settings) as callback:
-        trainer, losses = pretrain(settings, [callback])
+    trainer, losses = pretrain(settings)
     if trainer.is_world_process_zero():
         output_dir = trainer.args.output_dir
         print(f"loss {losses['first']:.4g} -> {losses['last']:.4g} on {losses['num_videos']} videos")

@@ -7,20 +7,17 @@ from hf_video.training.run_settings import ProbeSettings
 from .command import Command
 
 DESCRIPTION = """\
-Compute the features of every video once, with a frozen model, and train a small classifier on them.
+Compute the features of every video once, with a frozen model, and train a linear classifier on them: one layer on the
+pooled features, batch-normalised. It is saved as a whole model, for --model of other commands.
 
 Features are kept: the next probe of the same model, processor and videos takes seconds, and after an interruption the
 same command goes on. The probe with the lowest validation loss is measured on the test split. If there is none, it is
 measured on the validation split.
-
-linear     one layer on the pooled features, batch-normalised; saved as a whole model, for --model of other commands
-attentive  a query that attends to all tokens, for models whose training pools nothing (masked autoencoders)
-knn        the nearest neighbours among the training videos; nothing is trained
 """
 EPILOG = """\
 --help-all lists every setting; each field of transformers.TrainingArguments is one.
 
-example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe --kind attentive
+example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe
 """
 
 
@@ -32,8 +29,7 @@ def run(settings: ProbeSettings) -> int:
     output_dir, features_dir, metrics = probe(settings)
     metric, value = measured_in(metrics)[0]
     print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {metrics['split']} videos")
-    print(f"{'probe ' if metrics['probe'] != 'linear' else 'model '}   {output_dir}")
-    print(f"report   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
+    print(f"model    {output_dir}\nreport   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
     if broken := metrics.get("broken_videos"):
         print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
     return 0

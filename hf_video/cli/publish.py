@@ -26,6 +26,7 @@ class PublishSettings(Settings):
         "FILE",
     )
     with_training_state: bool = setting(False, "Also upload the optimizer's state and the like.")
+    allow_tokens: bool = setting(False, "Publish texts in which something looks like a token, too.")
     dry_run: bool = setting(False, "Check everything, show what would go up and the card, and stop.")
 
 
@@ -39,7 +40,12 @@ def run(settings: PublishSettings) -> int:
 
     with tempfile.TemporaryDirectory() as staging:
         publication = stage(
-            settings.folder, staging, settings.repo_id, labels=labels, with_training_state=settings.with_training_state
+            settings.folder,
+            staging,
+            settings.repo_id,
+            labels=labels,
+            with_training_state=settings.with_training_state,
+            allow_tokens=settings.allow_tokens,
         )
         try:
             remote = remote_files(publication, settings.revision)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hf_video.inference.inference_settings import JsonLinesSettings, SearchSettings
-from hf_video.output_folders import check_output_file
-from hf_video.settings import setting
 
 from .command import Command
 
@@ -20,7 +18,7 @@ DESCRIPTION = """\
 Find the clips that words describe, or those like a video, in an index that `hf-video index` wrote. Each hit has its
 score, the mean cosine of its vectors; with --rerank it has the logit of a match before that.
 
---rerank reads its clips again, unless the index has --tokens.
+--rerank reads its clips again.
 """
 EPILOG = """\
 example: hf-video search "a glass breaks" --index my_index --rerank 128 --top-k 5
@@ -31,27 +29,14 @@ example: hf-video search "a glass breaks" --index my_index --rerank 128 --top-k 
 class SearchCommandSettings(SearchSettings, JsonLinesSettings):
     """Search"""
 
-    picture: str | None = setting(
-        None, "Also draw the middle frame of each hit into this picture, which must not exist.", "FILE"
-    )
-
 
 def run(settings: SearchCommandSettings) -> int:
     """Prints the hits, the best first, and how long each step took."""
-    picture = check_output_file("picture", settings.picture)
-    if picture is not None:
-        from hf_video.drawing.memory_picture import check_picture_format
-
-        check_picture_format(picture)
     from hf_video.inference.video_search import search
 
     found = search(settings)
     for hit in found.hits:
         print(json.dumps(hit._asdict()) if settings.json else _line(hit), flush=True)
-    if picture is not None:
-        from hf_video.drawing.search_picture import draw_hits
-
-        draw_hits(found.hits, settings.text or settings.video or "").savefig(picture, dpi=110)
     if found.note:
         print(found.note, file=sys.stderr)
     print(", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.seconds.items()), file=sys.stderr)

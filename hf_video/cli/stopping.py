@@ -98,13 +98,8 @@ def end_process(code: int) -> None:
 
     Otherwise Python ends it, and looks for no garbage before, which would take most of a second."""
     if any(not item.done() for item in abandoned):
-        exit_now(code)
+        for output in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                output.flush()
+        os._exit(code)
     gc.freeze()
-
-
-def exit_now(code: int) -> None:
-    """Ends the process without waiting for any thread."""
-    for output in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):
-            output.flush()
-    os._exit(code)

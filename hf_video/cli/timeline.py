@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Find when a video shows which class. The model looks at windows that slide over the video; a segment of a class begins
 with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are complete.
-Time per window and memory do not grow with the video, which may be an endless stream.
+Time per window and memory do not grow with the video, which may be a stream; with --output memory holds the scores of
+all windows, so a stream without an end is cut into parts of a day.
 
-A classifier of frames gives scores of every frame, and nothing slides: a causal VideoMamba sees each frame once. So
-does one of clips, such as a released one, with --chunk-size N: it gives one answer for N frames, and remembers those
-before. Of a live stream, each begin and end of a class is then printed as soon as it is certain, with --json also the
-delay. If the model is slower than the stream, the oldest of the frames that wait are dropped, and counted.
+A classifier of frames gives scores of every frame, and nothing slides: a causal VideoMamba sees each frame once. Of a
+live stream, each begin and end of a class is then printed as soon as it is certain, with --json also the delay. If the
+model is slower than the stream, the oldest of the frames that wait are dropped, and counted.
 
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
 before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
@@ -41,7 +41,7 @@ files in the folder of --output:
   segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
   segments.csv    the segments as a table, which grows while the command runs
   segments.vtt    the segments as subtitles for a player
-  scores.parquet  the scores of all classes for each window
+  scores.parquet  the scores of all classes for each window, written at the end
   timeline.png    a picture; needs matplotlib
   annotated.mp4   with --annotate: the video with the classes drawn on it, without sound; needs matplotlib
 
@@ -79,7 +79,8 @@ def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> 
             if settings.output is not None and os.path.isdir(settings.output):
                 _say(f"{settings.output} holds {', '.join(sorted(os.listdir(settings.output)))}.")
     if found.live is not None:
-        _say(_live_summary(found.live))
+        frames = f"{found.live['num_dropped']} of {found.live['num_frames']} frames"
+        _say(f"{frames} were dropped, as the model was slower than the video.")
     if stopped:
         is_kept = found.folder is not None and found.end
         raise stopped.interrupt(f"The segments up to {clock(found.end)} are kept." if is_kept else "")
@@ -108,18 +109,6 @@ def print_change(change: ClassChange, as_json: bool) -> None:
     label = " ".join(change.label.split())
     lasted = f"{change.segment.end - change.segment.start:.2f} s, {change.segment.score:.1%}"
     print(f"{clock(change.time, 2)}  {label} " + ("begins" if change.begins else f"ends ({lasted})"), flush=True)
-
-
-def _live_summary(live: dict[str, Any]) -> str:
-    said = (
-        f"{live['num_dropped']} of {live['num_frames']} frames were dropped, as the model was slower than the video."
-    )
-    if live["num_changes"]:
-        said += (
-            f" {live['num_changes']} changes were known after {live['median_delay']:.2f} s (median), "
-            f"{live['longest_delay']:.2f} s at most."
-        )
-    return said
 
 
 def print_segment(segment: Segment, as_json: bool) -> None:

@@ -45,16 +45,13 @@ def run(settings: TrainSettings) -> int:
     from hf_video.training import assess, train
     from hf_video.training.run_settings import settings_of_task
 
-    from .first_step import ended_before_first_step
-
     if settings.task == "retrieval":
         return _run_retrieval(settings_of_task(settings))
     if settings.task == "action-detection":
         return _run_detection(settings_of_task(settings))
     if settings.task == "frame-classification":
         return _run_frames(settings_of_task(settings))
-    with ended_before_first_step(settings) as callback:
-        trainer, metrics = train(settings, [callback])
+    trainer, metrics = train(settings)
     if trainer.is_world_process_zero():
         output_dir = trainer.args.output_dir
         print(*assess(metrics), sep="\n")
@@ -69,10 +66,7 @@ def _run_retrieval(settings: TrainRetrievalSettings) -> int:
     """Trains on captions, and prints the recalls and where the model is."""
     from hf_video.training import train_retrieval
 
-    from .first_step import ended_before_first_step
-
-    with ended_before_first_step(settings) as callback:
-        trainer, metrics = train_retrieval(settings, [callback])
+    trainer, metrics = train_retrieval(settings)
     if not trainer.is_world_process_zero():
         return 0
     recalls = "  ".join(f"R@{k} {metrics[f'text_to_video_r{k}']:.1f}" for k in (1, 5, 10))
@@ -85,10 +79,7 @@ def _run_detection(settings: TrainDetectionSettings) -> int:
     """Trains on persons, and prints their mean average precision and where the model is."""
     from hf_video.training import train_detection
 
-    from .first_step import ended_before_first_step
-
-    with ended_before_first_step(settings) as callback:
-        trainer, metrics = train_detection(settings, [callback])
+    trainer, metrics = train_detection(settings)
     if not trainer.is_world_process_zero():
         return 0
     output_dir = trainer.args.output_dir
@@ -103,10 +94,7 @@ def _run_frames(settings: TrainFrameSettings) -> int:
     """Trains on segments, and prints how well frames and segments are found and where the model is."""
     from hf_video.training import train_frames
 
-    from .first_step import ended_before_first_step
-
-    with ended_before_first_step(settings) as callback:
-        trainer, metrics = train_frames(settings, [callback])
+    trainer, metrics = train_frames(settings)
     if not trainer.is_world_process_zero():
         return 0
     output_dir = trainer.args.output_dir

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hf_video.training.run_settings import TrainAnswersSettings
 
 from .command import Command
 from .train import RECIPES
-
-if TYPE_CHECKING:
-    pass
 
 DESCRIPTION = """\
 Fine-tune a MemoryBankQFormer with a language model on questions and answers, or on captions.
@@ -32,10 +27,7 @@ def run(settings: TrainAnswersSettings) -> int:
     """Trains, and prints the share of right answers and where the model is."""
     from hf_video.training import train_answers
 
-    from .first_step import ended_before_first_step
-
-    with ended_before_first_step(settings) as callback:
-        trainer, metrics = train_answers(settings, [callback])
+    trainer, metrics = train_answers(settings)
     if not trainer.is_world_process_zero():
         return 0
     if metrics:

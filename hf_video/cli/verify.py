@@ -9,8 +9,8 @@ from .command import Command
 
 DESCRIPTION = """\
 Say whether a published model gives on this machine what it gave where it was published. The videos of its self-test
-are read, prepared and put through the model, and each step is compared; so are the weights, the names of the classes
-and the settings.
+are read, prepared and put through the model, and each step is compared; so are the names of the classes and the
+options of the processor.
 
 The exit code is 1 if something differs; the last line names the first part that does.
 """
@@ -37,7 +37,8 @@ def run(settings: VerifySettings) -> int:
     if first := found.first_difference:
         print(f"differs first in its {first.part}: {first.text}")
         return 1
-    print("verified" if all(finding.agrees for finding in found.findings) else "verified by its files alone")
+    is_whole = all(finding.agrees for finding in found.findings)
+    print("verified" if is_whole else "not run; its labels and its processor are as published")
     return 0
 
 

@@ -36,7 +36,6 @@ class WatchSettings(FrameSourceSettings, TrainedModelSettings, JsonLinesSettings
     fps: Positive[float] = setting(1.0, "Frames to look at in each second.")
     memory: Path | None = setting(None, "File for the memory, saved with each answer.", "FILE")
     resume: bool = setting(False, "Go on from the memory in FILE, after the frames that it has seen.")
-    picture: Path | None = setting(None, "Draw what the memory holds at the end; needs matplotlib.", "FILE.png")
     chunk_size: AtLeast1[int] = setting(8, "Frames in the vision tower at once.")
     max_new_tokens: AtLeast1[int] | None = setting(None, "Tokens of an answer; by default as the model was saved.")
     num_beams: AtLeast1[int] | None = setting(None, "Beams of the search; by default as the model was saved.")
@@ -49,7 +48,7 @@ a memory of constant size: time per frame and memory do not grow with the video.
 The first question decides what the model keeps of each frame. Other questions are answered from what the memory kept.
 A resumed memory keeps the question that it was begun with.
 Ctrl-C, SIGTERM and SIGHUP stop after the current frame, answer once more, and save.
-Only a video file can be gone on with by --resume and shown by --picture: a stream does not come again.
+Only a video file can be gone on with by --resume: a stream does not come again.
 """
 EPILOG = """\
 example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
@@ -66,21 +65,20 @@ def seconds(word: str) -> float:
 
 
 def run(settings: WatchSettings) -> int:
-    """Prints answers with the time in the video. Writes memory and picture at the end, also after an interrupt."""
+    """Prints answers with the time in the video. Writes the memory at the end, also after an interrupt."""
     every = None if settings.every is None else seconds(settings.every)
     _check_files(settings)
     frames = _open_video(settings)
     watcher = _make_watcher(settings)
 
-    # Number in the file and time of every frame that was looked at.
-    numbers, times = array("q"), array("d")
+    # The time of every frame that was looked at.
+    times = array("d")
     already_seen, answered_at = watcher.frames_seen, 0
     errors: list[Exception] = []
     with stop_requests("stopping after this frame") as stopped:
 
         def images() -> Iterator[Any]:
             for frame in stopped.until_stopped(frames):
-                numbers.append(frame.number)
                 times.append(frame.seconds)
                 if len(times) > already_seen:
                     yield frame.image
@@ -102,16 +100,13 @@ def run(settings: WatchSettings) -> int:
                 f"them at --fps {settings.fps:g}: go on with the video and the rate that it was begun with."
             )
         if is_covered and watcher.frames_seen:
-            # The decoder is ahead of the memory by the rest of a chunk.
-            del numbers[watcher.frames_seen :], times[watcher.frames_seen :]
             with collected(errors):
                 if watcher.frames_seen > already_seen:
                     _save_memory(watcher, settings)
             with collected(errors):
                 if answered_at != watcher.frames_seen:
-                    _print_answers(watcher, times[-1], settings)
-            with collected(errors):
-                _draw_picture(watcher, settings, numbers, times)
+                    # The decoder is ahead of the memory by the rest of a chunk.
+                    _print_answers(watcher, times[watcher.frames_seen - 1], settings)
     if errors:
         raise errors[0]
     if stopped:
@@ -132,25 +127,14 @@ def _check_files(settings: WatchSettings) -> None:
         raise ValueError(f"There is no memory {settings.memory} to resume. Leave --resume out to begin one.")
     if settings.memory is not None and settings.memory.exists() and not settings.resume:
         raise ValueError(f"{settings.memory} exists already. Go on from it with --resume, or choose another name.")
-    if settings.picture is not None and settings.picture.exists():
-        raise ValueError(f"{settings.picture} exists already; choose another name.")
-    used: dict[Path, str] = {}
-    for name, path in (
-        ("the video", Path(settings.video)),
-        ("--memory", settings.memory),
-        ("--picture", settings.picture),
-    ):
-        if path is not None and (other := used.setdefault(path.resolve(), name)) != name:
-            raise ValueError(f"{other} and {name} are one file, {path}: give each its own.")
-    for path in (settings.memory, settings.picture):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"The folder {path.absolute().parent} for {path.name} does not exist.")
+    if settings.memory is not None and settings.memory.resolve() == Path(settings.video).resolve():
+        raise ValueError(f"The video and --memory are one file, {settings.memory}: give each its own.")
+    if settings.memory is not None and not settings.memory.absolute().parent.is_dir():
+        raise ValueError(f"The folder {settings.memory.absolute().parent} for {settings.memory.name} does not exist.")
     if "{}" not in settings.prompt:
         raise ValueError(f"--prompt {settings.prompt!r} has no {{}} for the question.")
     if settings.resume and not _is_file(settings):
         raise ValueError(f"--resume goes on with a video file; the frames of {_name(settings)} do not come again.")
-    if settings.picture is not None and not _is_file(settings):
-        raise ValueError(f"--picture reads frames of the video once more, but {_name(settings)} is not a file.")
 
 
 def _is_file(settings: WatchSettings) -> bool:
@@ -173,10 +157,7 @@ def _open_video(settings: WatchSettings) -> Iterator[Any]:
 
 def _make_watcher(settings: WatchSettings) -> Any:
     from hf_video import MemoryBank, VideoWatcher
-    from hf_video.drawing.memory_picture import check_picture_format
 
-    if settings.picture is not None:
-        check_picture_format(settings.picture)
     memory = MemoryBank.load(settings.memory) if settings.resume else None
     origin = _origin(settings)
     if memory is not None:
@@ -237,17 +218,6 @@ def _print_answers(watcher: Any, now: float, settings: WatchSettings) -> None:
 def _save_memory(watcher: Any, settings: WatchSettings) -> None:
     if settings.memory is not None:
         watcher.save(settings.memory)
-
-
-def _draw_picture(watcher: Any, settings: WatchSettings, numbers: array, times: array) -> None:
-    if settings.picture is not None:
-        from hf_video import draw_memory
-        from hf_video.reading import read_video
-
-        def read_images(frames: Any) -> Any:
-            return read_video(settings.video, lambda metadata: [numbers[frame] for frame in frames])[0]
-
-        draw_memory(watcher.memory, settings.picture, read_images, times)
 
 
 def _what_was_kept(settings: WatchSettings, frames_seen: int) -> str:

@@ -3,7 +3,7 @@ classifier."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,22 +19,6 @@ from .clip_dataset import ClipDataset
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .stored_videos import BYTES, open_video
 
-# The name of what an item and a batch say of a `ContiguousClip`: whether it follows the clip before it.
-GOES_ON = "goes_on"
-
-
-class ContiguousClip(NamedTuple):
-    """The index of a clip in training with carried states, as a `ContiguousSampler` draws it.
-
-    Attributes:
-        row: the row of the clip in the data set.
-        first_row: that of the first of the clips which it follows in its row of the batches; its own if it follows
-            none.
-    """
-
-    row: int
-    first_row: int
-
 
 class FrameDataset(ClipDataset):
     """Clips of `num_frames` of the processor, cut from videos with labels of frames.
@@ -47,10 +31,6 @@ class FrameDataset(ClipDataset):
 
     In training the clips are cropped and changed at random, each the same for all its frames. Every draw depends on
     (seed, epoch, index) alone, as in a [`ClipDataset`].
-
-    An index may be a `ContiguousClip`. Then all clips that follow each other are changed alike, late labels may be of
-    frames before the clip, the item has `goes_on`, whether the clip follows another, and a video that cannot be read
-    is always an error.
 
     Args:
         videos: as of `annotated_videos`.
@@ -94,7 +74,7 @@ class FrameDataset(ClipDataset):
         step = max(round(num_tokens * (1 - overlap)), 1)
         seconds = tubelet_size / fps
         stored = [BYTES] if videos and BYTES in videos[0].row else []
-        names = ("video", "start", "end", "num_frames", "frame_labels", "labels_before", *stored)
+        names = ("video", "start", "end", "num_frames", "frame_labels", *stored)
         clips: dict[str, list[Any]] = {name: [] for name in names}
         for video in videos:
             # Samples are taken as long as the video shows something.
@@ -104,14 +84,12 @@ class FrameDataset(ClipDataset):
                 start = video.begin + first * seconds
                 middles = start + (np.arange(length) + 0.5 - frame_delay) * seconds
                 labels = video.labels_at(middles, len(class_names), outside, several)
-                # What came before the clip is not in it, but in the state of a model that goes on.
-                before = labels[:frame_delay].tolist()
+                # What came before the clip is not in it.
                 labels[:frame_delay] = UNKNOWN
                 if (labels == UNKNOWN).all():
                     continue
                 row = {"video": video.row["video"], "start": start, "end": start + length * seconds}
                 row |= {"num_frames": length * tubelet_size, "frame_labels": labels.tolist()}
-                row |= {"labels_before": before}
                 row |= {name: video.row[name] for name in stored}
                 for name, value in row.items():
                     clips[name].append(value)
@@ -121,21 +99,11 @@ class FrameDataset(ClipDataset):
         rows = Dataset.from_dict(clips)
         super().__init__(rows, processor, training=training, seed=seed, on_error=on_error, **changes)
 
-    def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, ContiguousClip):
-            return super().__getitem__(index)
-        key = self.seed, self.epoch, index.first_row
-        goes_on = index.row > index.first_row
-        return self.make_item(index.row, key, goes_on) | {GOES_ON: goes_on}
-
-    def make_item(self, index: int, key: tuple[int, ...], goes_on: bool = False) -> Any:
+    def make_item(self, index: int, key: tuple[int, ...]) -> Any:
         row = self.dataset[index]
-        labels = row["frame_labels"]
-        if goes_on:
-            labels = row["labels_before"] + labels[len(row["labels_before"]) :]
         times = row["start"] + np.arange(row["num_frames"]) / self.fps
         frames = read_video_at(open_video(row), times.tolist()).frames
-        item: dict[str, Any] = {"labels": torch.tensor(labels)}
+        item: dict[str, Any] = {"labels": torch.tensor(row["frame_labels"])}
         if self.training:
             generator = np.random.default_rng(np.random.SeedSequence(key))
             return item | {"pixel_values": self._draw_view(frames, generator, None)[0], SAMPLE_KEY: key}
@@ -144,17 +112,14 @@ class FrameDataset(ClipDataset):
 
 class FrameCollator:
     """Joins clips of unequal length into a batch: `pixel_values` (B, T, C, H, W), padded with zeros at the end;
-    `labels`, padded with -100; and `attention_mask` (B, t) int64, 1 for token frames and 0 for padding. Contiguous
-    clips have `goes_on` (B,) bool. None stands for a video that could not be read."""
+    `labels`, padded with -100; and `attention_mask` (B, t) int64, 1 for token frames and 0 for padding.
+    None stands for a video that could not be read."""
 
     def __call__(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
         readable = [item for item in items if item is not None]
         labels = [item["labels"] for item in readable]
-        batch = {
+        return {
             "pixel_values": pad_sequence([item["pixel_values"] for item in readable], batch_first=True),
             "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
             "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
         }
-        if GOES_ON in readable[0]:
-            batch[GOES_ON] = torch.tensor([item[GOES_ON] for item in readable])
-        return batch

@@ -1,9 +1,11 @@
-"""The folder of a timeline: segments as JSON, CSV and WebVTT, scores over time, a picture. It grows with the video."""
+"""The folder of a timeline: segments as JSON, CSV and WebVTT, scores over time, a picture."""
 
 import csv
 import importlib.util
+import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +21,7 @@ from hf_video.io import naming_disk_errors, replace_file, replace_text
 from hf_video.processing import VideoClipProcessor
 
 from .texts import clock, one_line, replace_json
-from .timeline_picture import ScoreTable, Thumbnails, draw_timeline, save_figure
+from .timeline_picture import Thumbnails, draw_timeline, save_figure
 
 _COLUMNS = ("label", "start", "end", "score", "class_id")
 logger = logging.getLogger(__name__)
@@ -64,9 +66,9 @@ def _row(segment: Segment) -> tuple[str, str, str, str, int]:
 
 class TimelineFolder:
     """
-    Writes a timeline into a folder: `segments.csv` and `scores.parquet` while windows come, and at the end
-    `segments.json`, `segments.vtt` and, with matplotlib, `timeline.png`. Until then memory grows
-    by the segments alone.
+    Writes a timeline into a folder: `segments.csv` while windows come, and at the end `segments.json`, `segments.vtt`,
+    `scores.parquet` and, with matplotlib, `timeline.png`. Until then memory holds the segments and the scores of all
+    windows: a stream without an end is cut into parts of a day.
 
     Args:
         folder: a folder that does not exist or is empty; its parents are made.
@@ -84,7 +86,8 @@ class TimelineFolder:
         self.folder, self.video, self.class_names = Path(folder), video, finder.class_names
         self.end = 0.0
         self._processor = processor
-        self._num_windows = 0
+        self._times: list[tuple[float, float]] = []
+        self._scores: list[np.ndarray] = []
         self._thumbnails = Thumbnails()
         self._is_new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -92,16 +95,15 @@ class TimelineFolder:
         self._table = open(self.folder / "segments.csv", "x", encoding="utf-8", newline="")
         try:
             self._write_rows(_COLUMNS)
-            self._scores = ScoreTable(self.folder / "scores.parquet", self.class_names)
         except Exception:
             self.remove()
             raise
 
     def add_window(self, window: ScoredWindow) -> None:
         """Keeps the scores of a window, and now and then a picture."""
-        self._scores.add(window.start, window.end, window.scores)
+        self._times.append((window.start, window.end))
+        self._scores.append(window.scores)
         self.end = window.end
-        self._num_windows += 1
         if self._thumbnails.wants_next():
             middle = len(window.clip) // 2
             self._thumbnails.add((window.start + window.end) / 2, _to_picture(window.clip[middle], self._processor))
@@ -131,7 +133,7 @@ class TimelineFolder:
         steps = (
             partial(self._replace_table, segments),
             partial(write_webvtt, self.folder / "segments.vtt", segments, notes),
-            partial(self._scores.close, details),
+            partial(replace_file, self.folder / "scores.parquet", partial(self._write_scores, details=details)),
             partial(self._draw, segments, ending),
             partial(write_segments, self.folder / MARK, self.video, segments, details),
         )
@@ -155,8 +157,6 @@ class TimelineFolder:
         self._close_table()
         for name in (MARK, *_OTHER_FILES):
             (self.folder / name).unlink(missing_ok=True)
-        for path in self.folder.glob(".scores.parquet.*.partial"):
-            path.unlink()
         if self._is_new:
             with suppress(OSError):  # the user has put a file into it
                 self.folder.rmdir()
@@ -180,14 +180,32 @@ class TimelineFolder:
 
         replace_file(self.folder / "segments.csv", write)
 
+    def _write_scores(self, path: Path, details: dict[str, Any]) -> None:
+        """Writes a table with `start` and `end` of each window in seconds, and `score: NAME` for each class. The
+        details are JSON in its metadata, under `hf_video`."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        names, count = ["start", "end"], Counter(self.class_names)
+        # Classes of one name are told apart by their numbers.
+        names += [f"score: {name}{f' (class {id})' * (count[name] > 1)}" for id, name in enumerate(self.class_names)]
+        times, scores = self._windows()
+        columns = [*np.ascontiguousarray(times.T), *np.ascontiguousarray(scores.T)]
+        parquet.write_table(pa.table(columns, names, metadata={"hf_video": json.dumps(details)}), path)
+
+    def _windows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Start and end (num_windows, 2) float64 and scores (num_windows, num_classes) float32 of all windows."""
+        scores = np.array(self._scores, np.float32).reshape(-1, len(self.class_names))
+        return np.array(self._times, np.float64).reshape(-1, 2), scores
+
     def _draw(self, segments: list[Segment], ending: str | None) -> None:
-        if not self._num_windows:
+        if not self._times:
             return
         if importlib.util.find_spec("matplotlib") is None:
             logger.warning("There is no timeline.png: matplotlib is missing (pip install 'hf-video-models[demo]').")
             return
-        scores, pictures = self.folder / "scores.parquet", self._thumbnails.pictures
-        figure = draw_timeline(self.video, segments, self.class_names, scores, pictures, ending)
+        pictures = self._thumbnails.pictures
+        figure = draw_timeline(self.video, segments, self.class_names, *self._windows(), pictures, ending)
         replace_file(self.folder / "timeline.png", partial(save_figure, figure))
 
 

@@ -1,16 +1,14 @@
-"""A picture of a timeline, frames above a row for each class, and the table of scores that it is drawn from."""
+"""A picture of a timeline: frames above a row for each class, with its segments and scores."""
 
-import json
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hf_video.inference.segments import Segment
-from hf_video.io import naming_disk_errors, replace_file
 
 from .texts import class_color, clock, font_families, one_line, shorten
 
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Rows of the table of scores that are held in memory until they are written.
-_ROWS_IN_MEMORY = 1000
 _MOST_ROWS = 24
 # Without any segment, so many classes with the highest scores are drawn.
 _ROWS_WITHOUT_SEGMENTS = 3
@@ -55,7 +51,8 @@ def draw_timeline(
     title: str,
     segments: Sequence[Segment],
     class_names: Sequence[str],
-    scores: str | os.PathLike,
+    times: np.ndarray,
+    scores: np.ndarray,
     thumbnails: Sequence[tuple[float, np.ndarray]] = (),
     ending: str | None = None,
 ) -> "Figure":
@@ -69,7 +66,8 @@ def draw_timeline(
         title: the first line of the title, such as the name of the video.
         segments: the segments, in the order in which they begin.
         class_names: name of each class.
-        scores: file of a [`ScoreTable`] with at least one window.
+        times: (num_windows, 2), the seconds at which each window begins and ends; at least one window.
+        scores: (num_windows, num_classes), from 0 to 1.
         thumbnails: see [`Thumbnails`].
         ending: why the timeline ends before the video does.
 
@@ -79,11 +77,11 @@ def draw_timeline(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    ranked, num_left_out = _classes_to_draw(segments, len(class_names), scores)
+    ranked, num_left_out = _classes_to_draw(segments, scores)
     families = font_families()
     names = [shorten(one_line(class_names[index]) or f"class {index}", _LONGEST_NAME) for index in ranked]
     rows = {index: [segment for segment in segments if segment.class_id == index] for index in ranked}
-    begin, end, curves = _curves(scores, ranked)
+    begin, end, curves = _curves(times, scores[:, ranked])
     height_of_pictures = 1.1 if thumbnails else 0.0
     height = 1.5 + height_of_pictures + 0.42 * len(rows)
     figure = Figure(figsize=(14, height), layout=ConstrainedLayoutEngine(h_pad=0.03, hspace=0.0))
@@ -102,9 +100,7 @@ def draw_timeline(
     return figure
 
 
-def _classes_to_draw(
-    segments: Sequence[Segment], num_classes: int, scores: str | os.PathLike
-) -> tuple[list[int], int]:
+def _classes_to_draw(segments: Sequence[Segment], scores: np.ndarray) -> tuple[list[int], int]:
     """The classes to draw, from top to bottom, and the number of those with segments that are left out."""
     seconds: dict[int, float] = defaultdict(float)
     for segment in segments:
@@ -113,29 +109,22 @@ def _classes_to_draw(
         kept = set(sorted(seconds, key=lambda index: -seconds[index])[:_MOST_ROWS])
         in_order = dict.fromkeys(segment.class_id for segment in segments if segment.class_id in kept)
         return list(in_order), len(seconds) - len(in_order)
-    best = np.zeros(num_classes)
-    for _, _, part in read_scores(scores, range(num_classes)):
-        best = np.maximum(best, part.max(axis=0))
-    return np.argsort(-best, kind="stable")[:_ROWS_WITHOUT_SEGMENTS].tolist(), 0
+    return np.argsort(-scores.max(axis=0), kind="stable")[:_ROWS_WITHOUT_SEGMENTS].tolist(), 0
 
 
-def _curves(scores: str | os.PathLike, class_ids: Sequence[int]) -> tuple[float, float, np.ndarray]:
-    """First and last second of a table of scores, and the scores (num_points, num_classes) at even times between. A
-    score holds around the middle of its window; where several share a point, it is the highest."""
-    starts, ends = (
-        np.concatenate(parts) for parts in zip(*(part[:2] for part in read_scores(scores, [])), strict=True)
-    )
+def _curves(times: np.ndarray, scores: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """First and last second of windows, and their scores (num_points, num_classes) at even times between. A score
+    holds around the middle of its window; where several share a point, it is the highest."""
+    starts, ends = times.T
     middles = (starts + ends) / 2
     borders = np.concatenate([starts[:1], (middles[1:] + middles[:-1]) / 2, ends[-1:]])
     begin, end = float(borders[0]), float(borders[-1])
     points = (borders - begin) / (end - begin) * _NUM_POINTS
     firsts, lasts = np.floor(points[:-1]).astype(int), np.ceil(points[1:]).astype(int)
-    curves, row = np.zeros((_NUM_POINTS, len(class_ids))), 0
-    for _, _, part in read_scores(scores, class_ids):
-        for values in part:
-            place = slice(min(firsts[row], _NUM_POINTS - 1), lasts[row])
-            curves[place] = np.maximum(curves[place], values)
-            row += 1
+    curves = np.zeros((_NUM_POINTS, scores.shape[1]))
+    for first, last, values in zip(firsts, lasts, scores, strict=True):
+        place = slice(min(first, _NUM_POINTS - 1), last)
+        curves[place] = np.maximum(curves[place], values)
     return begin, end, curves
 
 
@@ -191,68 +180,3 @@ def _describe(segments: Sequence[Segment], num_left_out: int, end: float) -> str
 def save_figure(figure: "Figure", path: str | os.PathLike) -> None:
     """Writes a picture as PNG."""
     figure.savefig(Path(path), format="png", dpi=110)
-
-
-class ScoreTable:
-    """A Parquet file of scores over time, written in parts: memory holds the last thousand windows. Its columns are
-    `start` and `end` of a window in seconds, and `score: NAME` for each class. It is there after `close`; a failed
-    write names it."""
-
-    def __init__(self, path: str | os.PathLike, class_names: Sequence[str]):
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        self.path = Path(path)
-        fields = [("start", pa.float64()), ("end", pa.float64())]
-        self._schema = pa.schema(fields + [(name, pa.float32()) for name in _score_columns(class_names)])
-        self._unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.rows.partial")
-        self._rows: list[tuple[float, float, np.ndarray]] = []
-        with naming_disk_errors(self.path):
-            self._writer = parquet.ParquetWriter(self._unfinished, self._schema)
-
-    def add(self, start: float, end: float, scores: np.ndarray) -> None:
-        """Adds a window and its scores (num_classes,)."""
-        self._rows.append((start, end, scores))
-        if len(self._rows) == _ROWS_IN_MEMORY:
-            self._write_rows()
-
-    def close(self, details: dict[str, Any]) -> None:
-        """Completes the file, with `details` as JSON in its metadata under `hf_video`."""
-        try:
-            self._write_rows()
-            with naming_disk_errors(self.path):
-                self._writer.add_key_value_metadata({"hf_video": json.dumps(details)})
-                self._writer.close()
-                replace_file(self.path, lambda unfinished: os.replace(self._unfinished, unfinished))
-        finally:
-            self._unfinished.unlink(missing_ok=True)
-
-    def _write_rows(self) -> None:
-        import pyarrow as pa
-
-        rows, self._rows = self._rows, []
-        if rows:
-            starts, ends, scores = zip(*rows, strict=True)
-            columns = [np.array(starts), np.array(ends), *np.stack(scores).astype(np.float32).T]
-            with naming_disk_errors(self.path):
-                self._writer.write_table(pa.table(columns, schema=self._schema))
-
-
-def read_scores(
-    path: str | os.PathLike, class_ids: Sequence[int]
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The starts (num_windows,), ends (num_windows,) and scores (num_windows, len(class_ids)) in a file of
-    [`ScoreTable`], a part after another."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        names = [file.schema_arrow.names[index] for index in (0, 1, *(index + 2 for index in class_ids))]
-        for batch in file.iter_batches(_ROWS_IN_MEMORY, columns=names):
-            starts, ends, *scores = (batch.column(name).to_numpy() for name in names)
-            yield starts, ends, np.stack(scores, axis=1) if scores else np.empty((len(starts), 0))
-
-
-def _score_columns(class_names: Sequence[str]) -> list[str]:
-    """The names of the columns; classes of one name are told apart by their numbers."""
-    times = Counter(class_names)
-    return [f"score: {name}{f' (class {index})' * (times[name] > 1)}" for index, name in enumerate(class_names)]

@@ -44,8 +44,8 @@ class Timeline(NamedTuple):
         end: seconds of the video that the windows reached.
         folder: the folder of the files; None if there is none.
         is_whole: whether the windows went on to the end of the video.
-        live: of a live video over which no window slides, the summary of [`ChangeFinder`], and how many token frames,
-            or frames in chunks, came (`num_frames`) and were dropped (`num_dropped`), as the model was slower.
+        live: of a live video over which no window slides, how many token frames came (`num_frames`) and were dropped
+            (`num_dropped`), as the model was slower.
     """
 
     num_segments: int
@@ -54,7 +54,7 @@ class Timeline(NamedTuple):
     end: float
     folder: Path | None
     is_whole: bool
-    live: dict[str, Any] | None = None
+    live: dict[str, int] | None = None
 
 
 class TimelineReader:
@@ -75,12 +75,12 @@ class TimelineReader:
         self.thresholds = {name: getattr(settings, name) for name in THRESHOLDS}
         self.finder = make_finder(self.model, **self.thresholds)
         self.thresholds["background"] = self.finder.background
-        self.slides = settings.chunk_size is None and not is_frame_classifier(self.model)
+        self.slides = not is_frame_classifier(self.model)
         self.windows = windows_of(settings, self.processor) if self.slides else self._frame_options()
         if settings.longest_gap is not None and self.slides:
             raise ValueError(
                 f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of "
-                "clips, which needs --chunk-size N beside it."
+                "clips: leave it out."
             )
 
     @property
@@ -97,15 +97,13 @@ class TimelineReader:
         """The options of [`score_frames`]."""
         settings = self.settings
         reason = f"is for classifiers of clips; {settings.model} is one of frames, which gives scores of every frame"
-        if settings.chunk_size is not None:
-            reason = f"is for windows that slide; with --chunk-size {settings.chunk_size} nothing slides"
         for name, default in _OF_WINDOWS.items():
             if (value := getattr(settings, name)) != default:
                 raise ValueError(f"--{name.replace('_', '-')} {value} {reason}: leave it out.")
         sizes = windows_of(settings, self.processor)
         options = {name: sizes[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
         gap = settings.longest_gap or (LONGEST_GAP if self.is_live else None)
-        return options | {"longest_gap": gap, "chunk_size": settings.chunk_size}
+        return options | {"longest_gap": gap}
 
     def read(
         self,
@@ -122,11 +120,8 @@ class TimelineReader:
         Raises:
             Exception: what failed first, after all that can be written.
         """
-        # As many frames wait in chunks as one by one, but at least a chunk.
-        size = max(MOST_WAITING // (self.settings.chunk_size or 1), 1)
-        queue: LiveQueue | None = LiveQueue(size) if self.tells_changes else None
-        is_one_by_one = self.is_live or self.settings.chunk_size is not None
-        options = {"batch_size": self.settings.batch_size or (1 if is_one_by_one else 8), **self.windows}
+        queue: LiveQueue | None = LiveQueue(MOST_WAITING) if self.tells_changes else None
+        options = {"batch_size": self.settings.batch_size or (1 if self.is_live else 8), **self.windows}
         if self.slides:
             scored = score_windows(self.model, self.processor, self.settings.video, **options)
         else:
@@ -224,9 +219,8 @@ def follow(
     with collected(errors):
         give(finder.finish(), is_cut=True)
     live = None
-    if queue is not None and changes is not None:
-        size = settings.chunk_size or 1
-        live = changes.summary() | {"num_frames": queue.num_items * size, "num_dropped": queue.num_dropped * size}
+    if queue is not None:
+        live = {"num_frames": queue.num_items, "num_dropped": queue.num_dropped}
         details = details | {"live": live}
     if folder is not None:
         _finish(folder, settings, details, errors, is_whole)

@@ -22,10 +22,24 @@ from hf_video.io import read_object
 from hf_video.loading.configurations import Config, Index
 
 from .connection import PublishError
-from .secret_scanning import TEXT, scan
 from .training_facts import FACTS_FILE
 
 CARD = "README.md"
+# Files that are looked through for tokens, besides licences.
+TEXT = (".json", ".md", ".txt", ".yaml", ".jinja")
+TOKEN = re.compile(
+    r"""(?x)
+    (?<![A-Za-z0-9]) (?:
+        (?: hf_ | api_org_ ) [A-Za-z0-9]{30,}   # Hugging Face
+        | A[KS]IA [0-9A-Z]{16} (?![A-Za-z0-9])  # AWS
+        | gh[pousr]_ [A-Za-z0-9]{36} | github_pat_ \w{50,} | glpat- [\w-]{20,}
+        | xox[abeoprs]- [\w-]{10,}              # Slack
+        | AIza [\w-]{35} | sk- [\w-]{32,}       # Google and others
+    )
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----
+    | :// [^/\s:@"'<>]+ : [^/\s:@"'<>{$]+ @     # an address with a password
+    """
+)
 SELF_TEST = "self_test"
 # The Auto class that loads each of them.
 PROCESSORS = {
@@ -58,12 +72,8 @@ CLASS_REFERENCE = r"([\w.-]+/[\w.-]+--)?[A-Za-z_]\w*\.[A-Za-z_]\w*"
 
 
 def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], dict[str, str]]:
-    """The files of a folder that are published, and those that are not with the reason, as paths relative to it.
-
-    Links, pipes and devices are chosen by their names, too; [`find_odd_files`] says what is wrong with them.
-    """
-    entries = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    names = sorted(path.relative_to(folder).as_posix() for path in entries)
+    """The files of a folder that are published, and those that are not with the reason, as paths relative to it."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     wanted = (*PUBLISHED, *(TRAINING_STATE if with_training_state else ()))
     chosen, left_out = [], {}
     for name in names:
@@ -74,39 +84,25 @@ def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[
     return chosen, left_out
 
 
-def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:
-    """Sentences about links that lead out of the folder or nowhere, linked folders, pipes and devices, among paths
-    relative to it. In the cache of huggingface_hub the files of a model are links to its blobs, which came from the
-    Hub: these are allowed."""
-    home = folder.resolve()
-    snapshots = [parent for parent in (home, *home.parents) if parent.parent.name == "snapshots"]
-    blobs = [snapshot.parents[1] / "blobs" for snapshot in snapshots]
-    folders = sorted({pattern.rpartition("/")[0] for pattern in PUBLISHED if "/" in pattern})
-    problems = []
-    for name in (*names, *(name for name in folders if (folder / name).is_symlink())):
-        try:
-            target = (folder / name).resolve(strict=True)
-        except (OSError, RuntimeError):
-            problems.append(f"{name} is a link that leads nowhere; remove it, or put the file in its place.")
-            continue
-        if not target.is_relative_to(home) and target.parent not in blobs:
-            problems.append(
-                f"{name} is a link out of the folder, to {target}; remove it, or put a copy of that in its place."
-            )
-        elif not target.is_file():
-            problems.append(
-                f"{name} is neither a regular file nor a link to one; remove it, or put a file in its place."
-            )
-    return problems
+def find_tokens(path: Path, name: str) -> list[str]:
+    """A sentence for each line of a text that looks as if it had a token, which is not repeated."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [
+        f"{name}, line {number}: this looks like a token. Remove and revoke it; if it is none, publish with "
+        "--allow-tokens (from Python `allow_tokens=True`)."
+        for number, line in enumerate(lines, 1)
+        if TOKEN.search(line)
+    ]
 
 
-def find_problems(folder: Path) -> list[str]:
-    """Every reason not to publish the files of a folder, each with the way out. Its `config.json` is in order."""
+def find_problems(folder: Path, allow_tokens: bool = False) -> list[str]:
+    """Every reason not to publish the files of a folder, each with the way out. Its `config.json` is in order. With
+    `allow_tokens`, texts may hold what looks like a token."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     problems = []
-    for name in names:
-        if name.endswith(TEXT) or _matches(name, (*TRAINING_STATE, *PUBLISHED)):
-            problems += scan(folder / name, name)
+    for name in names if not allow_tokens else ():
+        if name.endswith(TEXT) or Path(name).name.startswith("LICENSE"):
+            problems += find_tokens(folder / name, name)
     problems += _check_weights(folder, names)
     if not any(name in PROCESSORS for name in names):
         problems.append(

@@ -2,9 +2,9 @@
 
 `verify` runs this file as that process:
 
-    python -P loading_check.py SOURCE REVISION SECONDS
+    python -P loading_check.py SOURCE REVISION
 
-It makes hf_video impossible to import, whether it is installed or not. SECONDS is how long the Hub may be silent.
+It makes hf_video impossible to import, whether it is installed or not.
 The last line of the output is one JSON object: the classes of model and processor, the tensors that did not fit, and
 how far the logits are from those of the self-test.
 So nothing at the top of this file may import hf_video.
@@ -40,7 +40,7 @@ def verify(
         PublishError: the model does not load, weights are missing, left over or of another shape, or the logits are
             others.
     """
-    from .connection import PublishError, time_limit
+    from .connection import PublishError
 
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HF_HUB_CACHE": home, "HF_MODULES_CACHE": home, "HF_TOKEN": token or ""}
@@ -48,7 +48,7 @@ def verify(
             environment["HF_ENDPOINT"] = endpoint
         # -P: modules beside this file must not hide others of the same name.
         process = subprocess.run(
-            [sys.executable, "-P", __file__, source, revision or "", str(time_limit())],
+            [sys.executable, "-P", __file__, source, revision or ""],
             env=environment,
             cwd=home,
             capture_output=True,
@@ -70,18 +70,13 @@ def verify(
     return loaded
 
 
-def load(source: str, revision: str, seconds: float) -> dict[str, Any]:
+def load(source: str, revision: str) -> dict[str, Any]:
     """Loads model and processor in this process, without hf_video. Gives the names of their classes, `model` and
     `processor`; `problems`, lists of tensors by what is wrong with them; and `difference`, see `compare_logits`."""
     sys.modules["hf_video"] = None  # type: ignore[assignment]
     import transformers
-    from huggingface_hub import get_session
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    def limit(request: Any) -> None:
-        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), seconds)
-
-    get_session().event_hooks["request"].append(limit)
     trusted = {"revision": revision or None, "trust_remote_code": True}
     config = transformers.AutoConfig.from_pretrained(source, **trusted)
     auto_map = dict(getattr(config, "auto_map", None) or {})
@@ -120,5 +115,5 @@ def compare_logits(source: str, revision: str, model: Any, processor: Any) -> tu
 
 
 if __name__ == "__main__":
-    source, revision, seconds = sys.argv[1:]
-    print(json.dumps(load(source, revision, float(seconds))))
+    source, revision = sys.argv[1:]
+    print(json.dumps(load(source, revision)))

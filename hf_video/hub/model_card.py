@@ -285,7 +285,7 @@ def _describe_self_test(folder: Path, repo_id: str, auto_class: str) -> str | No
         return None
     command = f"`hf-video verify {repo_id}`"
     if test["untested"]:
-        return f"{command} compares weights, classes and settings. The model is not run: {test['untested']}."
+        return f"{command} compares classes and processing. The model is not run: {test['untested']}."
     text = (
         f"`{SELF_TEST}/` has two small videos, and what they become. {command} says whether it is the same elsewhere."
     )

@@ -11,19 +11,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, get_token
+from huggingface_hub import (
+    CommitInfo,
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    ModelInfo,
+    constants,
+    get_token,
+)
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import httpx, validate_repo_id
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from hf_video.io import sha256_of
 
-from .connection import PublishError, explained, time_limit
+from .connection import PublishError, explained
 from .custom_code import add_code, write_json
 from .folder_checks import (
     CARD,
+    TEXT,
     TRAINER_STATE_NAME,
-    find_odd_files,
     find_problems,
     read_config,
     read_part,
@@ -31,9 +39,8 @@ from .folder_checks import (
 )
 from .loading_check import verify
 from .model_card import is_repository, write_card, write_evaluation_results
-from .secret_scanning import TEXT
 from .self_test import write_self_test
-from .training_facts import REPORT, read_facts
+from .training_facts import read_facts
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +80,7 @@ def publish(
     *,
     labels: Sequence[str] | None = None,
     with_training_state: bool = False,
+    allow_tokens: bool = False,
     facts: dict[str, Any] | None = None,
     api: HfApi | None = None,
     **options: Any,
@@ -84,6 +92,7 @@ def publish(
         repo_id: `user/name`; made if it does not exist.
         labels: names of the classes in the order of their ids, in place of those in the folder.
         with_training_state: whether to publish the state of the optimizer and of all else that resumes training.
+        allow_tokens: whether to publish texts in which something looks like a token.
         facts: facts for the card, in place of those that training recorded in the folder.
         api: the Hub and the token to use; those of huggingface_hub by default.
         options: passed to [`push`].
@@ -93,7 +102,14 @@ def publish(
     """
     with tempfile.TemporaryDirectory() as staging:
         publication = stage(
-            folder, staging, repo_id, labels=labels, with_training_state=with_training_state, facts=facts, api=api
+            folder,
+            staging,
+            repo_id,
+            labels=labels,
+            with_training_state=with_training_state,
+            allow_tokens=allow_tokens,
+            facts=facts,
+            api=api,
         )
         return push(publication, repo_id, api=api, **options)
 
@@ -105,6 +121,7 @@ def stage(
     *,
     labels: Sequence[str] | None = None,
     with_training_state: bool = False,
+    allow_tokens: bool = False,
     facts: dict[str, Any] | None = None,
     api: HfApi | None = None,
 ) -> Publication:
@@ -119,7 +136,7 @@ def stage(
         folder: the model folder; it is not changed.
         staging: an empty folder, to be kept until the push.
         repo_id: the name that the card's example loads. If it has no user, the owner of the token is put before it.
-        labels, with_training_state, facts: see [`publish`].
+        labels, with_training_state, allow_tokens, facts: see [`publish`].
         api: the Hub on which the owner is looked up, and the licence of the model that was fine-tuned.
 
     Raises:
@@ -134,8 +151,6 @@ def stage(
         if "/" not in repo_id:
             repo_id = f"{api.whoami()['name']}/{repo_id}"
     chosen, left_out = select_files(folder, with_training_state)
-    read = [*chosen, REPORT] if (folder / REPORT).is_symlink() else chosen
-    _refuse(folder, find_odd_files(folder, read))
     hashes = {}
     for name in chosen:
         (staging / name).parent.mkdir(exist_ok=True)
@@ -158,12 +173,12 @@ def stage(
     except ValueError as error:
         raise PublishError(f"{folder} cannot be published as it is: {error}") from error
     _complete_license(facts.get("source") or {}, api)
-    _refuse(folder, find_problems(staging))
+    _refuse(folder, find_problems(staging, allow_tokens))
     write_self_test(staging)
     if publication.card_is_generated:
         write_card(staging, repo_id, facts)
     write_evaluation_results(staging, facts)
-    _refuse(folder, find_problems(staging))
+    _refuse(folder, find_problems(staging, allow_tokens))
     verify(str(staging))
     return publication
 
@@ -273,7 +288,7 @@ def _prepare_branch(
 def _describe_outcome(api: HfApi, repo_id: str, revision: str | None, before: str | None) -> str:
     """Says whether a commit was made to which no answer came."""
     try:
-        now = api.model_info(repo_id, revision=revision, timeout=time_limit() / 4).sha
+        now = api.model_info(repo_id, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT).sha
     except (OSError, httpx.HTTPError):
         return "Whether it was published is unknown"
     return "Nothing was published" if now == before else f"{repo_id} has a new commit {now}"
@@ -293,7 +308,7 @@ def _complete_license(source: dict[str, Any], api: HfApi) -> None:
     if not is_repository(source) or "license" in source:
         return
     try:
-        card = api.model_info(source["name"], timeout=time_limit()).card_data
+        card = api.model_info(source["name"], timeout=constants.HF_HUB_ETAG_TIMEOUT).card_data
     except (OSError, httpx.HTTPError) as error:
         logger.warning(f"The card states no licence: that of {source['name']} cannot be looked up ({error}).")
         return

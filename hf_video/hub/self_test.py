@@ -1,7 +1,7 @@
 """The self-test of a published model: small videos beside the weights, and what they became on the way through it.
 
-`self_test/self_test.json` has digests of the weights, the labels and the settings, and for each video some of its
-pixels, some of the values that the model takes, and the logits, or the features of a model without classes.
+`self_test/self_test.json` has the labels and the options of the processor, and for each video some of its pixels, some
+of the values that the model takes, and the logits, or the features of a model without classes.
 """
 
 import json
@@ -19,7 +19,7 @@ from transformers import MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
 import hf_video
-from hf_video.inference.features import choose_features, encode_clips, weights_digest
+from hf_video.inference.features import choose_features, encode_clips
 from hf_video.loading.configurations import GIB, load_config
 from hf_video.loading.models import load_trained_model
 from hf_video.loading.processors import load_processor
@@ -41,8 +41,6 @@ NUM_SAMPLES = 500
 VERSIONS = ("torch", "torchvision", "transformers", "av")
 # What loading and running a model raises that does not fit its files, its machine or its input.
 RUN_ERRORS = (ImportError, OSError, RuntimeError, ValueError)
-# Fields of config.json that no number follows from, and those that are compared by themselves.
-_OTHER_FIELDS = ("_name_or_path", "auto_map", "id2label", "label2id", "transformers_version")
 
 Measured = Literal["frames", "pixel_values", "logits", "features"]
 
@@ -59,7 +57,7 @@ class SelfTest(BaseModel):
 
     Attributes:
         made_with: versions and machine.
-        untested: why there are digests alone; None if there are videos.
+        untested: why there are labels and options alone; None if there are videos.
         bounds: the largest differences allowed, as shares of the largest value, by what is compared or by dtype.
         saved: what the files of the model say, see `saved_values`.
         videos: what was measured, by file: `frames`, `pixel_values`, and `logits` or `features`.
@@ -74,7 +72,7 @@ class SelfTest(BaseModel):
 
 def write_self_test(folder: Path) -> None:
     """Adds the self-test to a complete model folder. It is computed on the CPU in float32; if that fails, it has
-    digests alone, and the log says why."""
+    labels and options alone, and the log says why."""
     (folder / SELF_TEST).mkdir()
     untested, videos = why_untested(folder), {}
     if untested is None:
@@ -99,7 +97,7 @@ def write_self_test(folder: Path) -> None:
 
 
 def why_untested(folder: Path) -> str | None:
-    """Why a model is compared by digests alone, on this machine; None if it can be run."""
+    """Why a model is not run on this machine; None if it can be."""
     config = read_part(folder, "config.json")
     architecture = config["architectures"][0]
     if architecture.endswith(("ForImageClassification", "ForConditionalGeneration")):
@@ -170,20 +168,13 @@ def sample(tensor: torch.Tensor, number: int | None = NUM_SAMPLES) -> torch.Tens
 
 
 def saved_values(folder: Path) -> dict[str, dict[str, str]]:
-    """What the files of a model say: under `weights` digests by the name of a tensor, under `labels` names by class
-    id, under `configuration` and `processor` values as JSON by the name of a field."""
-    weights: dict[str, str] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            weights |= {name: weights_digest({name: tensors.get_tensor(name)})[:16] for name in tensors.keys()}
+    """What shows in no output of the model: under `labels` names by class id, and under `processor` values as JSON by
+    the name of an option."""
     config = read_part(folder, "config.json")
-    fields = {name: value for name, value in config.items() if name not in _OTHER_FIELDS}
     processors = [read_part(folder, name) for name in PROCESSORS if (folder / name).is_file()]
     options = {name: value for each in processors for name, value in each.items() if name != "auto_map"}
     return {
-        "weights": weights,
         "labels": {key: str(name) for key, name in (config.get("id2label") or {}).items()},
-        "configuration": {name: json.dumps(value, sort_keys=True) for name, value in fields.items()},
         "processor": {name: json.dumps(value, sort_keys=True) for name, value in options.items()},
     }
 

@@ -34,7 +34,7 @@ RECIPE = (
     *("num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "world_size"),
     *("label_smoothing_factor", "bf16", "fp16"),
 )
-DISTILLATION = ("target", "weight", "temperature")
+DISTILLATION = ("weight", "temperature")
 CLIPS = ("num_frames", "sampling_strategy", "frame_sampling_rate", "fps", "frame_interval", "size", "crop_size")
 SPLITS = ("train", "validation", "test")
 VIEWS = ("num_clips", "num_crops")

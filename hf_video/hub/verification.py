@@ -35,7 +35,7 @@ class Finding:
     """Whether a part of a model is here as it was where it was published.
 
     Attributes:
-        part: `frames`, `processor`, `pixel_values`, `configuration`, `weights`, `labels`, `logits` or `features`.
+        part: `frames`, `processor`, `pixel_values`, `labels`, `logits` or `features`.
         agrees: None if it was not compared.
         text: what was compared, or the first thing that differs.
         difference: the largest difference as a share of the largest value; None for what is equal or is not.
@@ -71,9 +71,9 @@ def verify_model(
     model: str, *, revision: str | None = None, device: str = "auto", dtype: str = "float32"
 ) -> Verification:
     """Run the self-test of a published model: read its videos, prepare them, run the model, and compare each step with
-    what it gave where the model was published. Weights, labels, processor and configuration must be equal.
+    what it gave where the model was published. The labels and the options of the processor must be equal.
 
-    A model that was too large to be run there, or is too large for this machine, is compared by its files alone.
+    Of a model that was too large to be run there, or is too large for this machine, only these two are compared.
 
     Args:
         model: a folder, or a repository on the Hub.
@@ -101,7 +101,7 @@ def verify_model(
                 part if part in test.bounds else _precision(target, dtype, compared["pixel_values"].difference)
             )
             compared[part] = _compare_measured(folder, part, test, bounded_by, device=str(target), dtype=dtype)
-    order = ("frames", "processor", "pixel_values", "configuration", "weights", "labels", parts_of(folder)[-1])
+    order = ("frames", "processor", "pixel_values", "labels", parts_of(folder)[-1])
     here = f"{target}, {dtype}, {_backend(folder, target, dtype)}; {describe_software()}; {describe_cpu()}"
     return Verification([compared[part] for part in order], here, test.made_with)
 

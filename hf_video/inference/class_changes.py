@@ -1,14 +1,9 @@
 """When classes begin and end in a live video, and how late that is known."""
 
-from collections import deque
 from collections.abc import Callable
-from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .segments import Segment, SegmentFinder
-
-# The median delay is that of so many changes, the last ones.
-_CHANGES_KEPT = 1000
 
 
 class ClassChange(NamedTuple):
@@ -43,8 +38,6 @@ class ChangeFinder:
     def __init__(self, finder: SegmentFinder, seconds: Callable[[], float]) -> None:
         self._finder, self._seconds = finder, seconds
         self._begun = set[tuple[int, float]]()
-        self._delays = deque[float](maxlen=_CHANGES_KEPT)
-        self._count, self._longest = 0, 0.0
 
     def add(self, closed: list[Segment], is_cut: bool = False) -> list[ClassChange]:
         """The changes in their order, after a window.
@@ -67,20 +60,5 @@ class ChangeFinder:
         return [self._change(*change, is_cut) for change in sorted(found, key=lambda change: change[:2])]
 
     def _change(self, time: float, begins: bool, segment: Segment, is_cut: bool) -> ClassChange:
-        delay = None
-        if begins or not is_cut:
-            delay = self._seconds() - time
-            self._delays.append(delay)
-            self._count += 1
-            self._longest = max(self._longest, delay)
+        delay = self._seconds() - time if begins or not is_cut else None
         return ClassChange(time, segment.label, begins, delay, segment)
-
-    def summary(self) -> dict[str, Any]:
-        """`num_changes`, and the `median_delay` of the last 1,000 and the `longest_delay` in seconds, None if there
-        was no change."""
-        has_any = bool(self._count)
-        return {
-            "num_changes": self._count,
-            "median_delay": round(median(self._delays), 3) if has_any else None,
-            "longest_delay": round(self._longest, 3) if has_any else None,
-        }

@@ -187,11 +187,6 @@ def weigh_patches(
         raise ImportError(
             f"Heat maps of {type(model).__name__} are computed with captum: pip install 'hf-video-models[explain]'"
         ) from error
-    if getattr(model.config, "run_length_threshold", None) is not None:
-        raise ValueError(
-            f"{type(model).__name__} leaves out patches, and heat maps need all of them. Set "
-            "`config.run_length_threshold` to None."
-        )
 
     def score(pixels: torch.Tensor) -> torch.Tensor:
         return class_score(model(**{model.main_input_name: pixels, **options}).logits, target)

@@ -162,11 +162,6 @@ def _check_kind(model: PreTrainedModel) -> None:
         raise ExportError(
             f"{type(model).__name__} cannot be exported: its memory is merged video by video, which no tracer follows."
         )
-    if getattr(model.config, "run_length_threshold", None) is not None:
-        raise ExportError(
-            "The number of run-length tokens depends on the clip, so they cannot be exported: load the model with "
-            "run_length_threshold=None, and save it."
-        )
 
 
 def _trace(model: nn.Module, clips: torch.Tensor) -> ExportedProgram:

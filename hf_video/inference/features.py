@@ -149,7 +149,7 @@ class WindowFeatures(NamedTuple):
 
     Attributes:
         features: (num_windows, hidden_size), or (num_windows, num_tokens, hidden_size) without pooling; float32.
-        starts, ends: times of each window in seconds after the first frame, see `Window`.
+        starts, ends: times of each window in seconds after the first frame, see `SampleGroup`.
         num_real: samples of each window that are not padding.
     """
 
@@ -174,7 +174,7 @@ def extract_window_features(
     Args:
         model: a video classifier or the base of one; put into evaluation mode.
         processor: prepares the frames.
-        video: see `sliding_windows`.
+        video: see `timed_samples`.
         pooling, layer: which features, see `FeatureSettings`; by default what the head sees.
         batch_size: windows in one forward pass.
         windows: `num_frames`, `stride`, `fps`, `frame_sampling_rate`, `last` and `source_fps` of `window_batches`.

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_video import VideoMambaState
 from hf_video.data.read_ahead import iterate_ahead
+from hf_video.models.videomamba.state_videomamba import VideoMambaState
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
 from hf_video.reading.live_queue import LiveQueue
@@ -24,8 +24,8 @@ Item = TypeVar("Item")
 
 
 class _TokenFrame(NamedTuple):
-    """The samples with one answer, those of a tubelet or a chunk, and the number of gaps before them. Once processed,
-    the samples are images."""
+    """The samples of a tubelet, which have one answer, and the number of gaps before them. Once processed, the samples
+    are images."""
 
     start: float
     end: float
@@ -65,7 +65,6 @@ def score_frames(
     video: Any,
     *,
     batch_size: int = 1,
-    chunk_size: int | None = None,
     fps: float | None = None,
     frame_sampling_rate: float | None = None,
     source_fps: float | None = None,
@@ -80,17 +79,11 @@ def score_frames(
     of the processor that overlap by half, and a frame has the scores of the clip in whose middle it is. The last clip
     ends with the video.
 
-    With `chunk_size` a VideoMamba of clips, such as a released one, sees each frame once too: it gives an answer for
-    each chunk, and a state goes on from chunk to chunk. The first chunk is a clip like those of its training. The last
-    chunk before a gap or the end may be shorter.
-
     Args:
-        model: a classifier of frames in evaluation mode, such as [`VideoMambaForFrameClassification`]; with
-            `chunk_size` a [`VideoMambaForVideoClassification`].
+        model: a classifier of frames in evaluation mode, such as [`VideoMambaForFrameClassification`].
         processor: its processor.
         video: see [`stream_frames`].
-        batch_size: token frames in a forward pass with a state, clips in one without; 1 with `chunk_size`.
-        chunk_size: samples in a chunk, whole tubelets, for which a model with positions over time has positions.
+        batch_size: token frames in a forward pass with a state, clips in one without.
         fps, frame_sampling_rate: the rate of samples, by default that of training, see [`choose_windows`].
         source_fps: see [`stream_frames`].
         longest_gap: seconds between two frames of the video, after which the model begins anew; None for no limit.
@@ -98,23 +91,16 @@ def score_frames(
         queue: what a live video waits in if the model is slower; None lets the video wait for the model.
 
     Returns:
-        An iterator of [`ScoredWindow`]s that last for one token frame or chunk each. The time of a token frame is
-        from its first sample to the sample after its last one; samples at the end that fill no token frame are
-        dropped, and so are the last `config.frame_delay` token frames, whose scores would come later.
+        An iterator of [`ScoredWindow`]s that last for one token frame each. The time of a token frame is from its
+        first sample to the sample after its last one; samples at the end that fill no token frame are dropped, and so
+        are the last `config.frame_delay` token frames, whose scores would come later.
 
     Raises:
-        ValueError: an option is out of its bounds, or the model does not take chunks.
+        ValueError: an option is out of its bounds.
         VideoReadError: the video cannot be read, or is damaged. The frames before the damage have been given.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
-    if chunk_size is not None:
-        _check_chunks(model, chunk_size)
-        if batch_size != 1:
-            raise ValueError(
-                f"batch_size={batch_size} (--batch-size) cannot be used with chunk_size: chunks are computed one after"
-                " another. Leave it out."
-            )
     if longest_gap is not None and not longest_gap > 0:
         raise ValueError(f"longest_gap={longest_gap} must be a positive number of seconds.")
     sizes = choose_windows(processor, fps=fps, frame_sampling_rate=frame_sampling_rate)
@@ -131,39 +117,17 @@ def score_frames(
         return warn_if_far(timed_samples(run, **sizes), clip_length, processor)
 
     runs = _split(frames, lambda a, b: a.num_restarts != b.num_restarts or b.seconds - a.seconds > limit)
-    tokens = _token_frames(map(samples_of, runs), name, tubelet_size, chunk_size or tubelet_size)
+    tokens = _token_frames(map(samples_of, runs), name, tubelet_size)
     if queue is not None:
         tokens = queue.newest(tokens)
     token_runs = _split(until_error(tokens, errors), lambda a, b: a.num_gaps != b.num_gaps or b.start - a.end > limit)
     process = _token_transform(image_transform(processor, name, model.device, model.dtype))
-    if chunk_size is not None or keeps_state(model.config):
+    if keeps_state(model.config):
         scored = _score_with_state(model, iterate_ahead(_chunks(token_runs, process, batch_size)))
     else:
         num_tokens = max(clip_length // tubelet_size, 1)
         scored = _score_clips(model, iterate_ahead(_clips(token_runs, process, num_tokens, batch_size)), num_tokens)
     return _give(_without_delay(scored, model.config.frame_delay), queue, errors)
-
-
-def _check_chunks(model: PreTrainedModel, chunk_size: int) -> None:
-    """Raises `ValueError` if a model cannot give an answer for each `chunk_size` frames of a video."""
-    config, name = model.config, type(model).__name__
-    reason = None
-    if is_frame_classifier(model):
-        reason = f"{name} is a classifier of frames, which gives scores of each of them"
-    elif config.model_type != "videomamba":
-        reason = f"{name} keeps no state from one chunk to the next, as a VideoMamba does"
-    elif config.scan_order != "spatial_first":
-        reason = f"with scan_order={config.scan_order!r} each scan needs all frames of the video"
-    elif not config.bidirectional and not config.use_mean_pooling:
-        reason = "this causal model reads its class token, which sees no frame"
-    if reason:
-        raise ValueError(f"chunk_size={chunk_size} (--chunk-size) cannot be used: {reason}. Leave it out.")
-    most = config.token_grid[0] if config.use_temporal_position_embeddings else math.inf
-    if chunk_size < 1 or chunk_size % config.tubelet_size or chunk_size // config.tubelet_size > most:
-        limit = "" if most == math.inf else f", and at most {most * config.tubelet_size} frames, as it has positions"
-        raise ValueError(
-            f"chunk_size={chunk_size} (--chunk-size): {name} needs a multiple of {config.tubelet_size} frames{limit}."
-        )
 
 
 def _without_delay(scored: Iterator[ScoredWindow], delay: int) -> Iterator[ScoredWindow]:
@@ -192,14 +156,13 @@ def _give(scored: Iterator[ScoredWindow], queue: LiveQueue | None, errors: list[
 
 
 def _token_frames(
-    runs: Iterable[Iterator[Sample[StreamedFrame]]], name: str, tubelet_size: int, size: int
+    runs: Iterable[Iterator[Sample[StreamedFrame]]], name: str, tubelet_size: int
 ) -> Iterator[_TokenFrame]:
-    """The token frames of a video, of `size` samples, and of fewer whole tubelets at the end of a run."""
+    """The token frames of a video. Samples at the end of a run that fill none are left out."""
     number = -1
     for number, run in enumerate(runs):
-        for group in group_samples(run, size, size):
-            if samples := group.values[: group.num_real // tubelet_size * tubelet_size]:
-                yield _TokenFrame(group.start, group.end, samples, number)
+        for group in group_samples(run, tubelet_size, tubelet_size, "drop"):
+            yield _TokenFrame(group.start, group.end, group.values, number)
     if number < 0:
         raise VideoReadError(f"{name} gave no frame.")
 
@@ -277,13 +240,12 @@ def _score_clips(model: PreTrainedModel, batches: Iterator[list[_Clip]], num_tok
 
 @torch.inference_mode()
 def _score(model: PreTrainedModel, clips: list[_Clip], **state: Any) -> tuple[list[list[ScoredWindow]], Any]:
-    """The scores of the token frames of clips of one length, and the next state. A classifier of clips has one answer
-    for each."""
+    """The scores of the token frames of clips of one length, and the next state."""
     images = [torch.stack(token.samples) for clip in clips for token in clip.tokens]
     # (batch_size, token frames, tubelet_size, num_channels, height, width)
     tubelets = torch.stack(images).unflatten(0, (len(clips), -1))
     outputs = model(**{model.main_input_name: tubelets.flatten(1, 2)}, **state)
-    scores = scores_of(outputs.logits, model.config).numpy().reshape(len(clips), len(clips[0].tokens), -1)
+    scores = scores_of(outputs.logits, model.config).numpy()
     scored = [
         [
             ScoredWindow(token.start, token.end, row, images, clip.is_first and token is clip.tokens[0])

@@ -24,11 +24,6 @@ from hf_video.settings import (
     with_defaults,
 )
 
-CPU = (
-    "How mixers of VideoMamba compute on the CPU, such as products=float32,mixer=modules; by default what a short "
-    "measurement finds."
-)
-
 
 @dataclass(kw_only=True)
 class ComputingSettings:
@@ -36,7 +31,6 @@ class ComputingSettings:
 
     device: str = setting("auto", "cpu, cuda, cuda:1, mps ...; auto: an accelerator if there is one.", "DEVICE")
     dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "Type of weights and inputs.")
-    cpu: str | None = setting(None, CPU, "CHOICES")
 
 
 @dataclass(kw_only=True)
@@ -157,10 +151,10 @@ class ExtractSettings(VideosSettings, TrainedModelSettings, WindowSettings, Bulk
     """Features"""
 
     output: str = setting(help="Folder for the features: new, empty, or one that this command began.", metavar="DIR")
-    format: Literal["npy", "safetensors", "parquet"] = setting(
+    format: Literal["npy", "parquet"] = setting(
         "npy",
-        "npy: an array for each video, as code for temporal localisation reads them; safetensors: with the times; "
-        "parquet: a row for each window, for the datasets library.",
+        "npy: an array for each video, as code for temporal localisation reads them; parquet: a row for each window, "
+        "for the datasets library.",
     )
     pooling: Literal["head", "mean", "cls", "none"] | None = setting(
         None,
@@ -181,9 +175,6 @@ class IndexSettings(VideosSettings, TrainedModelSettings, WindowSettings, BulkSe
 
     output: str = setting(
         help="Folder for the index: new, empty, or one that this command began. A path or URL.", metavar="DIR"
-    )
-    tokens: bool = setting(
-        False, "Also keep what re-ranking needs of each clip, megabytes of it: it then reads no video."
     )
     batch_size: AtLeast1[int] = setting(8, "Clips in one forward pass.")
 
@@ -248,15 +239,10 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "Windows in one forward pass, or frames of a model that keeps a state; by default 8, and 1 for a live stream, "
         "which is answered at once.",
     )
-    chunk_size: AtLeast1[int] | None = setting(
-        None,
-        "Samples of one answer of a VideoMamba of clips that sees each frame once and remembers the chunks before; by "
-        "default windows slide.",
-    )
     longest_gap: Positive[float] | None = setting(
         None,
-        "Seconds between two frames of the video after which a classifier of frames, or one with --chunk-size, begins "
-        "anew; by default 2 for a live stream; in a file a frame is shown until the next comes.",
+        "Seconds between two frames of the video after which a classifier of frames begins anew; by default 2 for a "
+        "live stream; in a file a frame is shown until the next comes.",
     )
     output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
     annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")

@@ -300,7 +300,7 @@ def find_segments(
         onset, offset, min_duration_on, min_duration_off: see [`SegmentFinder`].
         background: names of classes that get no segment; by default the model's `background_label`.
         windows: options of [`window_batches`], such as `num_frames`, `stride`, `fps` and `batch_size`; for a
-            classifier of frames, or with `chunk_size`, those of [`score_frames`].
+            classifier of frames those of [`score_frames`].
 
     Raises:
         ValueError: the model is a regression model, an option is out of its bounds, or scores are not finite.
@@ -309,7 +309,7 @@ def find_segments(
     """
     options = {"min_duration_on": min_duration_on, "min_duration_off": min_duration_off}
     finder = make_finder(model, background, onset=onset, offset=offset, **options)
-    score = score_frames if is_frame_classifier(model) or windows.get("chunk_size") else score_windows
+    score = score_frames if is_frame_classifier(model) else score_windows
     scored = score(model, processor, video, **windows)
     return segments_of(((window.start, window.end, window.scores, window.begins_anew) for window in scored), finder)
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,10 +85,6 @@ class VideoIndex:
     rows: pa.Table
     vectors: np.ndarray
 
-    @property
-    def has_tokens(self) -> bool:
-        return bool(self.settings["num_tokens"])
-
     def find(self, vector: np.ndarray, top_k: int, *, cosine: bool = False) -> tuple[list[int], list[float]]:
         """The numbers of the rows with the largest products with a vector (width,), the largest first, and the
         products; or the same of the cosines."""
@@ -104,20 +100,6 @@ class VideoIndex:
         path = self.rows["path"][row].as_py()
         original = re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), path)
         return original if os.path.lexists(original) else path
-
-    def read_tokens(self, rows: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
-        """The place among `rows`, and the tokens (num_tokens, hidden_size) float32, of each of these rows of an index
-        with tokens, in the order of the files. Each group of rows is read once."""
-        wanted = self.rows.take(rows)
-        places = {clip: place for place, clip in enumerate(_clips(wanted))}
-        dataset, chosen = _dataset(StoredFolder(self.place)), ds.field("key").isin(wanted["key"].combine_chunks())
-        shape = self.settings["num_tokens"], self.settings["token_size"]
-        columns = ["key", "start", "tokens"]
-        for batch in dataset.to_batches(columns=columns, filter=chosen, batch_size=8, batch_readahead=2):
-            for row, clip in enumerate(_clips(batch)):
-                if clip in places:
-                    values = batch["tokens"].slice(row, 1).flatten().to_numpy().reshape(shape)
-                    yield places[clip], torch.from_numpy(values.copy())
 
 
 def open_index(place: str | os.PathLike) -> VideoIndex:
@@ -163,11 +145,6 @@ def _read_clips(folder: StoredFolder, width: int) -> tuple[list[pa.RecordBatch],
             filled += len(batch)
             rows.append(batch.select(FACTS))
     return rows, vectors[:filled]
-
-
-def _clips(rows: Any) -> list[tuple[str, float]]:
-    """What no two rows share: the key of the video, and the start of the clip."""
-    return list(zip(rows["key"].to_pylist(), rows["start"].to_pylist(), strict=True))
 
 
 def _dataset(folder: StoredFolder) -> Any:

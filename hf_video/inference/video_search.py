@@ -125,20 +125,19 @@ class VideoSearch:
         ]
         if rerank is not None and texts is not None:
             with self._timed("reranking"):
-                matches = self._match(rows, hits, texts)
+                matches = self._match(hits, texts)
             hits = [hit._replace(match=match) for hit, match in zip(hits, matches, strict=True)]
             hits.sort(key=lambda hit: -(hit.match or 0.0))
         return SearchResult(hits[:top_k], dict(self.seconds), self.adapter.note if text is not None else "")
 
-    def _match(self, rows: list[int], hits: Sequence[Hit], texts: EmbeddedTexts) -> list[float]:
+    def _match(self, hits: Sequence[Hit], texts: EmbeddedTexts) -> list[float]:
         """The logit of a match with the text of each of these clips."""
-        matches = [0.0] * len(rows)
-        has_tokens = self.index.has_tokens
-        pieces = self.index.read_tokens(rows) if has_tokens else self._read_again(hits)
+        matches = [0.0] * len(hits)
+        pieces = self._read_again(hits)
         while batch := list(islice(pieces, self.batch_size)):
             places, values = zip(*batch, strict=True)
             clips = torch.stack(values)
-            if not has_tokens and self.adapter.match_input == "tokens":
+            if self.adapter.match_input == "tokens":
                 clips = cast(torch.Tensor, self.adapter.embed_videos(clips).tokens)
             for place, match in zip(places, self.adapter.match(clips, texts).tolist(), strict=True):
                 matches[place] = match
@@ -158,8 +157,8 @@ class VideoSearch:
                         break
             except VideoReadError as error:
                 raise VideoReadError(
-                    f"{error} --rerank reads what was indexed: run `hf-video index` again, with --tokens if the "
-                    "videos are inside a data set."
+                    f"{error} --rerank reads what was indexed: it needs the files, and `hf-video index` again if they "
+                    "have moved."
                 ) from error
             if wanted:
                 raise ValueError(f"{path} has changed since it was indexed: run `hf-video index` again.")

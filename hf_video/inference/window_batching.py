@@ -61,14 +61,15 @@ def window_batches(
     Args:
         processor: says how a frame is resized, cropped and normalised. Its sampling of clips and its views are not
             used: a window is one clip with one crop.
-        source, last, source_fps: see `sliding_windows`.
+        source, source_fps: see `timed_samples`.
+        last: see `group_samples`.
         num_frames, stride, fps, frame_sampling_rate: see `choose_windows`.
         batch_size: windows in a batch.
         device: where `pixel_values` are.
         dtype: dtype of `pixel_values`.
 
     Raises:
-        ValueError, TypeError: an option is out of range; see `sliding_windows`.
+        ValueError, TypeError: an option is out of range; see `timed_samples` and `group_samples`.
         VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
     """
     if batch_size < 1:
@@ -114,7 +115,7 @@ def choose_windows(
     fps: float | None = None,
     frame_sampling_rate: float | None = None,
 ) -> dict[str, Any]:
-    """These options of `sliding_windows`, as given, else as the processor takes clips from a video.
+    """These options of windows, as given, else as the processor takes clips from a video.
 
     Args:
         processor: its `num_frames` is the default length of a window, and its `frame_interval` the default distance of

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.lib.format import write_array_header_1_0
-from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
 from hf_video.inference.features import video_identity
-from hf_video.io import naming_disk_errors, read_own_json, replace_text, replacing_file
+from hf_video.io import read_own_json, replace_text, replacing_file
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
 from hf_video.reading.sources import describe, kind_of
@@ -29,12 +27,12 @@ from .runner import LocalEngine, Part, PartResult, Sink, require_no_files, requi
 from .tasks import ExtractTask, Task
 
 SUMMARY_FILE = "features.json"
-# The videos that a run has finished, one a line, until it writes the summary.
-JOURNAL_FILE = ".features.jsonl"
+# What the summary will say of a video is in a hidden file beside its features, until a run writes the summary.
+RECORD_FILE = ".{}.json"
 
 Record = dict[str, Any]
 
-FileFormat = Literal["npy", "safetensors", "parquet"]
+FileFormat = Literal["npy", "parquet"]
 # Takes the times and features (num_windows, ...) of the next windows.
 Append = Callable[[Times, np.ndarray], None]
 
@@ -54,23 +52,6 @@ def write_npy(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
         # NumPy leaves room in a header for any number of rows.
         file.seek(0)
         write_array_header_1_0(file, header)
-
-
-@contextmanager
-def write_safetensors(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
-    """Tensors `features` (num_windows, *shape) float32, `starts` and `ends` (num_windows,) float64 seconds. The format
-    begins with all sizes, so memory holds all features of the video."""
-    all_times: Times = []
-    arrays = [np.empty((0, *shape), np.float32)]
-
-    def append(times: Times, features: np.ndarray) -> None:
-        all_times.extend(times)
-        arrays.append(features)
-
-    yield append
-    starts, ends = torch.tensor(all_times, dtype=torch.float64).reshape(-1, 2).unbind(1)
-    features = torch.from_numpy(np.concatenate(arrays))
-    save_file({"features": features, "starts": starts.contiguous(), "ends": ends.contiguous()}, path)
 
 
 @contextmanager
@@ -96,7 +77,6 @@ def write_parquet(path: Path, video: str, shape: Sequence[int]) -> Iterator[Appe
 
 WRITERS: dict[FileFormat, Callable[[Path, str, Sequence[int]], AbstractContextManager[Append]]] = {
     "npy": write_npy,
-    "safetensors": write_safetensors,
     "parquet": write_parquet,
 }
 
@@ -128,7 +108,7 @@ def extract_to_folder(
         processor: prepares the frames.
         videos: from `list_videos`.
         folder: made if it does not exist.
-        file_format: "npy", "safetensors" or "parquet"; see `WRITERS`.
+        file_format: "npy" or "parquet"; see `WRITERS`.
         batch_size: windows in one forward pass.
         progress: shows a progress bar.
         options: which features of which windows: `pooling`, `layer`, `num_frames`, `stride`, `fps`,
@@ -160,7 +140,7 @@ class FeatureFolder(Sink):
         folder: made if it does not exist.
         task: computes the features.
         key: all that they follow from, besides the video, see `Task.key`.
-        file_format: "npy", "safetensors" or "parquet"; see `WRITERS`.
+        file_format: "npy" or "parquet"; see `WRITERS`.
 
     Attributes:
         videos: what the summary says about each finished video, by id.
@@ -183,7 +163,7 @@ class FeatureFolder(Sink):
         if summary := require_feature_folder(self.folder):
             require_same_settings(self, summary["key"], self.key)
             self.videos = {name: record for name, record in summary["videos"].items() if "error" not in record}
-            self.videos |= self._read_journal()
+            self.videos |= {record.pop("id"): record for record in map(read_own_json, self._record_files()) if record}
         self.folder.mkdir(parents=True, exist_ok=True)
         self.close()
 
@@ -201,7 +181,7 @@ class FeatureFolder(Sink):
         return [Part(name, [video]) for name, video in self._planned.items()]
 
     def write(self, task: Task, part: Part, outputs: Iterator[VideoOutputs]) -> Record | None:
-        """The record of the video; None if it failed, and then it has no file."""
+        """The record of the video, which is then on the disk as well; None if it failed, and then it has no file."""
         video: Any = part.videos[0]
         of_video, path = next(outputs), self._path_of(video.id)
         windows: Times = []
@@ -214,7 +194,10 @@ class FeatureFolder(Sink):
             if of_video.error is not None:
                 raise _UnreadableVideo
         if of_video.error is None:
-            return video.describe(windows, self.key["fps"])
+            record = {"source": video.source, "file": path.relative_to(self.folder).as_posix()}
+            record |= video.describe(windows, self.key["fps"]) | {"identity": video.identity}
+            replace_text(path.with_name(RECORD_FILE.format(path.name)), json.dumps({"id": video.id} | record))
+            return record
         # The features of the old content do not fit a changed file. A source that is not there may come back.
         if video.identity[1] is not None:
             path.unlink(missing_ok=True)
@@ -224,16 +207,11 @@ class FeatureFolder(Sink):
         return self.folder / f"{name}.{self.key['format']}"
 
     def note(self, result: PartResult) -> None:
-        """Notes what became of a video; of a finished one on the disk as well."""
-        video, path = self._planned[result.part], self.folder / JOURNAL_FILE
-        if result.written is None:
+        if result.written is not None:
+            self.videos[result.part] = result.written
+        else:
+            video = self._planned[result.part]
             self.failed[video.id] = {"source": video.source, "error": result.errors[0][1]}
-            return
-        file = self._path_of(video.id).relative_to(self.folder).as_posix()
-        self.videos[video.id] = {"source": video.source, "file": file, **result.written, "identity": video.identity}
-        with naming_disk_errors(path), open(path, "a", encoding="utf-8") as journal:
-            print(json.dumps([video.id, self.videos[video.id]]), file=journal, flush=True)
-            os.fsync(journal.fileno())
 
     def close(self) -> None:
         """Writes the summary."""
@@ -255,15 +233,11 @@ class FeatureFolder(Sink):
         texts |= {"videos": f"{{\n{body}\n }}", "key": json.dumps(key)}
         text = "{\n" + ",\n".join(f" {json.dumps(name)}: {value}" for name, value in texts.items()) + "\n}\n"
         replace_text(self.folder / SUMMARY_FILE, text)
-        (self.folder / JOURNAL_FILE).unlink(missing_ok=True)
+        for path in self._record_files():
+            path.unlink()
 
-    def _read_journal(self) -> dict[str, Record]:
-        """The videos since the last summary. The line that a killed run was writing is left out."""
-        videos: dict[str, Record] = {}
-        with suppress(FileNotFoundError, ValueError):
-            for line in (self.folder / JOURNAL_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
-                videos |= [json.loads(line)]
-        return videos
+    def _record_files(self) -> list[Path]:
+        return list(self.folder.rglob(RECORD_FILE.format(f"*.{self.key['format']}")))
 
 
 def require_feature_folder(folder: Path) -> Record | None:

@@ -29,54 +29,36 @@ _OF_WINDOWS = ("window", "stride", "fps", "frame_sampling_rate", "last_window")
 
 class IndexTask(Task):
     """The vector of each clip of a video, which is the mean of the clip's unit vectors: a row a clip with `start`,
-    `end`, `vector` and, if asked for, the `tokens` that re-ranking needs.
+    `end` and `vector`.
 
     Args:
         model: compares videos; its network is not kept.
         windows: options of `window_batches`. None takes one clip of each video, as the processor samples it.
         source_fps: the rate of folders of frames.
-        tokens: whether tokens are kept.
 
     Raises:
-        ValueError: the model does not take such clips, or has no tokens for re-ranking.
+        ValueError: the model does not take such clips.
     """
 
     name, quantity = "index", "vectors"
 
-    def __init__(
-        self,
-        model: SearchModel,
-        windows: dict[str, Any] | None = None,
-        source_fps: float | None = None,
-        tokens: bool = False,
-    ):
+    def __init__(self, model: SearchModel, windows: dict[str, Any] | None = None, source_fps: float | None = None):
         self.processor, self.frame_processor = model.processor, without_normalizing(model.processor)
         self.windows, self.source_fps, self.is_single = windows, source_fps, windows is None
-        adapter = adapter_of(model.network)
-        if tokens and adapter.match_input != "tokens":
-            raise ValueError(
-                f"--tokens keeps what a fusion encoder needs; {type(model.network).__name__} has none: leave it out."
-            )
         num_frames = (windows or {}).get("num_frames", model.processor.num_frames)
         black = np.zeros((num_frames, 256, 256, 3), np.uint8)
         clip = model.processor(black, do_sample_frames=False, num_crops=1, return_tensors="pt")
         with torch.inference_mode():
-            found = adapter.embed_videos(clip[model.processor.model_input_names[0]])
+            found = adapter_of(model.network).embed_videos(clip[model.processor.model_input_names[0]])
         self.width = found.vectors.shape[-1]
-        self.num_tokens, self.token_size = found.tokens.shape[1:] if tokens and found.tokens is not None else (0, 0)
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
-        names = ("windows", "source_fps", "width", "num_tokens", "token_size")
-        return {"task": self.name} | feature_key(
-            model, self.processor, **{name: getattr(self, name) for name in names}
-        )
+        settings = {"windows": self.windows, "source_fps": self.source_fps, "width": self.width}
+        return {"task": self.name} | feature_key(model, self.processor, **settings)
 
     @property
     def columns(self) -> pa.Schema:
-        columns = {"start": pa.float64(), "end": pa.float64(), "vector": pa.list_(pa.float32(), self.width)}
-        if self.num_tokens:
-            columns["tokens"] = pa.list_(pa.float32(), self.num_tokens * self.token_size)
-        return pa.schema(columns)
+        return pa.schema({"start": pa.float64(), "end": pa.float64(), "vector": pa.list_(pa.float32(), self.width)})
 
     def read(self, source: Any) -> Iterator[Piece]:
         options: dict[str, Any] = {"source_fps": self.source_fps, "dtype": torch.uint8}
@@ -89,18 +71,12 @@ class IndexTask(Task):
 
     @torch.inference_mode()
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        found = adapter_of(model).embed_videos(normalize(self.processor, pixel_values, model.device))
-        if not self.num_tokens or found.tokens is None:
-            return found.vectors.numpy()
-        return torch.cat([found.vectors, found.tokens.flatten(1)], dim=1).numpy()
+        return adapter_of(model).embed_videos(normalize(self.processor, pixel_values, model.device)).vectors.numpy()
 
     def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
-        rows, columns = np.stack(outputs), self.columns
-        values = {"start": [start for start, _ in times], "end": [end for _, end in times]}
-        values |= {"vector": list(rows[:, : self.width])}
-        if self.num_tokens:
-            values["tokens"] = list(rows[:, self.width :])
-        return {name: pa.array(values[name], columns.field(name).type) for name in columns.names}
+        starts, ends = zip(*times, strict=True)
+        values = {"start": starts, "end": ends, "vector": list(outputs)}
+        return {name: pa.array(values[name], self.columns.field(name).type) for name in values}
 
 
 def build_index(settings: IndexSettings) -> BulkResult:
@@ -129,7 +105,7 @@ def build_index(settings: IndexSettings) -> BulkResult:
     if any(name in settings.given for name in _OF_WINDOWS):
         windows = windows_of(settings, model.processor)
         windows.pop("source_fps")
-    task = IndexTask(model, windows, settings.source_fps, settings.tokens)
+    task = IndexTask(model, windows, settings.source_fps)
     place = Path(settings.model).expanduser()
     notes = {"model": str(place.absolute()) if place.is_dir() else settings.model}
     return run_in_bulk(settings, videos, task, model.network, notes=notes, forgets_others=True)

@@ -82,7 +82,7 @@ class ExtractTask(Task):
         model: a video classifier or the base of one; put into evaluation mode, and not kept.
         processor: prepares the frames.
         pooling, layer: which features, see `choose_features`; by default what the head sees.
-        last: see `sliding_windows`.
+        last: see `group_samples`.
         source_fps: the rate of folders of frames.
         windows: `num_frames`, `stride`, `fps` and `frame_sampling_rate`, see `choose_windows`.
 

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 from hf_video.settings import few
 
 from .class_names import class_names_of
-from .configurations import bounded_models, check_quantization, check_trainable, load_config, loading
+from .configurations import check_quantization, check_trainable, load_config, loading
 from .start import SHIPPED, model_path
 
 logger = logging.getLogger(__name__)
@@ -86,15 +86,6 @@ def load_classifier(
             # A head of the same size was loaded; its weights belong to other classes.
             initialize(network, network.classifier)
     return drop_query_axis(network)
-
-
-@bounded_models()
-def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
-    """The video classifier that the configuration of a checkpoint describes, in float32 with random weights. Sharded
-    weights are loaded into it after it is sharded. Errors are those of [`load_classifier`]."""
-    config = load_config(checkpoint)
-    _check_kind(checkpoint, config)
-    return drop_query_axis(AutoModelForVideoClassification.from_config(config, dtype=torch.float32))
 
 
 def load_trained_classifier(
@@ -162,13 +153,6 @@ def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTraine
     return load_weights(AutoModelForPreTraining, model, **kwargs)[0]
 
 
-def build_pretraining_model(checkpoint: str | os.PathLike) -> PreTrainedModel:
-    """As `build_classifier`, for masked pre-training."""
-    config = load_config(checkpoint)
-    _check_maskable(checkpoint, config)
-    return AutoModelForPreTraining.from_config(config, dtype=torch.float32)
-
-
 def drop_query_axis(model: Any) -> Any:
     """The same model. A VideoPrism classifier gets features (batch_size, hidden_size) and logits (batch_size,
     num_classes), like all others: Transformers leaves the axis of its single pooling query in between."""
@@ -220,7 +204,7 @@ def _check_random(model: str | os.PathLike, network: PreTrainedModel, missing: I
     if lacks:
         raise ValueError(
             f"{model} lacks weights before the head of {type(network).__name__} ({few(sorted(lacks))}), which would "
-            "stay random numbers: train the whole model, or use the attentive probe, which needs only the encoder."
+            "stay random numbers: train the whole model."
         )
 
 

@@ -148,18 +148,6 @@ def _in_float32(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.
     return weight.float()[:, 0], None if bias is None else bias.float()
 
 
-def convolve_on_cpu(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool, dtype: torch.dtype
-) -> torch.Tensor:
-    """As `cpu_forward`, also for x in bfloat16; the output has the given dtype, float32 or bfloat16."""
-    from .cpu_kernels import conv_forward_unit
-
-    arrays = _pack_for_cpu(x, weight, bias)
-    y = torch.empty(arrays[0].shape, dtype=dtype)
-    run_units(conv_forward_unit, (*arrays, y, reverse), split_tokens(*y.shape[:2]))
-    return from_lanes(y, 1, x.shape[-1])
-
-
 def _pack_for_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
     x = x if x.stride(-1) == 1 else x.contiguous()
     bias = weight.new_zeros(x.shape[-1]) if bias is None else bias
@@ -174,16 +162,20 @@ BACKWARD = "(Tensor dy, Tensor x, Tensor weight, Tensor? bias, bool reverse) -> 
 
 @torch.library.custom_op("hf_video::causal_conv1d_cpu", mutates_args=(), schema=FORWARD)
 def cpu_forward(x, weight, bias, reverse):
-    return convolve_on_cpu(x, weight, bias, reverse, x.dtype)
+    from .cpu_kernels import conv_forward_unit
+
+    arrays = _pack_for_cpu(x, weight, bias)
+    y = torch.empty(arrays[0].shape)
+    run_units(conv_forward_unit, (*arrays, y, reverse), split_tokens(*y.shape[:2]))
+    return from_lanes(y, 1, x.shape[-1])
 
 
 @torch.library.custom_op("hf_video::causal_conv1d_cpu_backward", mutates_args=(), schema=BACKWARD)
 def cpu_backward(dy, x, weight, bias, reverse):
-    """All gradients are float32; x and dy may be bfloat16."""
     from .cpu_kernels import conv_backward_unit
 
     arrays = _pack_for_cpu(x, weight, bias)
-    dx = torch.empty(arrays[0].shape, dtype=torch.float32)
+    dx = torch.empty(arrays[0].shape)
     units = [(*unit, part) for part, unit in enumerate(split_tokens(*dx.shape[:2]))]
     dweight, dbias = (tensor.new_zeros(len(units), *tensor.shape) for tensor in arrays[1:])
     run_units(conv_backward_unit, (*arrays, to_lanes(dy).contiguous(), dx, dweight, dbias, reverse), units)

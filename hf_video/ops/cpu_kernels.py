@@ -1,22 +1,18 @@
 """
-The loops of the convolution, the selective scan and the gate of a mixer on the CPU, compiled by numba for the machine
-they run on.
+The loops of the convolution and the selective scan on the CPU, compiled by numba for the machine they run on.
 
-Channels lie in blocks of `LANES`. Arrays are contiguous but for those of tokens that a convolution or a gate reads,
-whose rows may be apart. They are float32; those of the first row of each table may be bfloat16.
+Channels lie in blocks of `LANES`. Arrays are float32, and contiguous but for the tokens that a convolution reads,
+whose rows may be apart. A call does one unit of work; units are independent and run on threads. A unit of the
+convolution is the tokens from `start` up to `end` of one clip:
 
-A call of a convolution or a gate does one unit of work: the tokens from `start` up to `end` of one clip. The gate
-takes arrays of tokens alone, and the convolution:
-
-    x, y, and their gradients            (batch, length, blocks * LANES); the gradient of x is float32
+    x, y, and their gradients            (batch, length, blocks * LANES)
     weight                               (taps, blocks * LANES), the tap of the token itself last
     bias                                 (blocks * LANES)
     gradients of weight and bias         (parts, taps, blocks * LANES), (parts, blocks * LANES)
 
-The time of a scan goes in chunks of `CHUNK_LENGTH` steps, and each chunk through all blocks of a unit of work, so that
-what a chunk needs stays in the nearest caches. A call does one unit: the blocks from `first_block` up to `end_block`,
-all of one group, of one clip. Units are independent and run on threads. Unless `rough` is `None`, which has a kernel
-of its own compiled, decays are only as exact as bfloat16 needs them:
+A unit of the scan is the blocks from `first_block` up to `end_block`, all of one group, of one clip. Its time goes in
+chunks of `CHUNK_LENGTH` steps, and each chunk through all blocks, so that what a chunk needs stays in the nearest
+caches:
 
     u, delta, y, and their gradients     (batch, length, blocks * LANES)
     B, C                                 (batch, length, groups, states)
@@ -41,8 +37,6 @@ from .numba_vectors import (
     flush,
     load,
     maximum,
-    rough_exp2,
-    rough_exp2_of_product,
     sigmoid,
     silu,
     silu_slope,
@@ -130,11 +124,9 @@ def have_small_exponents(steps, rates, block, size):
 
 
 @compiled
-def compute_decay(step, rate, is_small, rough):
+def compute_decay(step, rate, is_small):
     """2^(step * rate), with bounds only where they may be needed: they take a tenth of the time of a scan."""
-    if is_small:
-        return exp2_of_product(step, rate) if rough is None else rough_exp2_of_product(step, rate)
-    return exp2(step * rate) if rough is None else rough_exp2(step * rate)
+    return exp2_of_product(step, rate) if is_small else exp2(step * rate)
 
 
 @compiled
@@ -150,7 +142,6 @@ def scan_forward_unit(
     y,
     borders,
     use_softplus,
-    rough,
     reverse,
     batch,
     group,
@@ -174,7 +165,7 @@ def scan_forward_unit(
                 scaled = step * value
                 output = load(D, (lane,)) * value
                 for n in range(num_states):
-                    decay = compute_decay(step, load(rates, (block, n, 0)), is_small, rough)
+                    decay = compute_decay(step, load(rates, (block, n, 0)), is_small)
                     h = decay * load(state, (batch, block, n, 0)) + scaled * B[batch, t, group, n]
                     store(state, (batch, block, n, 0), h)
                     output += h * C[batch, t, group, n]
@@ -184,12 +175,12 @@ def scan_forward_unit(
 @compiled
 def scan_backward_unit(
     u, delta, rates, B, C, D, delta_bias, borders, dy,
-    du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y,
-    use_softplus, rough, reverse, batch, group, part, first_block, end_block,
+    du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate,
+    use_softplus, reverse, batch, group, part, first_block, end_block,
 ):  # fmt: skip
     """
-    Writes all gradients and, if it has tokens, `y` again. In `dstate`, the gradient of the initial state replaces that
-    of the last one. States are computed again from the border of each chunk on.
+    Writes all gradients. In `dstate`, the gradient of the initial state replaces that of the last one. States are
+    computed again from the border of each chunk on.
     """
     length, num_states = u.shape[1], rates.shape[1]
     steps = np.empty((CHUNK_LENGTH, LANES), np.float32)
@@ -216,15 +207,11 @@ def scan_backward_unit(
                 t = length - 1 - start - i if reverse else start + i
                 value, step = load(u, (batch, t, lane)), load(steps, (i, 0))
                 scaled = step * value
-                output = load(D, (lane,)) * value
                 for n in range(num_states):
-                    decay = compute_decay(step, load(rates, (block, n, 0)), is_small, rough)
+                    decay = compute_decay(step, load(rates, (block, n, 0)), is_small)
                     store(decays, (i, n, 0), decay)
                     h = decay * load(states, (i, n, 0)) + scaled * B[batch, t, group, n]
                     store(states, (i + 1, n, 0), h)
-                    output += h * C[batch, t, group, n]
-                if y.shape[1]:
-                    store(y, (batch, t, lane), output)
 
             for i in range(size - 1, -1, -1):
                 t = length - 1 - start - i if reverse else start + i
@@ -254,37 +241,3 @@ def scan_backward_unit(
             for n in range(num_states):
                 dB[part, batch, t, group, n] = total(flush(load(lane_dB, (i, n, 0)), NEGLIGIBLE))
                 dC[part, batch, t, group, n] = total(flush(load(lane_dC, (i, n, 0)), NEGLIGIBLE))
-
-
-@compiled
-def gate_forward_unit(total, other, gate, gated, has_other, batch, start, end):
-    """Writes `gated`, the gated sum of `total` and `other`."""
-    for t in range(start, end):
-        for lane in range(0, gated.shape[2], LANES):
-            value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
-            if has_other:
-                value += load(other, (batch, t, lane))
-            store(gated, (batch, t, lane), value * silu(gating))
-
-
-@compiled
-def gate_total_backward_unit(dgated, gate, dtotal, batch, start, end):
-    """Writes `dtotal`."""
-    for t in range(start, end):
-        for lane in range(0, dgated.shape[2], LANES):
-            grad = load(dgated, (batch, t, lane)) * silu(load(gate, (batch, t, lane)))
-            store(dtotal, (batch, t, lane), flush(grad, NEGLIGIBLE))
-
-
-@compiled
-def gate_backward_unit(dgated, total, other, gate, gated, dgate, has_other, batch, start, end):
-    """Writes `dgate`, and once more `gated`."""
-    for t in range(start, end):
-        for lane in range(0, dgated.shape[2], LANES):
-            value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
-            if has_other:
-                value += load(other, (batch, t, lane))
-            share, rise = silu_slope(gating)
-            store(gated, (batch, t, lane), value * (gating * share))
-            dvalue = load(dgated, (batch, t, lane)) * value * (share * rise)
-            store(dgate, (batch, t, lane), flush(dvalue, NEGLIGIBLE))

@@ -2,10 +2,8 @@
 Vectors of 16 float32 for kernels that numba compiles: one AVX-512 register, or several smaller ones.
 
 By itself, the compiler vectorises a loop only behind checks that its arrays do not overlap. The checks cost more than
-the few steps that most loops have here: a scan in plain loops takes 5 times as long (`python
-benchmarks/videomamba_cpu.py --parts`). `load`, `store`, `+`, `-`, `*`, `/` and the functions below need no checks.
-Numbers that meet a vector must be float32. Arrays are float32, or hold the bits of bfloat16 as uint16: these are the
-upper halves of float32, so that `load` and `store` convert them on their way.
+the few steps that most loops have here: a scan in plain loops takes several times as long. `load`, `store`, `+`, `-`,
+`*`, `/` and the functions below need no checks. Numbers that meet a vector, and arrays, must be float32.
 
 What is compiled is kept in the user's cache folder. numba itself keeps it beside the sources. There it would outlive a
 package that pip removes, and the folder that stays would hide an editable installation. `NUMBA_CACHE_DIR` is taken if
@@ -44,15 +42,13 @@ NEGLIGIBLE = np.float32(2.0**-96)
 SMALLEST, LARGEST = np.float32(-126.0), np.float32(127.0)
 # 1.5 * 2^23: adding it to a float32 rounds that to a whole number, which is then in the lowest bits.
 ROUNDER = np.float32(12582912.0)
-# Minimax polynomials in rising order: (2^f - 1) / f for |f| <= 1/2, relative to 2^f, once more of lower degree, and
-# log(1 + e) / e for 0 <= e <= 1.
+# Minimax polynomials in rising order: (2^f - 1) / f for |f| <= 1/2, relative to 2^f, and log(1 + e) / e for
+# 0 <= e <= 1.
 E0, E1, E2, E3, E4 = (np.float32(c) for c in (0.6931469776, 0.2402224208, 0.05550733747, 0.009671512723, 0.0013264726))
-R0, R1, R2 = (np.float32(c) for c in (0.69328293, 0.2422109947, 0.05500894032))
 L0, L1, L2, L3, L4 = (np.float32(c) for c in (0.9999999699, -0.4999949311, 0.3331909622, -0.2484297755, 0.1910598849))
 L5, L6, L7, L8 = (np.float32(c) for c in (-0.1366320693, 0.07822549374, -0.02950495745, 0.005232624063))
 
 BITS = ir.VectorType(ir.IntType(32), LANES)
-HALVES = ir.VectorType(ir.IntType(16), LANES)
 REGISTER = ir.VectorType(ir.FloatType(), LANES)
 # Sums keep their order, but a product may be fused with the sum that it goes into.
 FLAGS = ("contract",)
@@ -150,7 +146,9 @@ def _minimum(builder, a, b):
 
 
 def _flush(builder, value, bound):
-    size = builder.bitcast(builder.and_(builder.bitcast(value, BITS), _constant(0x7FFFFFFF)), REGISTER)
+    size = builder.bitcast(
+        builder.and_(builder.bitcast(value, BITS), ir.Constant(BITS, [0x7FFFFFFF] * LANES)), REGISTER
+    )
     return builder.select(builder.fcmp_ordered("<", size, bound), ir.Constant(REGISTER, [0.0] * LANES), value)
 
 
@@ -201,21 +199,7 @@ def _pointer(context, builder, signature, arguments):
     indices = cgutils.unpack_tuple(builder, arguments[1], len(indices_type))
     indices = [context.cast(builder, i, t, types.intp) for i, t in zip(indices, indices_type, strict=True)]
     pointer = cgutils.get_item_pointer(context, builder, array_type, array, indices)
-    kind = HALVES if array_type.dtype == types.uint16 else REGISTER
-    return builder.bitcast(pointer, kind.as_pointer())
-
-
-def _constant(number):
-    return ir.Constant(BITS, [number] * LANES)
-
-
-def _to_halves(builder, value):
-    """The bits of the nearest bfloat16; between two, of the even one. All NaNs become one, whatever their low bits."""
-    bits = builder.bitcast(value, BITS)
-    is_odd = builder.and_(builder.lshr(bits, _constant(16)), _constant(1))
-    rounded = builder.add(builder.add(bits, _constant(0x7FFF)), is_odd)
-    rounded = builder.select(builder.fcmp_unordered("uno", value, value), _constant(0x7FC00000), rounded)
-    return builder.trunc(builder.lshr(rounded, _constant(16)), HALVES)
+    return builder.bitcast(pointer, REGISTER.as_pointer())
 
 
 @intrinsic
@@ -223,11 +207,7 @@ def load(typing_context, array, indices):
     """The 16 numbers of a contiguous array from an element on."""
 
     def codegen(context, builder, signature, arguments):
-        pointer = _pointer(context, builder, signature, arguments)
-        if signature.args[0].dtype != types.uint16:
-            return builder.load(pointer, align=4)
-        bits = builder.zext(builder.load(pointer, align=2), BITS)
-        return builder.bitcast(builder.shl(bits, _constant(16)), REGISTER)
+        return builder.load(_pointer(context, builder, signature, arguments), align=4)
 
     return vector(array, indices), codegen
 
@@ -237,11 +217,7 @@ def store(typing_context, array, indices, value):
     """Write a vector over the 16 numbers from an element on."""
 
     def codegen(context, builder, signature, arguments):
-        pointer = _pointer(context, builder, signature, arguments)
-        if signature.args[0].dtype == types.uint16:
-            builder.store(_to_halves(builder, arguments[2]), pointer, align=2)
-        else:
-            builder.store(arguments[2], pointer, align=4)
+        builder.store(arguments[2], _pointer(context, builder, signature, arguments), align=4)
         return context.get_dummy_value()
 
     return types.void(array, indices, value), codegen
@@ -272,28 +248,9 @@ def exp2_of_product(x, y):
 
 
 @compiled
-def rough_exp2_of_product(x, y):
-    """As `exp2_of_product` with a relative error below 1.1e-4, where rounding to bfloat16 has 2e-3."""
-    rounded = multiply_add(x, y, ROUNDER)
-    f = multiply_add(x, y, ROUNDER - rounded)
-    return scale(f * (f * (f * R2 + R1) + R0) + ONE, rounded)
-
-
-@compiled
-def clamp_exponent(x):
-    return minimum(maximum(x, SMALLEST), LARGEST)
-
-
-@compiled
 def exp2(x):
     """2^x as `exp2_of_product` has it. Beyond float32 it stays at 2^-126 or 2^127."""
-    return exp2_of_product(clamp_exponent(x), ONE)
-
-
-@compiled
-def rough_exp2(x):
-    """2^x as `rough_exp2_of_product` has it. Beyond float32 it stays at 2^-126 or 2^127."""
-    return rough_exp2_of_product(clamp_exponent(x), ONE)
+    return exp2_of_product(minimum(maximum(x, SMALLEST), LARGEST), ONE)
 
 
 @compiled

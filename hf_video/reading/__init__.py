@@ -9,10 +9,8 @@ _PUBLIC_NAMES = {
     "read_video": ".video_reading",
     "Sample": ".windows",
     "SampleGroup": ".windows",
-    "sliding_windows": ".windows",
     "timed_samples": ".windows",
     "VideoReadError": ".sources",
-    "Window": ".windows",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -21,9 +21,8 @@ import av
 import numpy as np
 from huggingface_hub import constants
 
-from .downloading import open_response
 from .pyav_streams import RgbConverter, choose_stream, open_stream, pixel_limit
-from .ranges import RangeFile, open_ranges
+from .remote import open_address, open_response
 from .sources import (
     LIVE_PROTOCOLS,
     VideoReadError,
@@ -91,10 +90,6 @@ class StreamedFrame:
     def image(self) -> np.ndarray:
         """(height, width, 3) uint8 RGB, upright."""
         return self._to_rgb(self._image) if self._to_rgb else self._image
-
-    def view_image(self) -> np.ndarray:
-        """The image, read-only, to be copied at once: it may be in memory of the decoder."""
-        return self._to_rgb.view(self._image) if self._to_rgb else self._image
 
 
 class StreamClock:
@@ -263,9 +258,7 @@ def _stream_address(url: str, name: str) -> Iterator[StreamedFrame]:
             if _is_stream(response, name):
                 yield from _stream_response(response, name)
                 return
-    with open_ranges(url) as file:
-        if isinstance(file, RangeFile):
-            file.stream()
+    with open_address(url) as file:
         yield from _stream_file(file, name)
 
 

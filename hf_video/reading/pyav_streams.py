@@ -34,8 +34,9 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
     """The container and its first video stream, the only one that is read."""
     if not isinstance(source, str):
         source.seek(0)
-    # A playlist with the name of a video must not make FFmpeg fetch files from the network.
-    options = {"protocol_whitelist": "file"} | pixel_limit()
+    # A playlist with the name of a video must not make FFmpeg fetch files from the network, and one behind an address
+    # none from this machine.
+    options = {"protocol_whitelist": "file" if isinstance(source, str) else ""} | pixel_limit()
     try:
         container = av.open(
             f"file:{source}" if isinstance(source, str) else source, options=options, metadata_errors="replace"
@@ -112,18 +113,8 @@ class RgbConverter:
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: Any) -> np.ndarray:
-        return _turn_upright(self._reformat(frame).to_ndarray(), frame)
-
-    def view(self, frame: Any) -> np.ndarray:
-        """The picture in FFmpeg's memory, read-only, to be copied at once."""
-        plane = self._reformat(frame).planes[0]
-        rows = np.frombuffer(plane, dtype=np.uint8).reshape(plane.height, plane.line_size)
-        rows.flags.writeable = False
-        return _turn_upright(rows[:, : plane.width * 3].reshape(plane.height, plane.width, 3), frame)
-
-    def _reformat(self, frame: Any) -> Any:
         # One thread: for small frames, starting the default number of threads takes longer than the work.
-        return self._reformatter.reformat(frame, format="rgb24", threads=1)
+        return _turn_upright(self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray(), frame)
 
 
 def find_orientation(frame: Any) -> tuple[bool, bool, bool]:

@@ -15,25 +15,27 @@ frames stay readable. If the times of frames cannot be read from the packets, an
 frame is ever replaced by another one.
 """
 
+import tempfile
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from itertools import dropwhile, islice, pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import av
 import numpy as np
 
-from .mp4_index import Packet, index_packets
 from .pyav_streams import RgbConverter, find_orientation, open_stream
-from .ranges import RangeFile
+from .remote import RemoteFile
 from .sources import VideoReadError
 
 # Containers that store presentation times, and codecs whose packets hold exactly one shown frame each. Only then the
 # packets show the frames: AVI guesses times, MPEG-4 and VP8 have packets without a shown frame.
 _TIMED_CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "flv")
 _ONE_FRAME_PER_PACKET = ("h264", "hevc", "vp9", "av1")
+# Codecs whose packets FFmpeg leaves as the tables of an MP4 describe them; of VP9 it changes durations.
+_AS_IN_TABLES = ("h264", "hevc", "av1")
 # Codecs that mark the frames that no other frame depends on. The decoder leaves those out that are not wanted: without
 # it, 16 frames of a file as x264 makes it take 1.2 times as long (`benchmarks/reading.py`).
 SKIPPING_CODECS = ("h264",)
@@ -45,6 +47,36 @@ _MOST_HELD_BACK = 64
 _JUMP = 10
 # Frames per second of a file that states none, as in FFmpeg.
 _DEFAULT_RATE = Fraction(25)
+
+
+class Packet(NamedTuple):
+    """The values of a packet that are kept; its data would fill the memory.
+
+    Attributes:
+        time: presentation time in units of the stream's time base, or None.
+        duration: in the same units; 0 if it is unknown.
+        decode_time: decode time in the same units, or None.
+        is_keyframe: whether decoding can start with it.
+        is_discard: whether an edit list hides its frame.
+        is_corrupt: whether it breaks off.
+        position: place of its first byte in the file, or None.
+        size: its size in bytes.
+    """
+
+    time: int
+    duration: int
+    decode_time: int | None
+    is_keyframe: bool
+    is_discard: bool
+    is_corrupt: bool
+    position: int | None
+    size: int
+
+    @classmethod
+    def of(cls, packet: Any) -> "Packet":
+        """The values of a packet of PyAV."""
+        flags = (packet.is_keyframe, packet.is_discard, packet.is_corrupt)
+        return cls(packet.pts, packet.duration or 0, packet.dts, *flags, packet.pos, packet.size)
 
 
 class VideoFileReader:
@@ -83,7 +115,6 @@ class VideoFileReader:
         self._rate = stream.average_rate or _DEFAULT_RATE
         self._reorder_depth = stream.codec_context.reorder_depth
         self._skips = stream.codec_context.codec.canonical_name in SKIPPING_CODECS
-        self._packets = packets if isinstance(source, RangeFile) else []
         if not _packets_tell_frames(container, stream, packets):
             self._index_by_decoding()
             return
@@ -130,14 +161,10 @@ class VideoFileReader:
         self._opened = None
         return open_stream(self.source, self.name, threaded)
 
-    def _fetch_packets(self, parts: Iterable[tuple[int, int]]) -> None:
-        """Fetches the packets from a first to a last place, both included, of each part of the file."""
-        if isinstance(self.source, RangeFile):
-            packets = (packet for first, last in parts for packet in self._packets[first : last + 1])
-            self.source.prefetch((p.position, p.position + p.size) for p in packets if p.position is not None)
-
     def _index_packets(self, packets: list[Packet]) -> None:
         times = np.array([packet.time for packet in packets], dtype=np.int64)
+        self._positions = [packet.position or 0 for packet in packets]
+        self._ends = [(packet.position or 0) + packet.size for packet in packets]
         is_discarded = np.array([packet.is_discard for packet in packets])
         starts = np.flatnonzero([packet.is_keyframe for packet in packets])
         by_time = np.argsort(times)
@@ -163,7 +190,6 @@ class VideoFileReader:
             self._in_doubt = np.repeat(in_doubt, sizes)
 
     def _index_by_decoding(self) -> None:
-        _fetch_whole(self.source)
         with self._open_anew(threaded=True) as (container, stream):
             times = [frame.pts for frame in decode_in_order(container, stream, self.name)]
         if not times:
@@ -199,7 +225,6 @@ class VideoFileReader:
             last = len(self)
         frames: dict[int, np.ndarray] = {}
         count = 0
-        _fetch_whole(self.source)
         with self._open_anew(threaded=True) as (container, stream):
             for frame in islice(decode_in_order(container, stream, self.name), last + 1):
                 if count in chosen:
@@ -221,7 +246,6 @@ class VideoFileReader:
             else:
                 runs.append([i])
         length = sum(self._place(run[-1]) - self._key_place(run[0]) for run in runs)
-        self._fetch_packets((self._key_place(run[0]), max(self._place(i) for i in run)) for run in runs)
         frames: dict[int, np.ndarray] = {}
         threaded = length > _FRAMES_WORTH_THREADS * len(runs)
         opened = self._open_anew(threaded) if threaded or self._opened is None else nullcontext(self._opened)
@@ -229,6 +253,9 @@ class VideoFileReader:
             for run in runs:
                 for skips in (True, False) if self._skips else (False,):
                     key_time = self._key_time(run[0])
+                    if isinstance(self.source, RemoteFile):
+                        end = self._ends[max(self._place(i) for i in run)]
+                        self.source.ahead = max(end - self._positions[self._decode_order[key_time]], 0)
                     try:
                         container.seek(key_time, stream=stream)
                     except av.FFmpegError:
@@ -239,7 +266,6 @@ class VideoFileReader:
                         break
         missing = [i for i in numbers if i not in frames]
         if missing:
-            self._fetch_packets([(0, max(self._place(i) for i in missing))])
             # Damage, a seek that missed, or a key frame that decoding cannot start from: decode from the start.
             with self._open_anew() as (container, stream):
                 found, is_damaged = self._decode_run(container, stream, None, missing, False)
@@ -351,8 +377,8 @@ def _has_one_frame_per_packet(container: Any, stream: Any) -> bool:
 
 def read_packets(source: str | BinaryIO, name: str, container: Any, stream: Any) -> tuple[list[Packet], Any]:
     """
-    All packets of a file and its first frame, the only one that is decoded. A file of ranges is not read to its end if
-    the tables of an MP4 tell its packets.
+    All packets of a file and its first frame, the only one that is decoded. A file behind an address is not read to
+    its end if the tables of an MP4 tell its packets.
 
     Args:
         source, name: as in [`VideoFileReader`].
@@ -363,9 +389,7 @@ def read_packets(source: str | BinaryIO, name: str, container: Any, stream: Any)
     """
     packets: list[Packet] = []
     first_frame = None
-    indexed = index_packets(source, container, stream) if isinstance(source, RangeFile) else None
-    if indexed is None:
-        _fetch_whole(source)
+    indexed = _index_remote(source, container, stream) if isinstance(source, RemoteFile) else None
     try:
         for packet in container.demux(stream):
             if first_frame is None:
@@ -377,7 +401,6 @@ def read_packets(source: str | BinaryIO, name: str, container: Any, stream: Any)
                 if is_sure and _packets_tell_frames(container, stream, indexed):
                     return indexed, first_frame
                 indexed = None
-                _fetch_whole(source)
         breaks_off = bool(packets) and packets[-1].is_corrupt
     except av.error.InvalidDataError:
         breaks_off = True
@@ -388,9 +411,56 @@ def read_packets(source: str | BinaryIO, name: str, container: Any, stream: Any)
     return packets, first_frame
 
 
-def _fetch_whole(source: str | BinaryIO) -> None:
-    if isinstance(source, RangeFile):
-        source.fetch_whole()
+def _index_remote(file: RemoteFile, container: Any, stream: Any) -> list[Packet] | None:
+    """
+    The packets of an MP4 or MOV file as a pass over all of them gives, without fetching them; None if that is not
+    certain.
+
+    FFmpeg knows from the tables in the `moov` box (ISO/IEC 14496-12) when every packet is decoded and shown, where it
+    lies and which ones are key frames. It reads the data of packets, but does not look at them: so the packets of a
+    file whose other bytes are zeros tell the same.
+    """
+    codec = stream.codec_context.codec
+    is_plain = codec.intra_only or codec.canonical_name in _AS_IN_TABLES
+    tables = _find_tables(file) if container.format.name == _TIMED_CONTAINERS[0] and is_plain else None
+    # With this box, most packets are in fragments.
+    if tables is None or any(b"mvex" in table for table in tables.values()):
+        return None
+    with tempfile.TemporaryFile() as hollow:
+        hollow.truncate(file.size)
+        for place, table in tables.items():
+            hollow.seek(place)
+            hollow.write(table)
+        try:
+            with open_stream(hollow, file.label) as (zeros, same):
+                packets = [Packet.of(packet) for packet in zeros.demux(same) if packet.size]
+                # Those flags the parser takes from zeros.
+                keys = {entry.pos: entry.is_keyframe for entry in same.index_entries}
+        except VideoReadError:
+            return None
+    packets = [packet._replace(is_keyframe=bool(keys.get(packet.position))) for packet in packets]
+    is_whole = packets and not any(p.is_corrupt or p.position is None or p.duration <= 0 for p in packets)
+    return packets if is_whole else None
+
+
+def _find_tables(file: RemoteFile) -> dict[int, bytes] | None:
+    """The heads of all boxes up to the `moov` box, and the whole of that, by their places."""
+    tables, place = {}, 0
+    while place < file.size:
+        tables[place] = head = file.read_at(place, 32)
+        size, kind, content = int.from_bytes(head[:4]), head[4:8], 8
+        if size == 1:
+            size, content = int.from_bytes(head[8:16]), 16
+        elif size == 0:
+            # To the end.
+            size = file.size - place
+        if not content <= size <= file.size - place:
+            return None
+        if kind == b"moov":
+            tables[place] = file.read_at(place, size)
+            return tables
+        place += size
+    return None
 
 
 def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:

@@ -20,9 +20,8 @@ from PIL import Image
 from transformers.image_utils import load_image
 from transformers.video_utils import VideoMetadata
 
-from .mp4_index import fetch_moov
 from .pyav_streams import open_stream, tell_largest_frame
-from .ranges import FIRST_SIZE, RangeFile, open_ranges
+from .remote import open_address
 from .sources import VideoReadError, describe, is_url, kind_of
 from .video_decoding import VideoFileReader
 
@@ -30,8 +29,6 @@ from .video_decoding import VideoFileReader
 VideoSource = str | os.PathLike | bytes | BinaryIO | Any
 
 FRAME_EXTENSIONS = (".jpg", ".jpeg", ".png")
-# In bytes. Smaller files behind a URL are fetched as a whole.
-SMALL_FILE = 2**20
 # Seconds. The coarsest time bases in use, of Matroska and FLV, round times to milliseconds.
 TIME_ROUNDING = 6e-4
 
@@ -51,7 +48,7 @@ def read_video(
             Path of a video file, its URL, the bytes of a file, an open file, or path of a folder of JPEG / PNG frames,
             which are taken in natural order (frame 2 before frame 10). A URL is one of `http(s)`, or of another
             protocol that fsspec knows, such as `s3` or `hf`. Of an MP4 or MOV file behind it, only the bytes that the
-            wanted frames need are fetched; every other file is fetched as a whole. Or a `VideoDecoder` of torchcodec,
+            wanted frames need are fetched; every other file is read to its end. Or a `VideoDecoder` of torchcodec,
             which decodes the frames itself; it counts frames as evenly spaced.
         sample_indices_fn (`Callable`, *optional*):
             Called with `metadata=`, returns the indices of the frames to read: integers of any shape, in any order,
@@ -262,7 +259,7 @@ def _open_reader(video: VideoSource) -> Iterator[VideoFileReader | FrameFolder |
         return
     opened: Any = nullcontext(os.fspath(video) if isinstance(video, os.PathLike) else video)
     if is_url(video):
-        opened = _open_url(str(video))
+        opened = open_address(str(video))
     elif isinstance(video, bytes):
         opened = io.BytesIO(video)
     with opened as source:
@@ -270,19 +267,6 @@ def _open_reader(video: VideoSource) -> Iterator[VideoFileReader | FrameFolder |
             raise VideoReadError(f"{source} does not exist.")
         with open_stream(source, name) as container_and_stream:
             yield VideoFileReader(source, name, container_and_stream)
-
-
-@contextmanager
-def _open_url(url: str) -> Iterator[str | BinaryIO]:
-    """The open video of a URL, or its path. Of an MP4 or MOV file that is not small, only the tables are fetched; of
-    any other file everything, for its tables do not tell which bytes are needed."""
-    with open_ranges(url) as file:
-        if isinstance(file, RangeFile):
-            if file.size > SMALL_FILE:
-                file.prefetch([(0, FIRST_SIZE)])
-            if file.size <= SMALL_FILE or fetch_moov(file) is None:
-                file.fetch_whole()
-        yield file
 
 
 def _find_segment(

@@ -1,4 +1,4 @@
-"""Sliding windows over a video of any length: each frame is decoded once, and only one window is held in memory."""
+"""Samples of a video at a steady rate, and windows that slide over them. Only one window is held in memory."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,24 +13,6 @@ from .video_reading import TIME_ROUNDING
 LastWindow = Literal["pad", "drop", "shift"]
 
 Value = TypeVar("Value")
-
-
-class Window(NamedTuple):
-    """
-    A window of a video.
-
-    Attributes:
-        start: time of its first sample, in seconds after the first frame of the source.
-        end: time at which its last real sample ends: that of the next sample, or the end of the source.
-        frames: (num_frames, height, width, 3) uint8 RGB, upright. Read-only, for windows that overlap share memory:
-            change a copy.
-        num_real: number of samples that are not padding.
-    """
-
-    start: float
-    end: float
-    frames: np.ndarray
-    num_real: int
 
 
 class Sample(NamedTuple, Generic[Value]):
@@ -48,48 +30,6 @@ class SampleGroup(NamedTuple):
     end: float
     values: list[Any]
     num_real: int
-
-
-def sliding_windows(
-    source: Any,
-    *,
-    num_frames: int = 16,
-    stride: int = 8,
-    fps: float | None = None,
-    frame_sampling_rate: float = 1,
-    last: LastWindow = "pad",
-    source_fps: float | None = None,
-) -> Iterator[Window]:
-    """
-    Windows of `num_frames` samples of a video, one every `stride` samples.
-
-    Each frame is decoded once, however much windows overlap. However long the video is, memory holds a few windows,
-    and those that the caller keeps. Frames between windows are not converted to RGB.
-
-    Args:
-        source, fps, frame_sampling_rate, source_fps:
-            As for [`timed_samples`].
-        num_frames (`int`, defaults to 16):
-            Samples in a window.
-        stride (`int`, defaults to 8):
-            Samples from the start of a window to the start of the next.
-        last (`str`, defaults to `"pad"`):
-            What becomes of samples at the end that fill no window: "pad" repeats the last sample, "drop" leaves them
-            out, "shift" moves the window back, so that it ends with the video. A video that is shorter than a window
-            gives one padded window, or none with "drop".
-
-    Returns:
-        `Iterator[Window]`: a window as soon as the sample after it is known, or the end of the source.
-
-    Raises:
-        `VideoReadError`: if the source cannot be read, at the damage; the windows before it have been given.
-        `ValueError`, `TypeError`: as [`timed_samples`] and [`group_samples`].
-    """
-    _check_windows(num_frames, stride, last)
-    samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)
-    stacker = _WindowStacker(describe(source), num_frames, stride)
-    groups = group_samples(_add_images(samples, stacker, num_frames, stride), num_frames, stride, last)
-    return (Window(group.start, group.end, stacker.stack(group.values), group.num_real) for group in groups)
 
 
 def timed_samples(
@@ -141,8 +81,14 @@ def group_samples(
     Args:
         samples (`Iterable[Sample]`):
             The samples in their order.
-        num_frames, stride, last:
-            As for [`sliding_windows`].
+        num_frames (`int`):
+            Samples in a window.
+        stride (`int`):
+            Samples from the start of a window to the start of the next.
+        last (`str`, defaults to `"pad"`):
+            What becomes of samples at the end that fill no window: "pad" repeats the last sample, "drop" leaves them
+            out, "shift" moves the window back, so that it ends with the video. A video that is shorter than a window
+            gives one padded window, or none with "drop".
         transform (`Callable`):
             Called once for each window with the list of values that no window before held, gives a result for each. A
             value that several samples share, or no window holds, is not transformed again, or at all.
@@ -222,77 +168,6 @@ def _with_ends(frames: Iterable[StreamedFrame]) -> Iterator[tuple[StreamedFrame,
     if first is not None and previous is not None:
         mean = (previous.seconds - first.seconds) / max(count - 1, 1)
         yield previous, previous.seconds + (previous.duration or mean)
-
-
-class _WindowStacker:
-    """
-    Stacks the images of windows that follow each other. Each image is written once, as soon as its frame comes, so
-    that the decoder has the memory of the frame back, and its threads go on meanwhile. With `np.stack` of each window
-    the windows of `benchmarks/windows.py` take 1.2 times as long.
-
-    A window is a view of an array with room for the images that come next. The array ends where a window ends, and the
-    images that the next window shares are then copied to another array.
-    """
-
-    def __init__(self, name: str, num_frames: int, stride: int):
-        self._name = name
-        self._num_frames = num_frames
-        self._num_fresh = min(stride, num_frames)
-        self._array: np.ndarray | None = None
-        # The row behind the last image.
-        self._stop = 0
-        # The last frames as they came, and as they were returned.
-        self._source: StreamedFrame | None = None
-        self._stacked: deque[StreamedFrame] = deque(maxlen=int(num_frames))
-
-    def add(self, frame: StreamedFrame) -> StreamedFrame:
-        """The frame, with its image in the array. One that comes again at once is not converted again. Raises
-        `VideoReadError` if the image has not the size of those before."""
-        is_repeated = frame is self._source
-        image = self._stacked[-1].image if is_repeated else frame.view_image()
-        if self._array is None or self._stop == len(self._array):
-            self._array = self._next_array(image.shape)
-        if image.shape != self._array.shape[1:]:
-            raise VideoReadError(
-                f"{self._name}: frame {frame.number} is {image.shape[:2]} (height, width), "
-                f"the frames before are {self._array.shape[1:3]}."
-            )
-        row = self._array[self._stop]
-        row[:] = image
-        self._stop += 1
-        stacked = self._stacked[-1] if is_repeated else StreamedFrame(frame.number, frame.seconds, row, frame.duration)
-        self._source = frame
-        self._stacked.append(stacked)
-        return stacked
-
-    def stack(self, frames: Sequence[StreamedFrame]) -> np.ndarray:
-        """(num_frames, height, width, 3) uint8, read-only. Frames that are not the last ones added are copied."""
-        if self._array is not None and len(frames) <= self._stop and list(self._stacked) == list(frames):
-            window = self._array[self._stop - len(frames) : self._stop]
-        else:
-            window = np.stack([frame.view_image() for frame in frames])
-        window.flags.writeable = False
-        return window
-
-    def _next_array(self, shape: tuple[int, ...]) -> np.ndarray:
-        """An array that begins with the images that the next window shares."""
-        last, num_kept = self._array, self._num_frames - self._num_fresh
-        # Room for two windows: more would take memory, less would move images more often.
-        num_rows = self._num_frames + self._num_fresh * -(-self._num_frames // self._num_fresh)
-        array = np.empty((num_rows, *(shape if last is None else last.shape[1:])), np.uint8)
-        self._stop = 0 if last is None else num_kept
-        if last is not None and num_kept:
-            array[:num_kept] = last[-num_kept:]
-        return array
-
-
-def _add_images(
-    samples: Iterable[Sample[StreamedFrame]], stacker: _WindowStacker, num_frames: int, stride: int
-) -> Iterator[Sample[StreamedFrame]]:
-    """The samples, with the images of those that a full window will hold in the memory of the stacker."""
-    for number, sample in enumerate(samples):
-        is_in_window = number % stride < num_frames
-        yield Sample(sample.start, sample.end, stacker.add(sample.value)) if is_in_window else sample
 
 
 def _group(

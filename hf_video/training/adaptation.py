@@ -1,4 +1,4 @@
-"""Trains a part of a model: frozen layers, LoRA, and probes of its features."""
+"""Trains a part of a model: frozen layers, LoRA, and a probe of its features."""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +16,6 @@ from hf_video.metrics import compute_metrics
 
 from .losses import classification_loss
 from .optimization import layer_groups_of
-
-# Features that are compared with all others at a time.
-_QUERIES = 1024
 
 
 class NormalizedLinear(nn.Linear):
@@ -117,31 +114,6 @@ def to_plain_model(model: Any) -> PreTrainedModel:
     return model
 
 
-class AttentiveProbe(nn.Module):
-    """A learned query attends to the tokens of a clip, and a linear layer classifies the result: the attentive probing
-    of CAE (https://arxiv.org/abs/2202.03026), for models that are trained without pooling.
-
-    Args:
-        width: width of the tokens.
-        num_classes: width of the output. The attention has as many heads as divide `width` into 64 channels or more.
-    """
-
-    def __init__(self, width: int, num_classes: int):
-        super().__init__()
-        num_heads = next(heads for heads in range(max(width // 64, 1), 0, -1) if width % heads == 0)
-        self.norm = nn.LayerNorm(width)
-        self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, width), std=0.02))
-        self.attention = nn.MultiheadAttention(width, num_heads, batch_first=True)
-        self.head_norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, num_classes)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits (num_clips, num_classes) from tokens (num_clips, num_tokens, width)."""
-        tokens = self.norm(tokens)
-        gathered, _ = self.attention(self.query.expand(len(tokens), -1, -1), tokens, tokens, need_weights=False)
-        return self.head(self.head_norm(gathered[:, 0]))
-
-
 class ProbeModel(nn.Module):
     """A probe, from features to logits, in the form that a `Trainer` takes. The `problem_type` of a configuration
     decides on the loss. In training each view is a clip of its own; in evaluation the probabilities of the views of a
@@ -165,7 +137,7 @@ class ProbeModel(nn.Module):
 
 
 def train_probe(
-    probe: nn.Module,
+    probe: NormalizedLinear,
     config: PreTrainedConfig,
     training: tuple[torch.Tensor, torch.Tensor],
     validation: tuple[torch.Tensor, torch.Tensor],
@@ -174,7 +146,7 @@ def train_probe(
     """Trains a probe and restores the weights with the lowest validation loss.
 
     Args:
-        probe: `NormalizedLinear` or `AttentiveProbe`; trained in place.
+        probe: trained in place.
         config: configuration of the model that computed the features.
         training: features (num_videos, num_views, ...) and labels: class ids (num_videos,) or float targets
             (num_videos, num_classes).
@@ -184,11 +156,10 @@ def train_probe(
     Returns:
         The trainer. Its `predict` takes a `TensorDataset` of features and labels.
     """
-    if isinstance(probe, NormalizedLinear):
-        # Running averages would not converge in the few batches of a probe.
-        deviation, mean = torch.std_mean(training[0].float().flatten(0, 1), dim=0, correction=0)
-        cast(torch.Tensor, probe.norm.running_mean).copy_(mean)
-        cast(torch.Tensor, probe.norm.running_var).copy_(deviation.square())
+    # Running averages would not converge in the few batches of a probe.
+    deviation, mean = torch.std_mean(training[0].float().flatten(0, 1), dim=0, correction=0)
+    cast(torch.Tensor, probe.norm.running_mean).copy_(mean)
+    cast(torch.Tensor, probe.norm.running_var).copy_(deviation.square())
     # Batch normalisation fails on a last batch of one video, which has no variance.
     arguments.dataloader_drop_last = len(training[0]) % arguments.train_batch_size == 1
     trainer = Trainer(
@@ -202,41 +173,6 @@ def train_probe(
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     return trainer
-
-
-def knn_scores(
-    features: torch.Tensor,
-    targets: torch.Tensor,
-    queries: torch.Tensor,
-    *,
-    num_neighbors: int = 20,
-    temperature: float = 0.07,
-) -> torch.Tensor:
-    """Class scores from the nearest neighbours, weighted by exp(cosine similarity / temperature), as in the evaluation
-    of DINO (https://arxiv.org/abs/2104.14294, `eval_knn.py`). Views of a video are averaged first.
-
-    Args:
-        features: (num_videos, num_views, hidden_size), features of videos with known classes.
-        targets: (num_videos, num_classes) float, one-hot or with several ones.
-        queries: (num_queries, num_views, hidden_size), features of the videos to classify.
-        num_neighbors: how many neighbours count; all videos if there are fewer.
-        temperature: the lower it is, the more the nearest neighbours count.
-
-    Returns:
-        (num_queries, num_classes) float32 from 0 to 1: the weighted mean of the neighbours' targets.
-
-    Raises:
-        ValueError: `num_neighbors` or `temperature` is not above 0.
-    """
-    if num_neighbors < 1 or temperature <= 0:
-        raise ValueError(f"num_neighbors={num_neighbors} and temperature={temperature} must be above 0.")
-    known = F.normalize(features.float().mean(1), dim=1)
-    scores = []
-    for query in F.normalize(queries.float().mean(1), dim=1).split(_QUERIES):
-        similarities, nearest = (query @ known.T).topk(min(num_neighbors, len(known)), dim=1)
-        weights = (similarities / temperature).softmax(1)
-        scores.append((weights[:, :, None] * targets.float()[nearest]).sum(1))
-    return torch.cat(scores)
 
 
 def _mean_logits(views: torch.Tensor, problem_type: str) -> torch.Tensor:

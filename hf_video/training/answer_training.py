@@ -15,7 +15,7 @@ from hf_video.loading.models import choose_device
 from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together
 
-from .answering import AnswerTrainer, AnswerTrainingArguments, choose_trained, exact_match, saved_lora_rank
+from .answering import AnswerTrainer, AnswerTrainingArguments, choose_trained, exact_match
 from .arguments import check_optimization
 from .output_folder import ANSWERS_FILE, saying_what_was_kept
 from .resuming import make
@@ -48,8 +48,7 @@ def train_answers(
 def _train_answers(
     settings: TrainAnswersSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
 ) -> tuple[AnswerTrainer, dict[str, Any]]:
-    # Runs of earlier versions have no file of settings. They are resumed with the given ones.
-    start = start_run(settings, lock, needs_settings=False)
+    start = start_run(settings, lock)
     chosen, checkpoint = start.chosen, start.checkpoint
     with failing_together():
         if chosen.model is None:
@@ -60,10 +59,6 @@ def _train_answers(
         here: dict[str, Any] = {"output_dir": str(start.output_dir), "use_cpu": device.type == "cpu"}
         arguments = make(AnswerTrainingArguments, chosen, **here, **start.without_validation(data))
         augmentation = make(ClipAugmentation, chosen)
-        if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:
-            raise ValueError(
-                f"The run in {start.output_dir} has lora_rank={rank}, got {arguments.lora_rank}: resume it with that."
-            )
         set_seed(arguments.seed)
         model, processor = load_answering_model(chosen, arguments)
         splits = {

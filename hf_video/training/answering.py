@@ -1,6 +1,5 @@
 """Fine-tunes a MemoryBankQFormer on questions and answers, or on captions, as MA-LMM was trained."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +22,7 @@ from .optimization import cosine_by_epoch
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 class AnswerTrainer(BaseTrainer):
@@ -217,12 +216,6 @@ def load_adapters(model: Any, folder: Path) -> None:
     with naming(folder / ADAPTER_WEIGHTS):
         state = {key.removeprefix(prefix): tensor for key, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
     set_peft_model_state_dict(model.language_model, state)
-
-
-def saved_lora_rank(checkpoint: Path) -> int:
-    """The rank of the adapters in a checkpoint; 0 if there are none."""
-    config = checkpoint / ADAPTER_FOLDER / ADAPTER_CONFIG
-    return json.loads(config.read_text(encoding="utf-8"))["r"] if config.is_file() else 0
 
 
 def exact_match(answers: Sequence[Sequence[str]], true: Sequence[str], first_words: bool = False) -> dict[str, float]:

@@ -62,8 +62,6 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             raise ValueError("linear_probe freezes all but the head already: leave out lora_rank and freeze_layers.")
         if self.linear_probe and self.train_batch_size == 1:
             raise ValueError("linear_probe normalises over the videos of a batch: take a batch size of at least 2.")
-        if self.linear_probe and self.distillation_teacher and self.distillation_target != "logits":
-            raise ValueError("linear_probe leaves the features as they are: use distillation_target=logits with it.")
         self.scale_learning_rate(self.train_batch_size)
 
     def scale_learning_rate(self, train_batch_size: int) -> None:
@@ -224,11 +222,6 @@ class FrameTrainingArguments(FrameTrainingSettings, TrainingArguments):
         _check_before(self, FrameTrainingSettings)
         super().__post_init__()
         _check_after(self)
-        if self.carry_state and self.clip_overlap:
-            raise ValueError(
-                f"clip_overlap is {self.clip_overlap}, but a state goes on only where the clip before ends: leave it "
-                "out, or carry_state."
-            )
         if self.data_seed is None:
             self.data_seed = self.seed
 

@@ -14,9 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
-from transformers.trainer_pt_utils import remove_dummy_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
-from transformers.utils import SAFE_WEIGHTS_NAME
 
 from hf_video.data import ClipStream, ReadAheadLoader
 from hf_video.hub.publishing import publish
@@ -37,11 +35,10 @@ from .checkpoints import (
 from .optimization import settings_by_arguments
 from .parallelism import (
     WeightsForm,
-    agree_on_cpu_choices,
     check_same_form,
+    check_saves_whole_weights,
     choose_blocks,
     form_of_run,
-    save_cpu_choices,
 )
 
 
@@ -54,8 +51,7 @@ class BaseTrainer(Trainer):
 
     Checkpoints get a mark of completeness. The files of the final model are replaced only after all of them are
     written. `training_args.bin` has no secrets. A run resumes from a whole checkpoint or not at all. If the weights
-    are sharded, `save_model` gathers them on the first process and is called on all. A checkpoint of shards holds the
-    configuration and the processor beside them.
+    are sharded, `save_model` gathers them on the first process and is called on all.
 
     A training set may be a `ClipStream`: each process reads its own share, without worker processes, and a resumed run
     goes on with the next clip.
@@ -72,6 +68,7 @@ class BaseTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        check_saves_whole_weights(self)
         self.add_callback(SetEpochCallback())
         if isinstance(self.train_dataset, ClipStream):
             self._prepare_stream(self.train_dataset)
@@ -122,7 +119,6 @@ class BaseTrainer(Trainer):
             if isinstance(self.train_dataset, ClipStream):
                 self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
         choose_blocks(self)
-        agree_on_cpu_choices(self, Path(resume_from_checkpoint) if resume_from_checkpoint else None)
         with nullcontext() if self._preemption is None else self._preemption.giving_back():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -213,20 +209,8 @@ class BaseTrainer(Trainer):
             self.args.save_total_limit, self._is_in_checkpoint = self._limit, False
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            save_cpu_choices(self, checkpoint)
             mark_complete(checkpoint)
             rotate_checkpoints(str(run), self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        if form_of_run(self) is WeightsForm.FSDP_SHARDED:
-            # The base class does not save a model of shards. A checkpoint of it holds the shards alone.
-            folder = output_dir or str(self.args.output_dir)
-            if self._is_in_checkpoint:
-                self._save(folder, state_dict={})
-                remove_dummy_checkpoint(self.args.should_save, folder, [SAFE_WEIGHTS_NAME])
-            else:
-                self._save(folder, self.accelerator.get_state_dict(self.model))
-        super().save_model(output_dir, _internal_call)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder, args = Path(output_dir or str(self.args.output_dir)), self.args

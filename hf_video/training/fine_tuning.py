@@ -1,7 +1,6 @@
 """Trains a video classifier on labelled videos: `hf-video train` for programs."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ from .run_settings import TASKS, ScratchSettings, TrainSettings, settings_of_tas
 from .run_start import start_run
 from .trainer import VideoTrainer
 from .training_data import check_streamed, commit_of, load_data, load_stream, readable_videos, training_splits
-from .training_memory import check_memory, estimate_memory
 
 # How often a training on a stream evaluates, where nothing else is said.
 NUM_EVALUATIONS = 20
@@ -110,7 +108,7 @@ def _train(
         arguments.check_problem_type(problem_type)
         arguments.check_metric(problem_type, len(class_names))
         kind = classifier_kind(chosen, class_names, problem_type)
-        model, processor = load_model(chosen, kind, saved_model, partial(_check_memory, arguments))
+        model, processor = load_model(chosen, kind, saved_model)
         model = _choose_weights(model, arguments)
         # This call is for its errors alone: the optimizer is made after the folder is begun.
         settings_by_arguments(model, arguments)
@@ -169,19 +167,6 @@ def _evaluate_by_steps(arguments: VideoTrainingArguments) -> None:
         arguments.eval_strategy, arguments.eval_steps = IntervalStrategy.STEPS, steps
     if arguments.save_strategy == SaveStrategy.EPOCH:
         arguments.save_strategy, arguments.save_steps = SaveStrategy.STEPS, steps
-
-
-def _check_memory(arguments: VideoTrainingArguments, config: Any, processor: Any) -> None:
-    """Says what a clip and the training take, and refuses what is far beyond the memory. The share of a process in
-    sharded weights is unknown."""
-
-    if arguments.fsdp or arguments.deepspeed:
-        return
-    needed = estimate_memory(config, processor, arguments, partial(_choose_weights, arguments=arguments))
-    if needed is not None:
-        sentence = check_memory(needed, arguments.device)
-        if is_first_process():
-            print(sentence, flush=True)
 
 
 def _choose_weights(model: Any, arguments: VideoTrainingArguments) -> Any:

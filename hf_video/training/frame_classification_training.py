@@ -19,7 +19,7 @@ from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together, is_first_process
 
 from .arguments import FrameTrainingArguments, check_optimization
-from .frame_classification import FrameClassificationTrainer, check_carries_state, measure_clips
+from .frame_classification import FrameClassificationTrainer, measure_clips
 from .losses import make_distillation
 from .optimization import settings_by_arguments
 from .resuming import make
@@ -80,8 +80,6 @@ def _train_frames(
         # These calls are for their errors alone.
         settings_by_arguments(model, arguments)
         check_optimization(arguments, model)
-        if arguments.carry_state:
-            check_carries_state(model.config)
         distillation = make_distillation(arguments, model, processor)
         fps = chosen.fps or (1 / processor.frame_interval if processor.frame_interval else processor.fps or FPS)
         processor.frame_interval = 1 / fps
@@ -93,10 +91,7 @@ def _train_frames(
             "frame_delay": model.config.frame_delay,
             "seed": arguments.seed,
         }
-        overlap = chosen.clip_overlap
-        if overlap is None:
-            overlap = 0.0 if chosen.carry_state else 0.5
-        changes = {"overlap": overlap, "augmentation": augmentation}
+        changes = {"overlap": chosen.clip_overlap, "augmentation": augmentation}
         splits = {
             name: FrameDataset(
                 each, processor, names, training=name == "train", **options, **(changes if name == "train" else {})

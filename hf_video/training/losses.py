@@ -1,16 +1,13 @@
 """The losses of the classification of videos and frames: of labels, soft targets and values, and of a teacher."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
+from transformers import BaseVideoProcessor, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from hf_video.inference.features import watch_features
 from hf_video.inference.frame_scoring import is_frame_classifier
 from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.class_names import class_names_of
@@ -131,11 +128,9 @@ def multi_label_loss(
 class Distillation:
     """The loss between a student and its teacher. The whole loss is (1 - weight) * loss of the labels + weight * this.
 
-    - "logits": temperature² * KL divergence of the student's classes from the teacher's, both at `temperature`
-      (https://arxiv.org/abs/1503.02531). Where there may be several classes, it is the mean divergence of each class's
-      presence. Of a classifier of frames each frame counts as a clip does.
-    - "features_cosine", "features_mse": 1 - cosine similarity, or mean squared error, of the features before the
-      head. If their widths differ, a linear projection of the student's features is trained along with it.
+    It is temperature² * KL divergence of the student's classes from the teacher's, both at `temperature`
+    (https://arxiv.org/abs/1503.02531). Where there may be several classes, it is the mean divergence of each class's
+    presence. Of a classifier of frames each frame counts as a clip does.
 
     The teacher is frozen and in evaluation mode. It is not a part of the student, so optimizers, averages and
     checkpoints do not contain it.
@@ -143,111 +138,59 @@ class Distillation:
     Args:
         teacher: a classifier of videos, or of frames if the student is one; changed in place.
         student: the classifier to train.
-        target: one of the above.
         weight: above 0, up to 1.
-        temperature: above 0; for "logits" alone.
+        temperature: above 0.
 
     Raises:
-        ValueError: there is no such target, the teacher does not know a class of the student, logits are asked for
-            and the student has values in place of classes, the teacher is of another kind, or its
-            answers are later, or the student has adapters of PEFT and needs a projection.
+        ValueError: the teacher does not know a class of the student, is of another kind, or its answers are later, or
+            the student has values in place of classes.
     """
 
-    def __init__(
-        self,
-        teacher: PreTrainedModel,
-        student: nn.Module,
-        *,
-        target: str = "logits",
-        weight: float = 0.5,
-        temperature: float = 1.0,
-    ):
+    def __init__(self, teacher: PreTrainedModel, student: nn.Module, *, weight: float = 0.5, temperature: float = 1.0):
         self.teacher = teacher.eval().requires_grad_(False)
-        self.target, self.weight, self.temperature = target, weight, temperature
-        self.projection: nn.Linear | None = None
-        self._class_order: list[int] = []
+        self.weight, self.temperature = weight, temperature
         config: Any = student.config
-        if target == "logits":
-            kind, taught = problem_type_of(config), problem_type_of(teacher.config)
-            if kind == "regression":
-                raise ValueError(f"Logits of {kind} are not distilled: use distillation_target=features_cosine.")
-            if kind != taught or is_frame_classifier(student) != is_frame_classifier(teacher):
-                raise ValueError(
-                    f"The teacher is a {type(teacher).__name__} for {taught} and the student a "
-                    f"{type(student).__name__} for {kind}: one kind is expected to learn logits."
-                )
-            self._is_multi = kind == "multi_label_classification"
-            self._delay = getattr(config, "frame_delay", 0) - getattr(teacher.config, "frame_delay", 0)
-            if self._delay < 0:
-                raise ValueError(f"The answers of the teacher are {-self._delay} frames later than the student's.")
-            known, wanted = class_names_of(teacher.config), class_names_of(config)
-            if unknown := [name for name in wanted if name not in known]:
-                raise ValueError(
-                    f"The teacher does not know {len(unknown)} of {len(wanted)} classes, such as {unknown[0]!r}: use "
-                    "distillation_target=features_cosine, or a teacher that was trained on the same classes."
-                )
-            self._class_order = [known.index(name) for name in wanted]
-        elif target in ("features_cosine", "features_mse"):
-            heads: list[Any] = [model.classifier for model in (student, teacher)]
-            widths = [head.in_features for head in heads]
-            if widths[0] != widths[1]:
-                if hasattr(student, "peft_config"):
-                    raise ValueError(
-                        f"The student's features have {widths[0]} channels and the teacher's {widths[1]}, which needs "
-                        "a projection, and adapters are saved without it: use distillation_target=logits."
-                    )
-                self.projection = nn.Linear(widths[0], widths[1])
-        else:
+        kind, taught = problem_type_of(config), problem_type_of(teacher.config)
+        if kind == "regression":
+            raise ValueError("A regression has no classes to learn from a teacher: leave out distillation_teacher.")
+        if kind != taught or is_frame_classifier(student) != is_frame_classifier(teacher):
             raise ValueError(
-                f"distillation_target is {target!r}; logits, features_cosine or features_mse is expected."
+                f"The teacher is a {type(teacher).__name__} for {taught} and the student a "
+                f"{type(student).__name__} for {kind}: one kind is expected."
             )
-
-    @contextmanager
-    def attached_to(self, student: Any) -> Iterator[None]:
-        """Makes the projection a part of the student in the block, so that it is optimised, saved in checkpoints and
-        resumed."""
-        if self.projection is None:
-            yield
-            return
-        student.distillation_projection = self.projection.to(student.device)
-        try:
-            yield
-        finally:
-            del student.distillation_projection
+        self._is_multi = kind == "multi_label_classification"
+        self._delay = getattr(config, "frame_delay", 0) - getattr(teacher.config, "frame_delay", 0)
+        if self._delay < 0:
+            raise ValueError(f"The answers of the teacher are {-self._delay} frames later than the student's.")
+        known, wanted = class_names_of(teacher.config), class_names_of(config)
+        if unknown := [name for name in wanted if name not in known]:
+            raise ValueError(
+                f"The teacher does not know {len(unknown)} of {len(wanted)} classes, such as {unknown[0]!r}: take one "
+                "that was trained on the same classes."
+            )
+        self._class_order = [known.index(name) for name in wanted]
 
     def loss(
-        self,
-        pixel_values: torch.Tensor,
-        logits: torch.Tensor,
-        features: torch.Tensor | None,
-        attention_mask: torch.Tensor | None = None,
+        self, pixel_values: torch.Tensor, logits: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The mean loss of the clips of a batch, or of their frames, a float32 scalar.
 
         Args:
             pixel_values: (num_clips, num_frames, num_channels, height, width), the clips that the student saw.
             logits: (num_clips, num_classes), the student's logits; those of frames (num_clips, t, num_classes).
-            features: (num_clips, hidden_size), the student's features before the head; None for "logits".
             attention_mask: (num_clips, t), 1 for frames and 0 for padding, of classifiers of frames.
         """
         teacher = self.teacher.to(pixel_values.device)
-        with torch.no_grad(), watch_features(teacher) as seen:
-            mask = {} if attention_mask is None else {"attention_mask": attention_mask}
+        mask = {} if attention_mask is None else {"attention_mask": attention_mask}
+        with torch.no_grad():
             known = teacher(**{teacher.main_input_name: pixel_values.to(teacher.dtype)}, **mask).logits
-        if self.target == "logits":
-            known = known[..., self._class_order]
-            if attention_mask is not None:
-                # The student answers for the frame `_delay` before.
-                is_real = attention_mask[:, self._delay :].bool()
-                known, logits = known[:, : is_real.shape[1]][is_real], logits[:, self._delay :][is_real]
-            expected, learned = (self._log_probabilities(each.float()) for each in (known, logits))
-            return self.temperature**2 * F.kl_div(learned, expected, reduction="batchmean", log_target=True)
-        if self.projection is not None:
-            features = self.projection(features)
-        features, expected = cast(torch.Tensor, features).float(), seen[0].float()
-        if self.target == "features_mse":
-            return F.mse_loss(features, expected)
-        return 1 - F.cosine_similarity(features, expected, dim=-1).mean()
+        known = known[..., self._class_order]
+        if attention_mask is not None:
+            # The student answers for the frame `_delay` before.
+            is_real = attention_mask[:, self._delay :].bool()
+            known, logits = known[:, : is_real.shape[1]][is_real], logits[:, self._delay :][is_real]
+        expected, learned = (self._log_probabilities(each.float()) for each in (known, logits))
+        return self.temperature**2 * F.kl_div(learned, expected, reduction="batchmean", log_target=True)
 
     def _log_probabilities(self, logits: torch.Tensor) -> torch.Tensor:
         """(n, outcomes): those of the classes, or of the presence and absence of each."""
@@ -257,9 +200,7 @@ class Distillation:
         return logits.log_softmax(-1)
 
 
-def make_distillation(
-    args: TrainingArguments, student: Any, processor: BaseVideoProcessor | None = None
-) -> Distillation | None:
+def make_distillation(args: Any, student: Any, processor: BaseVideoProcessor | None = None) -> Distillation | None:
     """The distillation that the `distillation_*` fields of `VideoTrainingArguments` ask for; None without a teacher.
     The teacher sees the frames of the student's processor: it is a `ValueError` if it cannot take their size or
     expects another normalisation."""
@@ -280,5 +221,5 @@ def make_distillation(
                 raise ValueError(
                     f"The teacher {name} wants {option}={wanted}, the student gets {given}: both see the same frames."
                 )
-    names = ("target", "weight", "temperature")
-    return Distillation(teacher, student, **{name: getattr(args, f"distillation_{name}") for name in names})
+    weight, temperature = args.distillation_weight, args.distillation_temperature
+    return Distillation(teacher, student, weight=weight, temperature=temperature)

@@ -18,13 +18,11 @@ class TrainedKind(NamedTuple):
 
     Attributes:
         load: from a folder or a Hub name, with fields that change its configuration.
-        build: with random weights, as the configuration in a checkpoint describes it.
         begin: Auto class and configuration of a model from scratch, with fields that change the configuration.
         changes: dataclasses of the settings that change the configuration if they are given.
     """
 
     load: Callable[..., PreTrainedModel]
-    build: Callable[[Path], PreTrainedModel]
     begin: Callable[[dict[str, Any]], tuple[Any, PreTrainedConfig]]
     changes: tuple[type, ...]
 
@@ -33,10 +31,10 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
     """A video classifier for these classes; from scratch it is a VideoViT."""
     from transformers import AutoConfig, AutoModelForVideoClassification
 
-    from hf_video.loading.classifiers import build_classifier, load_classifier
+    from hf_video.loading.classifiers import load_classifier
     from hf_video.loading.start import model_path
 
-    from .run_settings import RegularizationSettings, RunLengthSettings, ScratchSettings
+    from .run_settings import RegularizationSettings, ScratchSettings
 
     def load(model: str | Path, **changes: Any) -> PreTrainedModel:
         # A checkpoint has all weights, and is frozen by the caller.
@@ -55,7 +53,7 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
         )
         return AutoModelForVideoClassification, config
 
-    return TrainedKind(load, build_classifier, begin, (RegularizationSettings, RunLengthSettings))
+    return TrainedKind(load, begin, (RegularizationSettings,))
 
 
 def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:
@@ -67,7 +65,7 @@ def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:
     """
     from transformers import AutoConfig, AutoModelForPreTraining
 
-    from hf_video.loading.classifiers import build_pretraining_model, load_pretraining_model
+    from hf_video.loading.classifiers import load_pretraining_model
 
     from .run_settings import MaskedModelSettings, ScratchSettings
 
@@ -98,7 +96,7 @@ def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:
     def load(model: str | Path, **changes: Any) -> PreTrainedModel:
         return load_pretraining_model(model, dtype="float32", **changes)
 
-    return TrainedKind(load, build_pretraining_model, begin, (MaskedModelSettings,))
+    return TrainedKind(load, begin, (MaskedModelSettings,))
 
 
 def _sizes(chosen: Any, kind: type) -> dict[str, Any]:
@@ -108,15 +106,8 @@ def _sizes(chosen: Any, kind: type) -> dict[str, Any]:
     }
 
 
-def load_model(
-    chosen: Any,
-    kind: TrainedKind,
-    checkpoint: Path | None,
-    check: Callable[[PreTrainedConfig, VideoClipProcessor], None] = lambda config, processor: None,
-) -> tuple[PreTrainedModel, VideoClipProcessor]:
+def load_model(chosen: Any, kind: TrainedKind, checkpoint: Path | None) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """The model to train and its processor: from a checkpoint, from `chosen.model`, or from scratch.
-
-    `check` sees the configuration and the processor before the weights take memory.
 
     Raises:
         ValueError, OSError: there is no such model, or it does not take an option.
@@ -124,18 +115,13 @@ def load_model(
     from huggingface_hub.errors import StrictDataclassError
 
     from hf_video.loading.clip_size import check_clips, check_views, input_size, set_input_size
-    from hf_video.loading.configurations import load_config
+    from hf_video.loading.configurations import bounded_models, load_config
     from hf_video.loading.processors import load_processor
     from hf_video.loading.start import model_path
     from hf_video.processing import VideoClipProcessor
-    from hf_video.training.parallelism import WeightsForm, form_of_checkpoint
 
     if checkpoint is not None:
-        config = load_config(checkpoint)
-        processor = load_processor(checkpoint, config)
-        check(config, processor)
-        is_sharded = form_of_checkpoint(checkpoint) is WeightsForm.FSDP_SHARDED
-        return kind.build(checkpoint) if is_sharded else kind.load(checkpoint), processor
+        return kind.load(checkpoint), load_processor(checkpoint, load_config(checkpoint))
 
     sampling = {name: getattr(chosen, name) for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
     # The final evaluation takes these views; during training one view is enough.
@@ -146,10 +132,8 @@ def load_model(
         source = str(model_path(chosen.model))
         if unknown := [name for name in changes if not hasattr(load_config(source), name)]:
             raise ValueError(f"{chosen.model} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
-        config = load_config(source)
         size = {} if chosen.image_size is None else input_size(chosen.image_size)
-        processor = load_processor(source, config, **sampling, **size)
-        check(config, processor)
+        processor = load_processor(source, load_config(source), **sampling, **size)
         try:
             model = kind.load(source, **changes)
         except StrictDataclassError as error:
@@ -165,6 +149,6 @@ def load_model(
         auto_class, config = kind.begin(changes)
     except StrictDataclassError as error:
         raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
-    processor = VideoClipProcessor(**sampling, **input_size(chosen.image_size))
-    check(config, processor)
-    return auto_class.from_config(config), processor
+    with bounded_models():
+        model = auto_class.from_config(config)
+    return model, VideoClipProcessor(**sampling, **input_size(chosen.image_size))

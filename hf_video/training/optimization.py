@@ -189,14 +189,18 @@ class EMACallback(TrainerCallback):
     At the end of training the average becomes the weights of the model.
 
     Args:
-        decay: between 0 and 1, such as 0.9999 for runs of many thousand steps, 0.99 for a thousand steps.
+        decay: between 0 and 1, such as 0.9999 for runs of many thousand steps, 0.99 for a thousand steps; by default
+            `ema_decay` of the arguments, and no average without it.
     """
 
-    def __init__(self, decay: float):
+    def __init__(self, decay: float | None = None):
         self.decay = decay
         self.average: dict[str, torch.Tensor] = {}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._decay(args) is None:
+            self.average = {}
+            return
         resumed = self.average if state.global_step > 0 else {}
         self.average = {
             name: resumed.get(name, weight).detach().to(weight.device, torch.float32, copy=True)
@@ -204,18 +208,25 @@ class EMACallback(TrainerCallback):
         }
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
+        if not self.average:
+            return
+        decay = min(self._decay(args), (1 + state.global_step) / (10 + state.global_step))
         with torch.no_grad():
             for name, weight in _weights(kwargs["model"]):
                 self.average[name].lerp_(weight.detach().float(), 1 - decay)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self.average:
+            return
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self.load(state.best_model_checkpoint)
         with torch.no_grad():
             for name, weight in _weights(kwargs["model"]):
                 weight.copy_(self.average[name])
         self.average = {}
+
+    def _decay(self, args: Any) -> Any:
+        return getattr(args, "ema_decay", None) if self.decay is None else self.decay
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:

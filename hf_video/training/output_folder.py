@@ -192,19 +192,19 @@ def what_was_kept(folder: Path, way_on: str) -> str:
 
 
 @functools.cache
-def _own_files() -> dict[str, list[set[str]]]:
-    """Our files by name. Each version of a file has keys that tell it from a user's file of the same name."""
+def _own_files() -> dict[str, set[str]]:
+    """Our files by name, and keys that tell them from a user's file of the same name."""
     from hf_video.data.repeated_videos import TRAINED_VIDEOS_FILE
     from hf_video.hub.training_facts import FACTS_FILE
 
     return {
-        OPTIONS_FILE: [{"words", "model", "epochs"}, {"model", "num_train_epochs", "data"}],
-        FACTS_FILE: [{"model", "recipe", "versions", "hardware"}],
-        TRAINED_VIDEOS_FILE: [{"columns", "splits"}],
-        ANSWERS_FILE: [{"split", "num_videos", "top1", "videos"}],
+        OPTIONS_FILE: {"model", "num_train_epochs", "data"},
+        FACTS_FILE: {"model", "recipe", "versions", "hardware"},
+        TRAINED_VIDEOS_FILE: {"columns", "splits"},
+        ANSWERS_FILE: {"split", "num_videos", "top1", "videos"},
     }
 
 
 def _is_ours(path: Path) -> bool:
     found = read_own_json(path)
-    return isinstance(found, dict) and any(keys <= found.keys() for keys in _own_files()[path.name])
+    return isinstance(found, dict) and _own_files()[path.name] <= found.keys()

@@ -1,40 +1,25 @@
-"""Training on several processes: weights that FSDP or DeepSpeed shard, what DistributedDataParallel must know, and how
-all of them compute on CPUs."""
+"""Training on several processes: weights that FSDP or DeepSpeed shard."""
 
-import json
 import os
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
-from transformers import PreTrainedModel, TrainingArguments
-
-from hf_video.io import read_own_json, replace_text
-from hf_video.loading.clip_size import clip_size
-from hf_video.ops.cpu_choices import CpuChoice, MixerShape, choose, hold
-from hf_video.ops.numba_threads import why_numba_cannot
-from hf_video.processes import decided_by_first
-
-# The file of a checkpoint that holds how mixers of VideoMamba compute on CPUs.
-CPU_CHOICES = "cpu_choices.json"
+from transformers import TrainingArguments
 
 
 class WeightsForm(StrEnum):
     """How a checkpoint holds its weights, in words for an error."""
 
     WHOLE = "whole weights"
-    FSDP_FULL = "FSDP with FULL_STATE_DICT"
-    FSDP_SHARDED = "FSDP with SHARDED_STATE_DICT"
+    FSDP = "FSDP"
     DEEPSPEED = "DeepSpeed"
 
 
 # What accelerate and DeepSpeed write for each form.
 _FILES = {
-    WeightsForm.FSDP_FULL: "pytorch_model_fsdp.bin",
-    WeightsForm.FSDP_SHARDED: "pytorch_model_fsdp_0",
+    WeightsForm.FSDP: "pytorch_model_fsdp.bin",
     WeightsForm.DEEPSPEED: "global_step*",
 }
 
@@ -48,10 +33,17 @@ def form_of_run(trainer: Any) -> WeightsForm:
     """How the checkpoints of a `transformers.Trainer` hold their weights."""
     if trainer.is_deepspeed_enabled:
         return WeightsForm.DEEPSPEED
-    if not trainer.is_fsdp_enabled:
-        return WeightsForm.WHOLE
-    is_full = "FULL_STATE_DICT" in str(trainer.accelerator.state.fsdp_plugin.state_dict_type)
-    return WeightsForm.FSDP_FULL if is_full else WeightsForm.FSDP_SHARDED
+    return WeightsForm.FSDP if trainer.is_fsdp_enabled else WeightsForm.WHOLE
+
+
+def check_saves_whole_weights(trainer: Any) -> None:
+    """Refuses (`ValueError`) FSDP whose checkpoints would hold a part of the weights from each process."""
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is not None and "FULL_STATE_DICT" not in str(plugin.state_dict_type):
+        raise ValueError(
+            f"FSDP would save {plugin.state_dict_type.name}, and checkpoints hold whole weights: set "
+            "fsdp_state_dict_type to FULL_STATE_DICT, as recipes/accelerate/fsdp2.yaml does."
+        )
 
 
 def check_same_form(checkpoint: Path, trainer: Any) -> None:
@@ -99,68 +91,7 @@ def choose_blocks(trainer: Any) -> None:
         plugin.transformer_cls_names_to_wrap = sorted(present & set(getattr(model, "_no_split_modules", None) or ()))
 
 
-def agree_on_cpu_choices(trainer: Any, checkpoint: Path | None) -> None:
-    """Has the mixers of VideoMamba compute on the CPUs of all processes as a resumed run did, or else as the first
-    process finds quickest."""
-    # A search makes the model of each trial later.
-    if trainer.model is None or trainer.args.device.type != "cpu" or why_numba_cannot() is not None:
-        return
-
-    def decide() -> dict[MixerShape, CpuChoice]:
-        kept = (read_own_json(checkpoint / CPU_CHOICES) or []) if checkpoint else []
-        hold({MixerShape(**shape): CpuChoice(**choice) for shape, choice in kept})
-        return _cpu_choices(trainer)
-
-    hold(decided_by_first(decide))
-
-
-def save_cpu_choices(trainer: Any, checkpoint: Path) -> None:
-    """Writes what `agree_on_cpu_choices` reads, for a model that has such choices."""
-    if trainer.args.device.type == "cpu" and (choices := _cpu_choices(trainer)):
-        rows = [(shape._asdict(), asdict(choice)) for shape, choice in choices.items()]
-        replace_text(checkpoint / CPU_CHOICES, json.dumps(rows, indent=1) + "\n")
-
-
-def _cpu_choices(trainer: Any) -> dict[MixerShape, CpuChoice]:
-    with trainer.accelerator.autocast():
-        shapes = {module.mixer_shape() for module in trainer.model.modules() if hasattr(module, "mixer_shape")}
-    return {MixerShape(*shape): choose(*shape, with_backward=False) for shape in sorted(shapes)}
-
-
 def _is_asked_for(engine: str, arguments: TrainingArguments) -> bool:
     """Whether the arguments, or `accelerate launch` by a variable, ask for "fsdp" or "deepspeed"."""
     launched = os.environ.get(f"ACCELERATE_USE_{engine.upper()}", "false").lower() == "true"
     return bool(getattr(arguments, engine)) or launched
-
-
-def unused_parameters(model: PreTrainedModel) -> list[str] | None:
-    """The names of the trainable parameters that the logits of a video classifier do not depend on. None if its
-    configuration does not say the size of a clip, or the model does not take a clip alone.
-
-    A blank clip passes in evaluation mode: that draws no random numbers, changes no statistics, and keeps nothing for
-    a backward pass.
-    """
-    num_frames, image_size = clip_size(model.config)
-    if num_frames is None or image_size is None:
-        return None
-    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-    first = next(model.parameters())
-    shape = (1, num_frames, getattr(model.config, "num_channels", 3), height, width)
-    blank = torch.zeros(shape, dtype=first.dtype, device=first.device)
-    was_training = model.training
-    try:
-        with torch.enable_grad(), saved_tensors_hooks(lambda saved: None, lambda kept: kept):
-            logits = model.eval()(**{model.main_input_name: blank})["logits"]
-    except Exception:
-        # The collator of its user may give it other inputs. A step reports what fails there as well.
-        return None
-    finally:
-        model.train(was_training)
-    waiting, seen = [logits.grad_fn], set()
-    while waiting:
-        node: Any = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    used = {id(getattr(node, "variable", None)) for node in seen}
-    return [name for name, weight in model.named_parameters() if weight.requires_grad and id(weight) not in used]

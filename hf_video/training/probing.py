@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from huggingface_hub.constants import HF_HOME
-from safetensors.torch import save_file
 from torch.utils.data import TensorDataset
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
@@ -21,7 +20,7 @@ from hf_video.loading.models import choose_device
 from hf_video.loading.processors import load_processor
 from hf_video.output_folders import KEEP, require_fresh
 
-from .adaptation import AttentiveProbe, knn_scores, make_linear_probe, to_plain_model, train_probe
+from .adaptation import make_linear_probe, to_plain_model, train_probe
 from .evaluation import clip_reader, write_report
 from .resuming import choose_values, make
 from .run_settings import ProbeSettings
@@ -55,7 +54,7 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
         settings: the data, the output folder, the model, and what differs from the defaults.
 
     Returns:
-        The folder of the probe, the folder of features, and the contents of `metrics.json`.
+        The folder of the model, the folder of features, and the contents of `metrics.json`.
 
     Raises:
         ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
@@ -72,26 +71,18 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
     set_seed(chosen.seed)
     model, splits, broken = _load(chosen, chosen.model, device, features_dir)
     split = "test" if "test" in splits else "validation"
-    history: list[dict[str, float]] = []
     # The folder appears after it is complete: an interrupted probe leaves only its features.
     with new_folder(output_dir) as folder:
-        if chosen.kind == "knn":
-            scores = _nearest(splits["train"], splits[split], chosen.num_neighbors)
-        else:
-            arguments.output_dir = str(folder / "probe")
-            # The probe begins with the same weights, whether or not features had to be computed.
-            set_seed(chosen.seed)
-            head = _make_probe(chosen.kind, model, splits["train"].features.values.shape[-1])
-            known, held_out = splits["train"].tensors(), splits["validation"].tensors()
-            trainer = train_probe(head, model.config, known, held_out, arguments)
-            scores = trainer.predict(TensorDataset(*splits[split].tensors())).predictions
-            history = trainer.state.log_history
-        if chosen.kind == "linear":
-            plain = to_plain_model(model).to(model.dtype)
-            plain.save_pretrained(folder)
-            splits["train"].dataset.processor.save_pretrained(folder)
-        elif chosen.kind == "attentive":
-            save_file(head.state_dict(), folder / "attentive_probe.safetensors")
+        arguments.output_dir = str(folder / "probe")
+        # The probe begins with the same weights, whether or not features had to be computed.
+        set_seed(chosen.seed)
+        make_linear_probe(model)
+        known, held_out = splits["train"].tensors(), splits["validation"].tensors()
+        trainer = train_probe(model.classifier, model.config, known, held_out, arguments)
+        scores = trainer.predict(TensorDataset(*splits[split].tensors())).predictions
+        history = trainer.state.log_history
+        to_plain_model(model).to(model.dtype).save_pretrained(folder)
+        splits["train"].dataset.processor.save_pretrained(folder)
         class_names = class_names_of(model.config)
         metrics = _report(chosen, folder / "report", scores, history, splits, split, class_names, broken)
     return output_dir, features_dir, metrics
@@ -104,9 +95,7 @@ def _load(
 
     data, class_names = load_data(settings.data, model_name, settings.video_root, settings.split_by)
     problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
-    # Tokens come from the encoder; features of the other probes from all weights before the head.
-    is_frozen = settings.kind != "attentive"
-    model = load_classifier(model_name, class_names, problem, is_frozen=is_frozen, dtype=settings.dtype).to(device)
+    model = load_classifier(model_name, class_names, problem, is_frozen=True, dtype=settings.dtype).to(device)
     processor = load_processor(model_name, model.config, num_clips=settings.num_clips, num_crops=settings.num_crops)
     check_clips(model, processor)
     data, broken = readable_videos(data, settings.on_error)
@@ -122,7 +111,7 @@ def _load(
             model,
             dataset,
             features_dir,
-            pooling="none" if settings.kind == "attentive" else "head",
+            pooling="head",
             batch_size=settings.batch_size,
             num_workers=settings.num_workers,
             reading_threads=settings.reading_threads,
@@ -133,21 +122,6 @@ def _load(
         splits[name] = _Split(dataset, features, targets[features.rows], problem == "multi_label_classification")
     unread = {video for part in splits.values() for video in part.unread()}
     return model, splits, sorted({*broken, *unread})
-
-
-def _make_probe(kind: str, model: PreTrainedModel, width: int) -> torch.nn.Module:
-
-    if kind == "attentive":
-        return AttentiveProbe(width, model.config.num_labels)
-    make_linear_probe(model)
-    return model.classifier
-
-
-def _nearest(known: _Split, asked: _Split, num_neighbors: int) -> np.ndarray:
-    """Logits from the classes of the nearest neighbours."""
-
-    scores = knn_scores(known.features.values, known.targets, asked.features.values, num_neighbors=num_neighbors)
-    return scores.clamp(1e-6, 1 - 1e-6).logit().numpy()
 
 
 def _report(
@@ -174,7 +148,7 @@ def _report(
         training_counts=splits["train"].targets.sum(dim=0).int().numpy(),
         details={
             "model": settings.model,
-            "probe": settings.kind,
+            "probe": "linear",
             "training_videos": len(splits["train"].targets),
             "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
             "seed": settings.seed,

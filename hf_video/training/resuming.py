@@ -35,14 +35,14 @@ class Saved:
 
     Attributes:
         values: its settings, and its other fields of `TrainingArguments`, without `PLACES`.
-        data: the description of its data; None if there is none.
-        num_processes: the number of processes that trained; None if it was not recorded.
+        data: the description of its data.
+        num_processes: the number of processes that trained.
         start_sha256: the digest of the start that it began with; None if it began with another model.
     """
 
     values: dict[str, Any]
-    data: dict[str, Any] | None
-    num_processes: int | None
+    data: dict[str, Any]
+    num_processes: int
     start_sha256: str | None = None
 
     def may_differ(self, name: str, settings: Any, num_processes: int) -> bool:
@@ -51,7 +51,7 @@ class Saved:
         On another number of processes the settings of the batch may; `check_same_batch` then compares their product.
         """
         known = settings_of(type(settings))
-        is_batch = name in _BATCH and self.num_processes not in (None, num_processes)
+        is_batch = name in _BATCH and self.num_processes != num_processes
         return name in PLACES or (name in known and known[name].changeable) or is_batch
 
 
@@ -203,7 +203,7 @@ def check_same_batch(chosen: Any, saved: Saved, num_processes: int) -> None:
     Raises:
         ValueError: the number of videos differs.
     """
-    if saved.num_processes in (None, num_processes):
+    if saved.num_processes == num_processes:
         return
     here, there = (
         math.prod(found[name] for name in _BATCH) * number
@@ -277,20 +277,15 @@ def save(file: Path, chosen: Any, data: dict[str, Any], num_processes: int = 1) 
 
 
 def read_saved(file: Path, kind: Any) -> Saved:
-    """What `save` wrote of a run with settings of a kind, in this or an earlier version.
+    """What `save` wrote of a run with settings of a kind.
 
     Raises:
-        ValueError: there is no such file, or a setting in it cannot be read.
+        ValueError: there is no such file, or it has an unknown setting.
     """
     if not file.is_file():
         raise ValueError(
             f"{file.parent} has no {file.name}, so its settings are not known: train into another folder."
         )
     saved = json.loads(file.read_text(encoding="utf-8"))
-    data, num_processes, start = (saved.pop(name, None) for name in ("data", "num_processes", "start_sha256"))
-    words = dict(word.split("=", maxsplit=1) for word in saved.pop("words", []))
-    if "batch_size" in saved:
-        # Earlier versions wrote short names, one size for all batches, and words as strings.
-        saved["per_device_eval_batch_size"] = saved["batch_size"]
-    values = {find_type(kind, name)[0]: value for name, value in saved.items()}
-    return Saved(values | _read_named(kind, words, f"{file}: "), data, num_processes, start)
+    data, num_processes, start = saved.pop("data"), saved.pop("num_processes"), saved.pop("start_sha256", None)
+    return Saved({find_type(kind, name)[0]: value for name, value in saved.items()}, data, num_processes, start)

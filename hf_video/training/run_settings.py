@@ -15,7 +15,7 @@ from hf_video.data.video_settings import (
     OnError,
     StreamSettings,
 )
-from hf_video.inference.inference_settings import CPU, ClassificationSettings, ReadingSettings
+from hf_video.inference.inference_settings import ClassificationSettings, ReadingSettings
 from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Settings, setting, settings_of, with_defaults
 
 from .training_settings import (
@@ -72,7 +72,6 @@ class RunSettings(LabelledVideosSettings, RecipeSettings, Settings):
     device: Literal["auto", "cpu", "cuda", "mps"] = setting(
         "auto", "Where to train; auto: on an accelerator if there is one.", changeable=True, common=True
     )
-    cpu: str | None = setting(None, CPU, "CHOICES")
 
 
 @dataclass(kw_only=True)
@@ -148,20 +147,6 @@ class RegularizationSettings:
 
 
 @dataclass(kw_only=True)
-class RunLengthSettings:
-    """Model"""
-
-    run_length_threshold: NotNegative[float] | None = setting(
-        None,
-        "Drop tokens of a VideoViT that repeat over time: largest mean difference of normalised pixels that counts as "
-        "a repetition, such as 0.1; by default the model's.",
-    )
-    use_run_length_embedding: bool | None = setting(
-        None, "Learn a vector that tells a token how many it stands for; by default the model's."
-    )
-
-
-@dataclass(kw_only=True)
 class ScratchSettings:
     """Model from scratch, without --model"""
 
@@ -211,7 +196,6 @@ class TrainSettings(
     StreamSettings,
     ClassifierSettings,
     RegularizationSettings,
-    RunLengthSettings,
     VideoTrainingSettings,
     TrainingVideosSettings,
     ClipAugmentationSettings,
@@ -309,8 +293,8 @@ class PretrainSettings(
         *("num_clips", "num_crops", "validation_fraction", "split_by", "label_smoothing_factor", "label_names"),
         *("eval_strategy", "eval_steps", "eval_delay", "eval_accumulation_steps", "per_device_eval_batch_size"),
         *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "neftune_noise_alpha"),
-        *("linear_probe", "freeze_layers", "lora_rank", "lora_alpha", "distillation_teacher", "distillation_target"),
-        *("distillation_weight", "distillation_temperature", "ema_decay"),
+        *("linear_probe", "freeze_layers", "lora_rank", "lora_alpha", "distillation_teacher", "distillation_weight"),
+        *("distillation_temperature", "ema_decay"),
         *("loss", "focal_gamma", "class_weights", "sampler"),
     )
 
@@ -465,8 +449,6 @@ class ProbeSettings(
     """Probe"""
 
     output_dir: str = setting(None, "Folder for the probe and its report; new or empty.", "DIR", common=True)
-    kind: Literal["linear", "attentive", "knn"] = setting("linear", "The classifier, see above.", common=True)
     features: str | None = setting(
         None, "Where features are kept; by default in the cache folder of Hugging Face.", "DIR"
     )
-    num_neighbors: AtLeast1[int] = setting(20, "Neighbours of knn, at most all videos.")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hf_video.loading.models import choose_device
-from hf_video.ops.cpu_choices import force
 from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
 from hf_video.settings import settings_of
@@ -92,8 +91,6 @@ class RunStart(Generic[T]):
 
     def of_this_machine(self) -> dict[str, Any]:
         """The fields of `TrainingArguments` that say where the run computes and writes."""
-        if self.chosen.cpu is not None:
-            force(self.chosen.cpu)
         on_cpu = choose_device(self.chosen.device).type == "cpu"
         found: dict[str, Any] = {"output_dir": str(self.output_dir), "use_cpu": on_cpu}
         if self.chosen.dataloader_pin_memory is None:
@@ -173,25 +170,16 @@ def way_on(settings: RunSettings) -> str:
     return f"run the same command {'again' if settings.resume == 'auto' else 'with --resume'}"
 
 
-def start_run(
-    settings: T,
-    lock: RunLock,
-    *,
-    needs_settings: bool = True,
-    choose_model: Callable[[T, T], ModelChoice] | None = None,
-) -> RunStart[T]:
+def start_run(settings: T, lock: RunLock, *, choose_model: Callable[[T, T], ModelChoice] | None = None) -> RunStart[T]:
     """Decides how a training starts, before anything is written. The first process of a launcher looks at the output
     folder and tells the others. With `resume="auto"` a run goes on only if each setting has the value that is given or
-    left at its default, except for those that a resumed run may change. Without `needs_settings`, `resume` takes the
-    given settings if none were saved. `choose_model` gets the given and the chosen settings of a run that begins and
-    names no model, which otherwise begins with random weights."""
+    left at its default, except for those that a resumed run may change. `choose_model` gets the given and the chosen
+    settings of a run that begins and names no model, which otherwise begins with random weights."""
     values = recipe_values(settings) | given_values(settings)
     launch = {name: values.get(name, default_of(name, settings)) for name in ("device", "ddp_backend", "ddp_timeout")}
     device = choose_device(launch["device"])
     join_processes(use_cpu=device.type == "cpu", backend=launch["ddp_backend"], timeout=launch["ddp_timeout"])
-    chosen, checkpoint, saved_data, sentence = decided_by_first(
-        lambda: _decide(settings, lock, needs_settings, choose_model)
-    )
+    chosen, checkpoint, saved_data, sentence = decided_by_first(lambda: _decide(settings, lock, choose_model))
     if launched_processes() > 1 and choose_device(chosen.device).type != device.type:
         raise ValueError(
             f"The run being resumed has --device {chosen.device}: give it again. Several processes choose their "
@@ -201,7 +189,7 @@ def start_run(
 
 
 def _decide(
-    settings: T, lock: RunLock, needs_settings: bool, choose_model: Callable[[T, T], ModelChoice] | None
+    settings: T, lock: RunLock, choose_model: Callable[[T, T], ModelChoice] | None
 ) -> tuple[T, Path | None, dict[str, Any] | None, str]:
     number = launched_processes()
     folder = _output_dir(choose_values(settings))
@@ -209,9 +197,7 @@ def _decide(
         check_none_inside([choose_values(settings).data], folder)
     checkpoint = checkpoint_to_resume(folder, lock, resume=settings.resume, overwrite=settings.overwrite_output_dir)
     is_auto = settings.resume == "auto"
-    saved = None
-    if checkpoint is not None and (needs_settings or is_auto or (folder / OPTIONS_FILE).is_file()):
-        saved = read_saved(folder / OPTIONS_FILE, type(settings))
+    saved = None if checkpoint is None else read_saved(folder / OPTIONS_FILE, type(settings))
     choice = ModelChoice(None, "")
     if saved is not None:
         check_same_start(saved)

@@ -1,8 +1,6 @@
 """The trainer of video classifiers."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,13 +9,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
-from transformers.training_args import ParallelMode
 from transformers.utils import ModelOutput
 
 from hf_video.data import ClipDataset, ClipStream, collate_clips
 from hf_video.data.batches import SAMPLE_KEY
 from hf_video.data.clip_dataset import median_frame_interval
-from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import drop_query_axis
@@ -32,7 +28,6 @@ from .callbacks import ThroughputCallback, TrainingFactsCallback
 from .class_balance import ClassSampler, make_class_weights
 from .losses import Distillation, classification_loss, make_distillation
 from .optimization import EMACallback, parameter_groups, settings_by_arguments
-from .parallelism import unused_parameters
 
 
 class VideoTrainer(BaseTrainer):
@@ -68,6 +63,8 @@ class VideoTrainer(BaseTrainer):
 
     optimizer: torch.optim.Optimizer | None
     _signature_columns: list[str]
+    # What was chosen, and the weights.
+    _chosen_weights: tuple[Any, torch.Tensor | None] = (None, None)
 
     def __init__(
         self,
@@ -95,79 +92,30 @@ class VideoTrainer(BaseTrainer):
                 self.args.check_metric(problem_type, self.model.config.num_labels, eval_sets)
             self.args.choose_metric(problem_type, eval_sets, loss_alone)
         self._given_weights = class_weights
+        if self.train_dataset is not None:
+            sampler = getattr(self.args, "sampler", "random")
+            if sampler != "random" and not isinstance(self.train_dataset, ClipDataset):
+                raise ValueError(f"sampler={sampler} needs all labels: give a ClipDataset as train_dataset.")
+            self._class_weights()  # for its errors
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
-        self.ema: EMACallback | None = None
-        self._read_arguments()
+        self.ema = EMACallback()
+        self.add_callback(self.ema)
         self.throughput = ThroughputCallback()
         self.add_callback(self.throughput)
         self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
-        if self._has_projection:
-            if self.model_init is not None:
-                raise ValueError(
-                    "A teacher with wider or narrower features needs a projection, which is trained with one model: "
-                    "give a model in place of model_init, or use distillation_target=logits."
-                )
-            if self.is_sharded:
-                raise ValueError(
-                    "A teacher with wider or narrower features needs a projection, which is not trained with FSDP or "
-                    "DeepSpeed: use distillation_target=logits."
-                )
-            # The projection is used after the forward pass, so DDP would take it for unused.
-            self.accelerator.ddp_handler.find_unused_parameters = False
 
-    def _read_arguments(self) -> None:
-        """Takes learning rate, loss and average from the arguments, as a trial of `hyperparameter_search` has them."""
-        self._scale_learning_rate()
-        rows = self.train_dataset.dataset if isinstance(self.train_dataset, ClipDataset) else None
-        class_weights, chosen = self._given_weights, getattr(self.args, "class_weights", None)
-        if chosen is not None and class_weights is None and self.train_dataset is not None:
-            class_weights = make_class_weights(chosen, class_names_of(self.model.config), rows)
-        self._loss_options = {
-            "label_smoothing": self.args.label_smoothing_factor,
-            "class_weights": class_weights,
-            "focal_gamma": self.args.focal_gamma if getattr(self.args, "loss", None) == "focal" else None,
-        }
-        sampler = getattr(self.args, "sampler", "random")
-        if sampler != "random" and self.train_dataset is not None and rows is None:
-            raise ValueError(f"sampler={sampler} needs all labels: give a ClipDataset as train_dataset, not a stream.")
-        if self.ema is not None:
-            self.remove_callback(self.ema)
-        ema_decay = getattr(self.args, "ema_decay", None)
-        self.ema = None if ema_decay is None else EMACallback(ema_decay)
-        if self.ema is not None:
-            self.add_callback(self.ema)
-
-    def hyperparameter_search(
-        self,
-        hp_space: Callable | None = None,
-        compute_objective: Callable[[dict[str, float]], float] | None = None,
-        n_trials: int = 20,
-        direction: str | list[str] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """As in `transformers.Trainer`, but the objective defaults to `metric_for_best_model` in the last evaluation
-        of a trial, and the direction to the one in which it gets better.
-
-        A trial may also choose what `VideoTrainingArguments` adds for the optimizer, the loss, the sampler and the
-        average. Adaptation and distillation are part of the model and of the trainer that are given.
-        """
-        if compute_objective is None:
-            metric = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
-            compute_objective = itemgetter(f"eval_{metric}")
-            direction = direction or ("maximize" if self.args.greater_is_better else "minimize")
-        return super().hyperparameter_search(
-            hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
-        )
+    def _class_weights(self) -> torch.Tensor | None:
+        """The given weights, or those that the arguments describe now."""
+        if self._given_weights is not None:
+            return self._given_weights
+        chosen = getattr(self.args, "class_weights", None)
+        if chosen != self._chosen_weights[0]:
+            rows = self.train_dataset.dataset if isinstance(self.train_dataset, ClipDataset) else None
+            self._chosen_weights = chosen, make_class_weights(chosen, class_names_of(self.model.config), rows)
+        return self._chosen_weights[1]
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         return drop_query_axis(super().call_model_init(trial))
-
-    def _hp_search_setup(self, trial: Any) -> None:
-        """Called at the beginning of every training, of a trial or not."""
-        super()._hp_search_setup(trial)
-        self._train_batch_size = self.args.train_batch_size
-        self._read_arguments()
 
     def _update_auto_batch_size(self, batch_size: int) -> None:
         super()._update_auto_batch_size(batch_size)
@@ -188,26 +136,17 @@ class VideoTrainer(BaseTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
-        training set that is a `ClipDataset`, or beside a `ClipStream` on such an evaluation set. Several processes
-        look for unused parameters in every step only if the model has some. If that is unknown, the default of
-        Transformers holds. A given `ddp_find_unused_parameters` always holds.
+        training set that is a `ClipDataset`, or beside a `ClipStream` on such an evaluation set.
 
         Raises:
-            ValueError: `ddp_find_unused_parameters` is false, and a step did not use all parameters that are trained;
-                or see [`BaseTrainer.train`].
+            ValueError: several processes train, and a step did not use all parameters that are trained; or see
+                [`BaseTrainer.train`].
         """
         measured = self.eval_dataset if isinstance(self.train_dataset, ClipStream) else self.train_dataset
         if isinstance(measured, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(measured)
-        is_averaging = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
-        is_open = self.args.ddp_find_unused_parameters is None and self.model is not None
-        if is_open and is_averaging and not self._has_projection:
-            unused = unused_parameters(self.model)
-            if unused is not None:
-                self.accelerator.ddp_handler.find_unused_parameters = bool(unused)
         try:
-            with nullcontext() if self.distillation is None else self.distillation.attached_to(self.model):
-                return super().train(*args, **kwargs)
+            return super().train(*args, **kwargs)
         except RuntimeError as error:
             if "find_unused_parameters=True" not in str(error):
                 raise
@@ -216,18 +155,13 @@ class VideoTrainer(BaseTrainer):
                 "gradients: set ddp_find_unused_parameters=true, or freeze these parameters."
             ) from error
 
-    @property
-    def _has_projection(self) -> bool:
-        return self.distillation is not None and self.distillation.projection is not None
-
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         if self.distillation is None or not self.model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         pixel_values, labels = inputs[self.model.main_input_name], inputs["labels"]
-        with watch_features(self.model) as features:
-            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         # The loss of the labels is divided by the number of labels in the whole step. The teacher's loss is a mean
         # over the batch, so it is scaled to match.
         share: torch.Tensor | float = 1.0
@@ -235,7 +169,7 @@ class VideoTrainer(BaseTrainer):
             num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
             share = labels.numel() / num_items_in_batch * num_processes
         weight = self.distillation.weight
-        taught = self.distillation.loss(pixel_values, outputs["logits"], features[0])
+        taught = self.distillation.loss(pixel_values, outputs["logits"])
         loss = (1 - weight) * loss + weight * share * taught
         return (loss, outputs) if return_outputs else loss
 
@@ -248,12 +182,18 @@ class VideoTrainer(BaseTrainer):
     def _classification_loss(
         self, outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
+        options: dict[str, Any] = {}
+        if self.model.training:
+            is_focal = getattr(self.args, "loss", None) == "focal"
+            options["label_smoothing"] = self.args.label_smoothing_factor
+            options["class_weights"] = self._class_weights()
+            options["focal_gamma"] = self.args.focal_gamma if is_focal else None
         return classification_loss(
             outputs["logits"],
             labels,
             problem_type_of(self.model.config),
             num_label_values=num_items_in_batch,
-            **(self._loss_options if self.model.training else {}),
+            **options,
         )
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
@@ -276,6 +216,7 @@ class VideoTrainer(BaseTrainer):
         super().log(logs, start_time)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        self._scale_learning_rate()
         if self.optimizer is None and getattr(self.args, "layer_decay", 1.0) != 1.0:
             model = self.model if model is None else model
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
@@ -286,7 +227,7 @@ class VideoTrainer(BaseTrainer):
         return super().create_optimizer(model)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        with nullcontext() if self.ema is None else self.ema.applied_to(self.model):
+        with self.ema.applied_to(self.model):
             output = super().evaluation_loop(*args, **kwargs)
             scores, labels = output.predictions, output.label_ids
             if self._measures_own_loss and isinstance(scores, np.ndarray) and isinstance(labels, np.ndarray):
@@ -300,10 +241,10 @@ class VideoTrainer(BaseTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
         # The model in a checkpoint has the weights that are being trained; the average has a file of its own.
-        if self.ema is not None and self.ema.average and output_dir is not None and self.args.should_save:
+        if self.ema.average and output_dir is not None and self.args.should_save:
             self.ema.save(output_dir)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if self.ema is not None:
+        if getattr(self.args, "ema_decay", None) is not None:
             self.ema.load(resume_from_checkpoint)

@@ -264,9 +264,6 @@ class VideoTrainingSettings(DistillationSettings, FineTuningSettings):
     freeze_layers: NotNegative[int] = setting(
         0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings.", common=True
     )
-    distillation_target: Literal["logits", "features_cosine", "features_mse"] = setting(
-        "logits", "What is learned from the teacher: its classes or its features.", needs="distillation_teacher"
-    )
 
 
 @dataclass
@@ -403,14 +400,7 @@ class FrameSettings:
     fps: Positive[float] | None = setting(
         None, "Frames a second that the model sees, by the times of a video; by default the model's, or 8."
     )
-    clip_overlap: BelowOne[float] | None = setting(
-        None, "Share of a training clip that the next one shows again; by default 0.5, and 0 with carry_state."
-    )
-    carry_state: bool = setting(
-        False,
-        "Train a VideoMamba over long videos: each clip goes on with the state that the clip before it left, without "
-        "its gradient.",
-    )
+    clip_overlap: BelowOne[float] = setting(0.5, "Share of a training clip that the next one shows again.")
     background: str | None = setting(
         None,
         "Class of frames outside of all segments; by default the model's, or else they are unknown and teach nothing.",
@@ -438,9 +428,6 @@ class FrameTrainingSettings(FrameSettings, DistillationSettings, FineTuningSetti
 
     Fields of `FrameTrainingArguments`.
     """
-
-    # Frames learn the classes of a teacher alone. It is no setting.
-    distillation_target = "logits"
 
     warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
 

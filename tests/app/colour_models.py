@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 COLOURS = {"red": (230, 30, 30), "blue": (30, 30, 230)}
 NUM_FRAMES, FPS = 8, 10

@@ -1,12 +1,10 @@
 """A browser, an app that runs, and users on its page."""
 
-import os
-from pathlib import Path
-
 import pytest
 
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from .app_server import ROOT, AppServer
+from tests.testing.answering import tiny_pair
+
+from .app_server import AppServer
 from .colour_models import save_colour_model, write_colours
 
 
@@ -53,10 +51,10 @@ def videos(tmp_path_factory):
 
 
 @pytest.fixture
-def visit(browser, server, models):
+def visit(browser, server):
     """Opens the page for one more user, of `server` unless another one is named.
 
-    At the end, no page may have had a problem, and no answer of the server a path of its own.
+    At the end, no page may have had a problem.
     """
     from .visits import Visit
 
@@ -69,10 +67,7 @@ def visit(browser, server, models):
     printed = len(server.output)
     yield open_page
     problems = [problem for each in visits for problem in each.unexpected()]
-    answers = {address: text for each in visits for address, text in each.answers().items()}
     for each in visits:
         each.close()
     assert not problems
     assert "Traceback" not in server.output[printed:]
-    private = [str(server.temporary), str(Path(models["colours"]).parent), str(ROOT), str(Path.home()) + os.sep]
-    assert [(address, path) for address, text in answers.items() for path in private if path in text] == []

@@ -31,26 +31,18 @@ def wait_until_idle(server, cost):
         assert server.processor_seconds() - before < 5 * cost
 
 
-def test_a_click_on_a_segment_moves_the_player(visit, videos):
+def test_a_click_or_enter_on_a_segment_moves_the_player(visit, videos):
     page = visit()
     page.drop(videos["both"])
     page.press("find-segments")
     red, blue = wait_for_segments(page, "red", "blue")
     blue.row.click()
     page.wait_until(lambda: blue.start - 0.1 <= page.player_time() < blue.end)
-    red.row.click()
+    page.page.keyboard.press("Shift+Tab")
+    assert red.row.evaluate("each => each === document.activeElement")
+    page.page.keyboard.press("Enter")
     page.wait_until(lambda: page.player_time() < blue.start)
     page.wait_until(lambda: page.shows_picture("timeline-picture"))
-
-
-def test_a_segment_is_reached_with_the_keyboard(visit, videos):
-    page = visit()
-    page.choose(videos["both"])
-    page.press("find-segments")
-    _, blue = wait_for_segments(page, "red", "blue")
-    page.tab_to(blue.row)
-    page.page.keyboard.press("Enter")
-    page.wait_until(lambda: blue.start - 0.1 <= page.player_time() < blue.end)
 
 
 def test_files_and_the_annotated_video_are_downloaded(visit, videos):
@@ -71,12 +63,8 @@ def test_files_and_the_annotated_video_are_downloaded(visit, videos):
 def test_a_video_that_the_browser_cannot_play_is_worked_on(visit, tmp_path):
     page = visit()
     page.choose(write_colours(tmp_path / "both.avi", "red", "blue"))
-    page.wait_until(lambda: "cannot play" in page["playback"].inner_text())
     page.press("find-segments")
     wait_for_segments(page, "red", "blue")[1].row.click()
-    assert not page.page.get_by_test_id("toast-body").count()
-    page.clear()
-    page["playback"].wait_for(state="hidden")
 
 
 def test_long_work_shows_progress_and_stops_when_cancelled(visit, videos, server):
@@ -102,7 +90,9 @@ def test_work_of_one_user_does_not_end_when_another_cancels(visit, videos):
     for page in (working, cancelling):
         page.choose(videos["long"])
         page.press("find-segments")
+        page.wait_until(page.seconds_done)
     cancelling["cancel"].click()
+    cancelling.wait_until(lambda: cancelling.message() == "Cancelled.")
     wait_for_segments(working, *["red", "blue"] * 4)
 
 

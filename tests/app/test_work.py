@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import av
@@ -9,13 +11,14 @@ import numpy as np
 import pytest
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForFrameClassification
-from hf_video.app.visitors import Cancelled, Ticket, Visitors
 from hf_video.app.work import LoadedModel, annotate, classify, draw_heat_map, find_segments
 from hf_video.drawing.texts import class_color
 from hf_video.loading.models import load_trained_model
+from tests.testing.videos import damage_frame, encode_video
 
-from ..video_files import damage_frame, encode_video
 from .colour_models import FPS, colour_frames, save_colour_model
+
+THRESHOLDS = (0.5, 0.8, 0.8)
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +34,29 @@ def flicker(tmp_path_factory):
 
 
 @pytest.fixture
-def visitor(tmp_path):
-    return Visitors(tmp_path / "uploads")["ann"]
+def temporary(tmp_path, monkeypatch):
+    """The folder in which work makes its own."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.fixture
-def work(model, visitor):
-    """Does the work of a button; returns its last message, and the last value of each output."""
+def work(model, temporary, tmp_path):
+    """Does the work of a button; returns its last message, and the last value of each output. As the page does, it
+    keeps copies of files: the work removes them."""
+
+    def keep(value):
+        if isinstance(value, list):
+            return [keep(each) for each in value]
+        return shutil.copy(value, tmp_path) if isinstance(value, str) and value.startswith(str(temporary)) else value
 
     def do(step, video, *inputs, model=model):
         shown = {}
-        for said, *outputs in step(model, visitor, Ticket(video, model.name), *inputs):
-            shown |= {"said": said, **dict(enumerate(outputs))}
+        for said, *outputs in step(model, video, *inputs):
+            shown |= {"said": said, **dict(enumerate(map(keep, outputs)))}
+        assert not list(temporary.iterdir())
         return tuple(shown.values())
 
     return do
@@ -54,20 +68,19 @@ def rows_of(files):
         return list(csv.DictReader(file))
 
 
+def num_frames(video):
+    with av.open(video) as container:
+        return len(list(container.decode(video=0)))
+
+
 def test_short_segments_and_short_gaps_are_not_shown(work, flicker):
-    _, shown, _, files, _ = work(find_segments, flicker, 0.5, 0.0, 0.0)
+    _, shown, _, files, *_ = work(find_segments, flicker, 0.5, 0.0, 0.0)
     assert [row["label"] for row in rows_of(files)] == ["red", "blue", "red", "blue"]
-    said, shown, _, files, _ = work(find_segments, flicker, 0.5, 0.8, 0.8)
+    said, shown, _, files, *_ = work(find_segments, flicker, *THRESHOLDS)
     assert [row["label"] for row in rows_of(files)] == ["red", "blue"]
     assert said.startswith("2 segments") and shown.count("<button") == 2
-
-
-def test_the_files_of_a_timeline_can_be_downloaded(work, flicker, visitor):
-    *_, files, annotated = work(find_segments, flicker, 0.5, 0.8, 0.8)
-    assert {Path(file).name for file in files} == {
-        "scores.parquet", "segments.csv", "segments.json", "segments.vtt", "timeline.png"
-    }  # fmt: skip
-    assert annotated is None and all(visitor.folder in Path(file).parents for file in files)
+    names = {"scores.parquet", "segments.csv", "segments.json", "segments.vtt", "timeline.png"}
+    assert {Path(file).name for file in files} == names
     (table,) = (file for file in files if file.endswith(".json"))
     kept = json.loads(Path(table).read_text())
     assert [entry["label"] for entry in kept["results"]["flicker.mp4"]] == ["red", "blue"]
@@ -75,47 +88,43 @@ def test_the_files_of_a_timeline_can_be_downloaded(work, flicker, visitor):
 
 
 def test_the_annotated_video_is_as_long_as_the_video(work, flicker):
-    work(find_segments, flicker, 0.5, 0.8, 0.8)
-    said, annotated = work(annotate, flicker)
-    assert said == "flicker_annotated.mp4 is ready."
-    with av.open(annotated) as container:
-        assert len(list(container.decode(video=0))) == 65
+    *_, found = work(find_segments, flicker, *THRESHOLDS)
+    said, annotated = work(annotate, flicker, found)
+    assert said == "flicker_annotated.mp4 is ready." and num_frames(annotated) == 65
 
 
 def test_of_a_damaged_video_the_part_before_the_damage_is_annotated(work, flicker):
     damaged = Path(damage_frame(str(flicker), 40))
-    said, shown, *_ = work(find_segments, damaged, 0.5, 0.8, 0.8)
+    said, shown, *_, found = work(find_segments, damaged, *THRESHOLDS)
     assert isinstance(said, OSError) and "red" in shown
-    _, annotated = work(annotate, damaged)
-    with av.open(annotated) as container:
-        assert 20 < len(list(container.decode(video=0))) <= 41
+    _, annotated = work(annotate, damaged, found)
+    assert 20 < num_frames(annotated) <= 41
 
 
 def test_only_the_segments_of_this_video_and_model_are_drawn(work, flicker, model):
-    with pytest.raises(ValueError, match="There are no segments of this video yet: find them first"):
-        work(annotate, flicker)
-    work(find_segments, flicker, 0.5, 0.8, 0.8)
-    with pytest.raises(ValueError, match="no segments"):
-        work(annotate, flicker, model=LoadedModel("other", model.network, model.processor))
+    *_, found = work(find_segments, flicker, *THRESHOLDS)
+    other = LoadedModel("other", model.network, model.processor)
+    for words, options in (((flicker, None), {}), ((flicker, found), {"model": other})):
+        with pytest.raises(ValueError, match="no segments of this video yet"):
+            work(annotate, *words, **options)
 
 
-def test_a_cancelled_work_leaves_no_file(model, visitor, flicker):
-    for step, inputs in ((find_segments, (0.5, 0.8, 0.8)), (annotate, ())):
-        ticket = Ticket(flicker, model.name)
-        steps = step(model, visitor, ticket, *inputs)
+def test_a_cancelled_work_leaves_no_file(model, flicker, temporary):
+    *_, (*_, found) = find_segments(model, flicker, *THRESHOLDS)
+    for step, inputs in ((find_segments, THRESHOLDS), (annotate, (found,))):
+        steps = step(model, flicker, *inputs)
         next(steps)
         next(steps)
-        ticket.cancel()
-        before = set(visitor.folder.iterdir())
-        with pytest.raises(Cancelled):
-            list(steps)
-        assert len(before - set(visitor.folder.iterdir())) == 1
-        list(find_segments(model, visitor, Ticket(flicker, model.name), 0.5, 0.8, 0.8))
+        assert list(temporary.iterdir())
+        steps.close()
+        assert not list(temporary.iterdir())
+        with model.lock:
+            pass
 
 
 def test_a_class_has_its_colour_in_the_bars_and_in_the_list(work, flicker):
     said, bars = work(classify, flicker)
-    _, shown, *_ = work(find_segments, flicker, 0.5, 0.8, 0.8)
+    _, shown, *_ = work(find_segments, flicker, *THRESHOLDS)
     assert said.startswith("red: ") and bars.index(class_color(0)) < bars.index("red") < bars.index(class_color(1))
     assert shown.index(class_color(0)) < shown.index("red") < shown.index(class_color(1)) < shown.index("blue")
 
@@ -133,13 +142,13 @@ def test_a_classifier_of_frames_has_segments_but_no_class_of_a_clip(work, flicke
     size = {"height": 16, "width": 16}
     processor = VideoClipProcessor(num_frames=8, size=size, crop_size=size, frame_interval=1 / FPS)
     model = LoadedModel("frames", VideoViTForFrameClassification(config).eval(), processor)
-    said, shown, *_, files, _ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
+    said, shown, _, files, *_ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
     rows = rows_of(files)
     assert "in 0:00:06" in said and shown.count("<button") == len(rows) >= 1
     # A token frame is two of 65 frames; the last one fills none.
     assert float(rows[-1]["end"]) == pytest.approx(64 / FPS, abs=0.01)
     model.network.config.background_label = background = rows[0]["label"]
-    *_, files, _ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
+    _, _, _, files, *_ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
     assert background not in [row["label"] for row in rows_of(files)]
     for step, inputs in ((classify, ()), (draw_heat_map, ("red", False, 0.0))):
         with pytest.raises(ValueError, match="frames gives a class for every frame, and none for a clip"):

@@ -3,18 +3,15 @@
 import base64
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
-from playwright.sync_api import Browser, CDPSession, Error, Locator, Page, Request
+from playwright.sync_api import Browser, Locator, Page, Request
 
 _TIMEOUT_MS = 60_000
-# Types of answers that a program reads. Pictures, videos, styles and scripts are none.
-_TEXTS = ("application/json", "text/event-stream", "text/html", "text/plain")
 _DROP = """([name, type, content]) => {
   const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
   const transfer = new DataTransfer();
@@ -48,7 +45,6 @@ class Visit:
     def __init__(self, browser: Browser, address: str, **context: Any):
         self.problems: list[str] = []
         self.expected = "(?!)"
-        self._answers: dict[str, _Answer] = {}
         self._host = urlsplit(address).netloc
         self._context = browser.new_context(**context)
         self._context.set_default_timeout(_TIMEOUT_MS)
@@ -60,10 +56,6 @@ class Visit:
     def __getitem__(self, name: str) -> Locator:
         """The element of the page with an id."""
         return self.page.locator(f"#{name}")
-
-    def answers(self) -> dict[str, str]:
-        """Texts that the server has sent, by URL: JSON, streams of events and the page itself."""
-        return {f"{number} {answer.url}": answer.text() for number, answer in self._answers.items()}
 
     def unexpected(self) -> list[str]:
         """Problems that do not belong to what the test does."""
@@ -124,28 +116,11 @@ class Visit:
         preview = self["video"].locator("video")
         return preview.evaluate("video => video.getVideoPlaybackQuality().totalVideoFrames") if preview.count() else 0
 
-    def open_address(self, address: str) -> None:
-        """Pastes an address and opens it."""
-        self["url"].locator("input, textarea").fill(address)
-        self["open-url"].click()
-
     def ask(self, question: str) -> None:
         """Asks the model."""
         self.show("ask")
         self["question"].locator("input, textarea").fill(question)
         self["ask"].click()
-
-    def tab_to(self, target: Locator) -> None:
-        """Presses Tab until an element has the focus.
-
-        Raises:
-            AssertionError: no element has it after 100 times.
-        """
-        for _ in range(100):
-            if target.evaluate("each => each === document.activeElement"):
-                return
-            self.page.keyboard.press("Tab")
-        raise AssertionError("The keyboard does not reach it.")
 
     # What a user sees.
 
@@ -215,18 +190,13 @@ class Visit:
         self["video"].locator("video[src]").wait_for()
 
     def _watch(self, page: Page) -> None:
-        """Collects problems and answers from here on."""
+        """Collects problems from here on."""
         note = self.problems.append
         page.on("console", lambda each: note(f"console: {each.text}") if each.type == "error" else None)
         page.on("pageerror", lambda error: note(f"page: {error}"))
         page.on("request", self._check_host)
         page.on("requestfailed", self._note_failure)
         page.on("response", lambda each: note(f"{each.status}: {each.url}") if each.status >= 400 else None)
-        network = self._context.new_cdp_session(page)
-        network.on("Network.responseReceived", lambda event: self._note_answer(network, event))
-        network.on("Network.dataReceived", self._note_data)
-        network.on("Network.loadingFinished", lambda event: self._note_end(network, event["requestId"]))
-        network.send("Network.enable")
 
     def _check_host(self, request: Request) -> None:
         address = urlsplit(request.url)
@@ -237,24 +207,6 @@ class Visit:
         # The page itself ends a stream of events or a part of a video that it does not need any more.
         if request.failure != "net::ERR_ABORTED":
             self.problems.append(f"failed, {request.failure}: {request.url}")
-
-    def _note_answer(self, network: CDPSession, event: Mapping[str, Any]) -> None:
-        """Asks for what comes from here on: the page ends some streams, and then no body is kept."""
-        if event["response"]["mimeType"] in _TEXTS:
-            answer = self._answers.setdefault(event["requestId"], _Answer(event["response"]["url"]))
-            with suppress(Error):  # it has ended
-                sent = network.send("Network.streamResourceContent", {"requestId": event["requestId"]})
-                answer.parts.insert(0, base64.b64decode(sent["bufferedData"]))
-
-    def _note_data(self, event: Mapping[str, Any]) -> None:
-        if answer := self._answers.get(event["requestId"]):
-            answer.parts.append(base64.b64decode(event.get("data", "")))
-
-    def _note_end(self, network: CDPSession, request: str) -> None:
-        if answer := self._answers.get(request):
-            with suppress(Error):  # a body that was never kept
-                body = network.send("Network.getResponseBody", {"requestId": request})
-                answer.parts = [base64.b64decode(body["body"]) if body["base64Encoded"] else body["body"].encode()]
 
 
 class SeenSegment(NamedTuple):
@@ -275,13 +227,3 @@ class SeenSegment(NamedTuple):
 def _seconds(clock: str) -> float:
     hours, minutes, seconds = clock.split(":")
     return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
-
-
-class _Answer:
-    """The text of an answer, in parts as they came."""
-
-    def __init__(self, url: str):
-        self.url, self.parts = url, list[bytes]()
-
-    def text(self) -> str:
-        return b"".join(self.parts).decode(errors="replace")

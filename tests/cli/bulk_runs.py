@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pyarrow.dataset as ds
 
-from ..video_files import encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 DECODER, MODEL = "ray::MapWorker", "ray::ModelActor"
 
@@ -65,11 +65,6 @@ def kill_actor(driver: subprocess.Popen, title: str) -> None:
             process.kill()
             return
     raise AssertionError(f"There is no {title}.")
-
-
-def kill_driver(driver: subprocess.Popen) -> None:
-    """Kills the driver alone."""
-    driver.kill()
 
 
 def kill_all(driver: subprocess.Popen) -> None:

@@ -4,23 +4,14 @@ import json
 import pytest
 
 from hf_video.cli.main import COMMANDS, main
-from hf_video.demo import write_moving_digits
-
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..training.undrawn_reports import undrawn_reports
-from ..video_files import encode_video, make_frames
+from tests.testing.answering import tiny_pair
+from tests.testing.undrawn_reports import undrawn_reports
+from tests.testing.videos import encode_video, make_frames
 
 __all__ = ["undrawn_reports"]
 
 TINY_MODEL = ["--num-frames", "4", "--image-size", "32", "--hidden-size", "24", "--num-hidden-layers", "1"]
 TINY_RUN = ["--num-attention-heads", "2", "--epochs", "2", "--batch-size", "16", "--device", "cpu"]
-
-
-@pytest.fixture(scope="session")
-def digits(tmp_path_factory):
-    """Videos in train/ and test/, eight classes of three and one."""
-    folder = tmp_path_factory.mktemp("data") / "digits"
-    return write_moving_digits(folder, train_per_class=3, test_per_class=1, num_frames=8, image_size=32)
 
 
 @pytest.fixture(scope="session")

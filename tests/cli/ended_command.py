@@ -13,7 +13,6 @@ from transformers import Trainer
 from hf_video.cli.main import main
 from hf_video.training import base_trainer
 
-HOWS = ("SIGKILL", "SIGTERM", "SIGINT", "full_disk")
 # By name, the function around which they lie and whether it has run; in the order in which they come.
 OF_CHECKPOINT = {
     "a checkpoint begins": (Trainer, "_save_checkpoint", False),
@@ -23,8 +22,6 @@ OF_CHECKPOINT = {
     "after the mark": (base_trainer, "mark_complete", True),
 }
 OF_FINAL_SAVE = {
-    "final save begins": (base_trainer, "replacing_files", False),
-    "weights are written": (Trainer, "_save", True),
     "first file is moved": (os, "replace", True),
     "weights are moved": (os, "replace", True),
     "the result is written": (os, "replace", False),
@@ -46,8 +43,8 @@ def ending(moment, how, number=1):
     whole, count = getattr(owner, name), 0
 
     def counts(*args):
-        if moment in ("weights of a checkpoint", "weights are written"):
-            return args[0]._is_in_checkpoint == (moment in OF_CHECKPOINT)
+        if moment == "weights of a checkpoint":
+            return args[0]._is_in_checkpoint
         if moment in ("first file is moved", "weights are moved"):
             source = str(args[0])
             return ".partial/" in source and source.endswith(".safetensors") == (moment == "weights are moved")

@@ -44,7 +44,7 @@ def test_other_machines_are_let_in_only_with_a_warning(trained, monkeypatch, cap
     assert main(["app", str(trained), "--host", host, "--port", str(free_port()), "--device", "cpu"]) == 0
     ((models, options),) = served
     assert [model.name for model in models] == ["model"] and len(models[0].class_names) == 8
-    assert options["only_local"] is not is_warned
+    assert options["host"] == host
     assert ("anybody who reaches port" in capsys.readouterr().err) is is_warned
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hf_video.cli.main import main
+from tests.testing.videos import damage_frame, encode_video
 
 from ..data.broken_videos import spread_broken_videos
-from ..video_files import damage_frame, encode_video
 from .conftest import TINY_MODEL
 
 RUN = ["--num-attention-heads", "2", "--batch-size", "8", "--epochs", "2", "--device", "cpu", "--learning-rate=0.01"]

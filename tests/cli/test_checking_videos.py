@@ -1,7 +1,6 @@
 """Which videos are opened before a training: each once among all processes, a sample of many, none of a manifest."""
 
 import json
-import os
 import shutil
 
 import pyarrow as pa
@@ -11,9 +10,8 @@ import pytest
 from hf_video.cli.main import main
 from hf_video.data import inspection, load_video_dataset
 from hf_video.training.training_data import describe_data, load_data, readable_videos
+from tests.testing.processes import launched, run_forked
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import torchrun_variables
 from .conftest import TINY_MODEL, TINY_RUN
 
 # Checks the data as a training does, and writes what this process opened and what it was told.
@@ -58,10 +56,7 @@ def opened(monkeypatch):
 
 @pytest.mark.slow
 def test_processes_share_the_work_and_the_answers(data, tmp_path):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    program = ["-c", CHECK, str(data), str(tmp_path)]
-    programs = (Program(program, environment | each) for each in torchrun_variables(2))
-    ended = run_forked(*programs, timeout=100, imports=HF_VIDEO_IMPORTS)
+    ended = run_forked(*launched(["-c", CHECK, data, tmp_path], 2))
     assert [each.returncode for each in ended] == [0, 0], ended[0].stderr + ended[1].stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     videos, tests = (sorted(map(str, folder.rglob("*.mp4"))) for folder in (data, data / "test"))

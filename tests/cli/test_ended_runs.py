@@ -1,7 +1,6 @@
 """A run that a signal or a full disk ends, resumed or started again, gives the bits of an undisturbed run."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -12,12 +11,12 @@ from safetensors.torch import load_file
 from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
+from tests.testing.answering import tiny_pair
+from tests.testing.processes import launched, run_forked
+from tests.testing.videos import encode_video, make_frames
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL
-from .ended_command import HOWS, MOMENTS, OF_CHECKPOINT, ending
+from .ended_command import OF_CHECKPOINT, ending
 
 ROOT = Path(__file__).parents[2]
 EXIT_CODES = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130, "full_disk": 2}
@@ -69,33 +68,25 @@ def undisturbed(commands, tmp_path_factory):
 
 def end(moment, how, words, number):
     if how == "SIGKILL":
-        command = [str(Path(__file__).with_name("ended_command.py")), moment, how, str(number), "0", *words]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        return run_forked(Program(command, environment), timeout=400, imports=HF_VIDEO_IMPORTS)[0].returncode
+        command = [Path(__file__).with_name("ended_command.py"), moment, how, number, 0, *words]
+        return run_forked(*launched(command))[0].returncode
     with ending(moment, how, number):
         return main(words)
 
 
+# Quick ones of SIGKILL and SIGTERM are in `test_resume_auto.py`.
+SLOW = [
+    ("train", "before the mark", "SIGKILL"),
+    ("train", "a checkpoint begins", "SIGTERM"),
+    ("train", "first file is moved", "full_disk"),
+    ("train", "the result is written", "SIGINT"),
+    ("train-answers", "weights of a checkpoint", "full_disk"),
+    ("train-answers", "after the mark", "SIGINT"),
+    ("train-answers", "weights are moved", "SIGKILL"),
+]
 ROWS = [
-    pytest.param(
-        *(command, moment, how),
-        marks=[]
-        if (command, moment, how)
-        in (
-            ("train", "before the mark", "SIGKILL"),
-            ("train", "states of a checkpoint", "full_disk"),
-            ("train", "a checkpoint begins", "SIGTERM"),
-            ("train", "first file is moved", "full_disk"),
-            ("train", "the result is written", "SIGINT"),
-            ("train-answers", "weights of a checkpoint", "full_disk"),
-            ("train-answers", "after the mark", "SIGINT"),
-            ("train-answers", "weights are moved", "SIGTERM"),
-        )
-        else pytest.mark.slow,
-    )
-    for command in ("train", "train-answers")
-    for moment in MOMENTS
-    for how in HOWS
+    ("train", "states of a checkpoint", "full_disk"),
+    *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW),
 ]
 
 

@@ -1,14 +1,13 @@
 """`hf-video evaluate --task action-detection` of a model, on annotated key frames."""
 
 import json
-import re
 
 import pytest
 from torch import nn
 
 from hf_video.cli.main import main
 
-from ..data.detection_files import LABEL_MAP, OWN, write_annotations, write_videos
+from ..data.detection_files import OWN, write_annotations, write_videos
 from ..training.detection_testing import make_detector, make_processor
 
 NAMES = ["talk, loudly", "turn left", "walk"]
@@ -72,22 +71,6 @@ def test_a_video_that_ends_too_early_is_left_out(folder, detector, tmp_path, cap
     code, printed = evaluate(capsys, data, *options, "--on-error", "skip")
     result = json.loads(printed.out)
     assert code == 0 and result["num_key_frames"] == 3 and "b.mp4" in result["broken_videos"][0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--split", "train"), "--split train: .* only has test"),
-        (("--label-map", "map.pbtxt"), "is unknown|does not know"),
-        (("--predictions", "new.csv"), "predictions is .* no effect without task=classification"),
-    ],
-)
-def test_what_cannot_be_measured_is_told(options, message, folder, detector, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "map.pbtxt").write_text(LABEL_MAP)
-    code, printed = evaluate(capsys, folder, "--model", detector, *options)
-    assert code == 2
-    assert re.search(message, printed.err), printed.err
 
 
 def test_a_model_knows_the_actions_of_the_data(folder, tmp_path, capsys):

@@ -1,16 +1,13 @@
 """`hf-video evaluate --task retrieval`: captioned videos, and models with and without a fusion encoder."""
 
 import json
-import re
 
 import pytest
-from transformers import BertTokenizer, XCLIPConfig, XCLIPModel
 
-from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
+from tests.testing.videos import encode_video, make_frames
 
-from ..models.video_text.retrieval_model import GOLDEN, write_retrieval_model
-from ..video_files import encode_video, make_frames
+from ..models.video_text.retrieval_model import write_retrieval_model
 
 
 @pytest.fixture(scope="module")
@@ -65,34 +62,8 @@ def test_a_broken_video_is_left_out_if_asked(captions, model, tmp_path, capsys):
     assert result["broken_videos"] == [str(tmp_path / "broken.mp4")]
 
 
-def test_a_model_without_fusion_has_the_first_pass_alone(captions, tmp_path, capsys):
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    vision = {"image_size": 32, "patch_size": 16, "num_frames": 4, "mit_hidden_size": 16, "mit_intermediate_size": 16}
-    vision |= {"mit_num_hidden_layers": 1, "mit_num_attention_heads": 2}
-    text = {"vocab_size": len(GOLDEN.config["vocab"]), "eos_token_id": 3, "max_position_embeddings": 12}
-    config = XCLIPConfig(
-        text_config=sizes | text, vision_config=sizes | vision, projection_dim=16, prompt_num_attention_heads=2
-    )
-    XCLIPModel(config).save_pretrained(tmp_path)
-    VideoClipProcessor(num_frames=4, size=32, crop_size=32).save_pretrained(tmp_path)
-    BertTokenizer({word: number for number, word in enumerate(GOLDEN.config["vocab"])}).save_pretrained(tmp_path)
-    result = json.loads(evaluate(capsys, captions, tmp_path, "--json"))
-    assert result["num_texts"] == 4 and "dual_encoder" in result and "reranked" not in result
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--k-test", "5"], "k_test is 5, which has no effect without task=retrieval"),
-        (["--task", "retrieval", "--num-clips", "2"], "num_clips is 2, which has no effect without task=classific"),
-        (["--task", "retrieval", "--split", "validation"], "--split validation: .* only has train"),
-    ],
-)
-def test_settings_without_an_effect_are_refused(captions, model, words, message, capsys):
-    assert main(["evaluate", str(captions), "--model", str(model), *words]) == 2
-    assert re.search(message, capsys.readouterr().err)
-
-
-def test_a_classifier_does_not_compare_videos_with_texts(captions, trained, capsys):
-    assert main(["evaluate", str(captions), "--task", "retrieval", "--model", str(trained)]) == 2
-    assert "does not compare videos with texts" in capsys.readouterr().err
+def test_what_is_refused(captions, model, trained, fails):
+    words = ("evaluate", captions, "--model", model)
+    assert "no effect without task=retrieval" in fails(*words, "--k-test", "5")
+    assert "no effect without task=classific" in fails(*words, "--task", "retrieval", "--num-clips", "2")
+    assert "does not compare videos with texts" in fails(*words[:3], trained, "--task", "retrieval")

@@ -51,11 +51,6 @@ def test_json_on_stdout_and_in_a_file_and_warnings_on_stderr(files, tmp_path, ca
     assert err == "warning: 1 of 2 videos have no predictions ('b').\n"
 
 
-def test_a_file_is_never_overwritten(files, tmp_path, fails):
-    assert "exists" in fails("evaluate", *files, "--output", files[0])
-    assert "does not exist" in fails("evaluate", *files, "--output", tmp_path / "none" / "figures.json")
-
-
 def test_mistakes_are_sentences(files, tmp_path, fails):
     assert "a ground truth has `database`" in fails("evaluate", *files[:-1], files[0])
     assert "does not exist" in fails("evaluate", tmp_path / "none.json", *files[1:])
@@ -63,19 +58,3 @@ def test_mistakes_are_sentences(files, tmp_path, fails):
     assert "required: --ground-truth" in fails("evaluate", files[0], "--task", "segments")
     assert "no effect without task=segments" in fails("evaluate", files[0], "--model", "m", "--subset", "test")
     assert "above 0 and up to 1" in fails("evaluate", *files, "--tiou", "50")
-
-
-def test_it_explains_itself(capsys):
-    assert main(["evaluate", "--help-all"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "(default: 0.3 0.4 0.5 0.6 0.7)" in out
-    assert "--tiou X [X ...]" in out
-
-
-def test_the_name_of_a_class_stays_on_its_line(tmp_path, capsys):
-    files = tmp_path / "predictions.json", tmp_path / "truth.json"
-    files[0].write_text(json.dumps({"results": {"a": [entry("two\nlines", 0, 10, score=0.9)]}}))
-    files[1].write_text(json.dumps({"database": {"a": {"annotations": [entry("two\nlines", 0, 10)]}}}))
-    words = ["--task", "segments", "--ground-truth", str(files[1])]
-    assert main(["evaluate", str(files[0]), *words]) == 0
-    assert re.search(r"^two lines +100\.0%", capsys.readouterr().out, re.MULTILINE)

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_video.cli.main import main
+from tests.testing.files import ODD_FILES, make_odd_file
 
 from ..data.broken_videos import spread_broken_videos
-from ..odd_files import ODD_FILES, make_odd_file
 
 
 def test_a_sound_data_set(digits, capsys):

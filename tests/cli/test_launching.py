@@ -1,81 +1,33 @@
 """The commands under torchrun and accelerate launch, on a machine without an accelerator."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from hf_video.cli.main import main
 from hf_video.processes import check_processes, join_processes
-
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import free_port, torchrun_variables
-from .conftest import TINY_MODEL
+from tests.testing.processes import free_port, launched, run_forked, run_fresh
 
 ROOT = Path(__file__).parents[2]
 # Two processes with what torchrun tells them, but without the time that it and they take for imports.
 FORKED = ("forked",)
 # As scripts they are torchrun and accelerate launch.
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "PORT")
-ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "PORT")
-GLOBAL_BATCH_SIZE = 8
 HF_VIDEO = "import sys; from hf_video.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 def launch(launcher, *words):
     """Runs `hf-video WORDS`, without a launcher on one process, and returns what came of all processes."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     if launcher in ((), FORKED):
-        variables = torchrun_variables(2) if launcher else [{}]
-        program = ["-c", HF_VIDEO, *map(str, words)]
-        programs = (Program(program, environment | each) for each in variables)
-        processes = run_forked(*programs, timeout=400, imports=HF_VIDEO_IMPORTS)
+        programs = launched(["-c", HF_VIDEO, *words], 2 if launcher else 1)
+        processes = run_forked(*programs)
         code = max(abs(each.returncode) for each in processes)
         texts = ("".join(each) for each in zip(*((each.stdout, each.stderr) for each in processes), strict=True))
-        return subprocess.CompletedProcess(program, code, *texts)
+        return subprocess.CompletedProcess(programs[0].words, code, *texts)
     launcher = [word.replace("PORT", free_port()) for word in launcher]
-    command = [sys.executable, *launcher, "-m", "hf_video.cli", *map(str, words)]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400)
-
-
-def train(launcher, digits, folder):
-    """The losses of all steps and evaluations of `hf-video train`, as its last checkpoint has them."""
-    num_processes = 2 if launcher else 1
-    options = ["--epochs", 2, "--batch-size", GLOBAL_BATCH_SIZE // num_processes, "--logging-steps=1"]
-    words = ["train", digits, "--output-dir", folder, *TINY_MODEL, "--num-attention-heads", 2, *options]
-    finished = launch(launcher, *words)
-    assert finished.returncode == 0, finished.stderr[-5000:]
-    assert finished.stdout.count("top-1 accuracy") == 1
-    assert json.loads((folder / "training_facts.json").read_text())["recipe"]["world_size"] == num_processes
-    state = max(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name.split("-")[1]))
-    history = json.loads(state.read_text())["log_history"]
-    return [entry[name] for entry in history for name in ("loss", "eval_loss") if name in entry]
-
-
-@pytest.fixture(scope="module")
-def losses_of_one(digits, tmp_path_factory):
-    return train((), digits, tmp_path_factory.mktemp("one") / "model")
-
-
-# Quick ones: `tests/training/test_distributed.py`, and the command on two machines in `test_many_machines.py`.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        pytest.param(FORKED, id="forked"),
-        pytest.param(TORCHRUN, id="torchrun"),
-        pytest.param(ACCELERATE, id="accelerate launch"),
-    ],
-)
-def test_two_processes_train_as_one_on_the_same_batches(launcher, digits, losses_of_one, tmp_path):
-    losses = train(launcher, digits, tmp_path / "model")
-    assert len(set(losses)) == len(losses) == 6
-    np.testing.assert_allclose(losses, losses_of_one, rtol=0, atol=1e-5)
+    return run_fresh(*launched([*launcher, "-m", "hf_video.cli", *words]), timeout=400)[0]
 
 
 @pytest.mark.slow
@@ -88,7 +40,7 @@ def test_two_processes_train_answers(questions, tmp_path):
     assert (state["global_step"], state["train_batch_size"]) == (1, 2)
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"])
 def test_processes_that_would_train_alone_are_refused(name, monkeypatch):
     monkeypatch.setenv(name, "2")
     check_processes(2)
@@ -120,30 +72,10 @@ def test_restarts_that_may_look_for_dead_processes_are_warned_of(
     assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in caplog.text) == is_warned
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_disabled", [False, True])
-def test_torchrun_that_restarts_processes_is_warned_of_once(is_disabled, digits, tmp_path, monkeypatch):
-    """The command fails at its output folder, after the processes have found each other."""
-    (tmp_path / "mine").write_text("")
-    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", str(int(is_disabled)))
-    logs = tmp_path / "logs"
-    options = ("--standalone", "--nproc_per_node=2", "--max-restarts=1", "--redirects=2", f"--log-dir={logs}")
-    launcher = ("-m", "torch.distributed.run", *options)
-    finished = launch(launcher, "train", digits, "--output-dir", tmp_path, "--device", "cpu")
-    assert finished.returncode == 1
-    first_start = [file.read_text() for file in sorted(logs.glob("*/attempt_0/*/stderr.log"))]
-    assert len(first_start) == 2 and sum("is not empty (" in text for text in first_start) == 1
-    warned = sum(text.count("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1") for text in first_start)
-    assert warned == (0 if is_disabled else 1)
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ["probe", "DATA", "--model", "MODEL", "--output-dir", "DIR"],
-        ["evaluate", "DATA", "--model", "MODEL"],
-        ["publish", "DIR", "NAME/model"],
-        ["demo"],
     ],
     ids=lambda words: words[0],
 )
@@ -151,8 +83,3 @@ def test_commands_for_one_process_are_refused_on_several(words, fails, monkeypat
     monkeypatch.setenv("WORLD_SIZE", "2")
     message = fails(*words)
     assert f"hf-video {words[0]} works on one process, and a launcher started 2" in message
-
-
-def test_a_machine_is_described_on_any_number_of_processes(monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["env"]) == 0 and "accelerator" in capsys.readouterr().out

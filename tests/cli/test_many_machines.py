@@ -1,6 +1,5 @@
 """`hf-video train` on two machines. Each is an agent of torchrun with one worker, and they meet on the loopback."""
 
-import itertools
 import json
 import os
 import time
@@ -13,10 +12,9 @@ from safetensors.torch import load_file
 from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
+from tests.testing.processes import Program, free_port, run_forked
+from tests.testing.torchrun_agents import ENVIRONMENT, Agents, agent_options
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import free_port
-from ..torchrun_agents import ENVIRONMENT, Agents, agent_options
 from .conftest import TINY_MODEL
 
 NUM_STEPS, STEPS_PER_EPOCH, SAVE_STEPS = 40, 5, 10
@@ -77,6 +75,7 @@ def assert_same_bits(folder, expected):
     torch.testing.assert_close(weights_of(folder), weights_of(expected), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_two_machines_train_as_one_process_although_a_worker_is_killed(data, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(DYING_ONCE)
@@ -92,7 +91,7 @@ def test_two_machines_train_as_one_process_although_a_worker_is_killed(data, tmp
         )
         for number in range(2)
     ]
-    for agent in run_forked(*agents, timeout=120, imports=HF_VIDEO_IMPORTS):
+    for agent in run_forked(*agents, timeout=120):
         assert agent.returncode == 0, agent.stderr[-5000:]
     assert main(train_words(data, tmp_path / "one", num_processes=1, num_steps=num_steps, save_steps=save_steps)) == 0
     losses = losses_of(tmp_path / "two")
@@ -110,30 +109,6 @@ def undisturbed(data, tmp_path_factory):
         assert agents.wait() == [0, 0], agents.said()
         assert agents.steps() == list(range(1, NUM_STEPS + 1))
     return root / "model"
-
-
-@pytest.mark.slow
-def test_two_machines_train_as_one_process_on_the_same_batches(data, undisturbed, tmp_path):
-    assert main(train_words(data, tmp_path / "model", num_processes=1)) == 0
-    losses = losses_of(undisturbed)
-    assert len(losses) == len(set(losses)) == NUM_STEPS
-    np.testing.assert_allclose(losses, losses_of(tmp_path / "model"), rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_twice_costs_the_steps_since_the_last_checkpoint(data, undisturbed, tmp_path):
-    words = train_words(data, tmp_path / "model", num_processes=2)
-    with Agents([*HF_VIDEO, *words], tmp_path / "logs", steps_per_epoch=STEPS_PER_EPOCH, max_restarts=3) as agents:
-        for number, step in ((1, 13), (0, 27)):
-            agents.wait_for_step(step)
-            agents.kill_worker(number)
-        assert agents.wait() == [0, 0], agents.said()
-        steps = agents.steps()
-    restarts = [(end, begin) for end, begin in itertools.pairwise(steps) if begin <= end]
-    assert len(restarts) == 2 and restarts[0][0] >= 13 and restarts[1][0] >= 27, steps
-    # A worker may die between the step of a checkpoint and its mark.
-    assert all(begin % SAVE_STEPS == 1 and begin > end - SAVE_STEPS for end, begin in restarts), steps
-    assert_same_bits(tmp_path / "model", undisturbed)
 
 
 @pytest.mark.slow

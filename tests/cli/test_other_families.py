@@ -11,18 +11,11 @@ from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
-from tests.training.transformers_families import FAMILIES, NUM_FRAMES, save_family
+from tests.testing.transformers_families import FAMILIES, NUM_FRAMES, save_family
 
-RUN = [
-    "--epochs",
-    "2",
-    "--batch-size",
-    "4",
-    "--device",
-    "cpu",
-    "--gradient-accumulation-steps=2",
-    "--validation-fraction=0.5",
-]
+RUN = ["--epochs=2", "--batch-size=4", "--device=cpu", "--gradient-accumulation-steps=2", "--validation-fraction=0.5"]
+# `tests/training/test_other_families.py` quickly trains the others.
+EACH_FAMILY = [name if name == "vjepa2" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +38,7 @@ def source(few, tmp_path_factory):
     return lambda family, **options: save_family(family, folder / family, names, **options)
 
 
-# `tests/training/test_other_families.py` quickly trains the others.
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.slow if name in ("timesformer", "vivit") else []) for name in FAMILIES
-    ],
-)
+@pytest.fixture(scope="module", params=EACH_FAMILY)
 def finished(request, few, source, tmp_path_factory):
     """The output folder of a finished training of each family."""
     output = tmp_path_factory.mktemp("finished") / request.param
@@ -102,28 +89,10 @@ def test_a_timeline_has_segments_of_known_classes(finished, video, tmp_path):
     assert segments
 
 
-PROBES = [(family, kind) for family in FAMILIES for kind in ("linear", "attentive", "knn")]
-
-
-@pytest.mark.parametrize(
-    ("finished", "kind"),
-    [row if row == ("vjepa2", "linear") else pytest.param(*row, marks=pytest.mark.slow) for row in PROBES],
-    indirect=["finished"],
-)
-def test_probe(finished, few, tmp_path, kind):
-    words = [
-        "--validation-fraction",
-        "0.5",
-        "--model",
-        finished,
-        "--output-dir",
-        tmp_path / "probe",
-        "--kind",
-        kind,
-        "--features",
-        tmp_path / "kept",
-    ]
-    assert main(["probe", str(few), *map(str, words), "--device", "cpu", "--epochs", "1", "--num-neighbors=4"]) == 0
+def test_probe(finished, few, tmp_path):
+    words = ["--validation-fraction=0.5", "--model", finished, "--output-dir", tmp_path / "probe"]
+    words += ["--features", tmp_path / "kept", "--device=cpu", "--epochs=1"]
+    assert main(["probe", str(few), *map(str, words)]) == 0
     assert json.loads((tmp_path / "probe" / "report" / "metrics.json").read_text())["num_videos"] == 8
 
 
@@ -143,26 +112,13 @@ def test_a_resumed_run_ends_with_the_weights_of_a_whole_one(family, few, source,
     torch.testing.assert_close(resumed, whole, rtol=0, atol=0)
 
 
-REFUSALS = {
-    "--layer-decay=0.75": "has no `layer_groups`, so layer_decay=0.75 is impossible",
-    "--freeze-layers=1": "has no `layer_groups`, so freeze_layers=1 is impossible",
-    "--lora-rank=2": "has no `layer_groups`, so lora_rank=2 is impossible",
-    "--num-clips=2": "takes one view of a video, not num_clips=2",
-    "--image-size=48": "only takes the input size it was made for: image_size=32",
-}
-
-
-@pytest.mark.parametrize(
-    "family", [name if name == "vjepa2" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.parametrize("family", EACH_FAMILY)
 def test_what_a_family_cannot_do_is_said_before_anything_is_written(family, few, source, tmp_path, fails):
-    model = source(family)
-    for word, sentence in REFUSALS.items():
-        assert sentence in fails("train", few, "--model", model, "--output-dir", tmp_path / "run", word)
-    drops = {"timesformer": "does not take drop_path_rate=0.1: Field 'drop_path_rate' expected int"}
-    if family != "vjepa2":
-        message = fails("train", few, "--model", model, "--output-dir", tmp_path / "run", "--drop-path-rate=0.1")
-        assert drops.get(family, "has no drop_path_rate: leave out") in message
+    words = ["--layer-decay=0.75", "--freeze-layers=1", "--lora-rank=2", "--num-clips=2", "--image-size=48"]
+    words += [] if family == "vjepa2" else ["--drop-path-rate=0.1"]
+    for word in words:
+        message = fails("train", few, "--model", source(family), "--output-dir", tmp_path / "run", word)
+        assert word[2:].partition("=")[0].replace("-", "_") in message
     assert not (tmp_path / "run").exists()
 
 
@@ -171,9 +127,9 @@ def test_a_model_of_another_kind_is_named(few, video, tmp_path, fails):
     BertForSequenceClassification(BertConfig(**sizes, vocab_size=8)).save_pretrained(tmp_path / "bert")
     for words in (["predict", video], ["train", few, "--output-dir", tmp_path / "run"], ["timeline", video]):
         message = fails(*words, "--model", tmp_path / "bert")
-        assert "holds a model of the type 'bert', which classifies no videos" in message and "vjepa2" in message
+        assert "'bert'" in message and "vjepa2" in message
 
 
 def test_layers_that_see_frames_alone_have_no_features_of_windows(source, video, tmp_path, fails):
     words = ["--model", source("videoprism"), "--output", tmp_path / "features", "--layer", "0"]
-    assert "choose the pooling head, without a layer" in fails("extract", video, *words)
+    assert "pooling head" in fails("extract", video, *words)

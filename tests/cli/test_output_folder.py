@@ -14,6 +14,7 @@ import pytest
 
 from hf_video.cli.main import main
 from hf_video.output_folders import LOCK_FILE, RunLock
+from tests.testing.files import files_of
 
 from .conftest import TINY_MODEL, TINY_RUN
 
@@ -57,10 +58,6 @@ def run(trained, tmp_path):
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def files_of(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_a_second_run_in_a_folder_is_refused(digits, run, tmp_path, hold, fails):
     process = hold(run)
     before = files_of(tmp_path)
@@ -71,26 +68,8 @@ def test_a_second_run_in_a_folder_is_refused(digits, run, tmp_path, hold, fails)
     assert files_of(tmp_path) == before
 
 
-def test_a_run_that_starts_at_the_same_time_is_refused(digits, tmp_path, hold, fails, monkeypatch):
-    """The lock is taken by another one after the folder was found to be free."""
-    from hf_video.training import fine_tuning
-
-    out = tmp_path / "out"
-    readable_videos = fine_tuning.readable_videos
-
-    def late(*args):
-        out.mkdir()
-        hold(out)
-        return readable_videos(*args)
-
-    monkeypatch.setattr(fine_tuning, "readable_videos", late)
-    message = fails("train", digits, "--output-dir", out, *TINY_MODEL, *TINY_RUN)
-    assert f"{out} is being written by process" in message and [path.name for path in out.iterdir()] == [LOCK_FILE]
-
-
-@pytest.mark.parametrize("kind", ["alone", "child"])
-def test_a_lock_dies_with_its_process(tmp_path, hold, kind):
-    process = hold(tmp_path, kind)
+def test_a_lock_dies_with_its_process(tmp_path, hold):
+    process = hold(tmp_path, "child")
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert (tmp_path / LOCK_FILE).exists()
@@ -99,13 +78,6 @@ def test_a_lock_dies_with_its_process(tmp_path, hold, kind):
         lock.take(tmp_path)
         assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
     assert not (tmp_path / LOCK_FILE).exists() and time.monotonic() - started < 10
-
-
-def test_other_processes_of_a_launcher_take_no_lock(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    with RunLock() as lock:
-        lock.take(tmp_path)
-        assert not list(tmp_path.iterdir())
 
 
 def test_files_of_a_user_are_never_replaced(digits, run, tmp_path, fails):
@@ -152,32 +124,12 @@ def test_a_run_whose_checkpoints_are_damaged_is_not_started_again_over_them(digi
     assert "is not empty" in message and "--resume" not in message and files_of(run) == before
 
 
-def test_a_run_of_an_earlier_version_is_resumed_to_the_same_weights(digits, trained, run):
-    """Its file had short names, words that were not read yet, and no content of the videos."""
-    settings = json.loads((run / "train_options.json").read_text())
-    names = {"num_train_epochs": "epochs", "per_device_train_batch_size": "batch_size"}
-    names |= {"dataloader_num_workers": "num_workers"}
-    kept = ("model", "num_frames", "frame_sampling_rate", "sampling_strategy", "image_size", "patch_size")
-    kept += ("tubelet_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "drop_path_rate")
-    kept += ("classifier_dropout", "classifier_init_scale", "learning_rate", "seed", "device", "validation_fraction")
-    kept += ("on_error", "video_root", "num_clips", "num_crops")
-    earlier = {name: settings[name] for name in kept} | {short: settings[name] for name, short in names.items()}
-    data = {name: value for name, value in settings["data"].items() if name != "content"}
-    earlier |= {"words": ["weight_decay=0.05"], "data": data}
-    (run / "train_options.json").write_text(json.dumps(earlier))
-    shutil.rmtree(run / "checkpoint-2")
-    (run / "model.safetensors").unlink()
-    assert main(["train", str(digits), "--output-dir", str(run), "--resume"]) == 0
-    assert (run / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
-    assert json.loads((run / "train_options.json").read_text()) == settings
-
-
 def test_no_token_is_in_the_files_of_a_run(digits, tmp_path):
     token = "hf_thisIsASecretOfOneUser"
     words = [*TINY_MODEL, *TINY_RUN, f"--hub-token={token}", "--max-steps=1"]
     assert main(["train", str(digits), "--output-dir", str(tmp_path / "out"), *words]) == 0
     files = files_of(tmp_path)
-    assert tmp_path / "out" / "train_options.json" in files
+    assert "out/train_options.json" in files
     assert not [path for path, content in files.items() if token.encode() in content]
 
 
@@ -185,7 +137,7 @@ def refuse(*arguments, **options):
     raise ValueError("no trainer today")
 
 
-@pytest.mark.parametrize("begins", ["in a new folder", "in an empty folder", "where a run was left"])
+@pytest.mark.parametrize("begins", ["in a new folder", "where a run was left"])
 def test_a_start_that_is_refused_leaves_nothing(begins, digits, tmp_path, monkeypatch, fails):
     folder = tmp_path / "run"
     if begins != "in a new folder":

@@ -237,14 +237,8 @@ def test_the_schedule_is_the_originals(tmp_path):
         schedule.step()
 
 
-# Without -m slow one recipe a family trains.
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in ("videomae_v2_base", "videomamba_middle_ssv2") else pytest.mark.slow)
-        for name in ORIGINALS
-    ],
-)
+# One recipe a family trains.
+@pytest.mark.parametrize("name", ["videomae_v2_base", "videomamba_middle_ssv2"])
 def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
     sizes = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 2, "batch_size": 2}
     sizes |= {"fp16": False, "bf16": False, "num_frames": 4, "device": "cpu", "max_steps": 2, "epochs": 3}

@@ -38,14 +38,6 @@ def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, featu
     assert pipeline("video-classification", model=str(out), device="cpu")(video, top_k=1)[0]["label"]
 
 
-@pytest.mark.parametrize("kind", ["attentive", "knn"])
-def test_other_probes_write_a_report(digits, trained, features, tmp_path, kind):
-    assert probe(digits, trained, features, tmp_path / "out", "--kind", kind, "--num-train-epochs=2") == 0
-    assert json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())["probe"] == kind
-    assert (tmp_path / "out" / "attentive_probe.safetensors").exists() is (kind == "attentive")
-    assert not (tmp_path / "out" / "config.json").exists()
-
-
 def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_twice(
     digits, trained, tmp_path, monkeypatch, capsys
 ):
@@ -64,12 +56,12 @@ def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_
     features = tmp_path / "features"
     with monkeypatch.context() as patch:
         patch.setattr(ClipDataset, "make_item", count)
-        assert probe(digits, trained, features, tmp_path / "out", "--kind", "knn", "--batch-size", "2") == 130
+        assert probe(digits, trained, features, tmp_path / "out", "--batch-size", "2") == 130
     assert "The features of 4 of 16 videos are kept in" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     kept = {path: path.stat().st_mtime_ns for path in features.rglob("*.safetensors")}
     assert len(kept) == 1
-    assert probe(digits, trained, features, tmp_path / "out", "--kind", "knn") == 0
+    assert probe(digits, trained, features, tmp_path / "out", "--num-train-epochs=1") == 0
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     # 24 videos to train on and to hold out of these, in 16 and 8, and 8 to test.
     assert len(list(features.rglob("*.safetensors"))) == 4 + 2 + 2
@@ -82,9 +74,6 @@ def test_errors(digits, trained, tmp_path, fails):
     assert "'num_train_epoch' is not a setting. Did you mean num_train_epochs?" in fails(
         *words, tmp_path / "out", "num_train_epoch=3"
     )
-    assert "--kind is 'tree'; linear, attentive or knn is expected" in fails(
-        *words, tmp_path / "out", "--kind", "tree"
-    )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -94,7 +83,7 @@ def test_broken_videos_are_left_out_and_named(digits, trained, tmp_path, capsys)
     unopened, truncated = (tmp_path / "data" / "train" / name / "0001.mp4" for name in ("left-up", "up-left"))
     unopened.write_bytes(b"not a video")
     truncated.write_bytes(truncated.read_bytes()[:-200])
-    words = ("--kind", "knn", "--on-error", "skip")
+    words = ("--on-error", "skip", "--num-train-epochs=1")
     assert probe(tmp_path / "data", trained, tmp_path / "features", tmp_path / "out", *words) == 0
     out = capsys.readouterr().out
     assert "videos could not be read:" in out and str(unopened) in out

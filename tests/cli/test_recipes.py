@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -15,16 +14,14 @@ from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
-from hf_video.settings import find_type, read_value, settings_of
+from hf_video.settings import find_type, read_value
 from hf_video.training import TrainSettings, VideoTrainingArguments, train
 from hf_video.training.recipes import is_recipe, published_recipe, read_recipe
 from hf_video.training.resuming import choose_values, make, values_of
 from tests.cli.flags import flags_of, read
 
-from ..odd_files import ODD_FILES, make_odd_file
-
-# Without -m slow one recipe a family trains, and all are read.
-QUICK = ("videomae_base_kinetics400", "videomamba_tiny_ssv2")
+# One recipe a family trains, and all are read.
+TRAINED = ("videomae_base_kinetics400", "videomamba_tiny_ssv2")
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 # A tiny model on a CPU: smaller frames, few videos a step, no half precision.
 CHANGED = {"image_size": 32, "batch_size": 2, "fp16": False}
@@ -85,11 +82,7 @@ def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
         assert found == expected, name
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [pytest.param(path, marks=[] if path.stem in QUICK else pytest.mark.slow) for path in RECIPES],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("recipe", [path for path in RECIPES if path.stem in TRAINED], ids=lambda path: path.stem)
 def test_a_recipe_trains_and_every_setting_lands(recipe, models, videos, tmp_path):
     model = models / recipe.stem.partition("_")[0]
     words = [str(videos), f"--output-dir={tmp_path / 'out'}", f"--model={model}", "--max-steps=2", "--device=cpu"]
@@ -149,7 +142,7 @@ def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_pa
     trainer, _ = train(read([*command]))
     (tmp_path / "parts" / "model.safetensors").unlink()
     resumed, _ = train(read(["train", "--recipe", str(recipe), f"--output-dir={tmp_path / 'parts'}", "--resume"]))
-    assert resumed.ema is not None and resumed.data_collator.mixing.mixup_alpha == 0.8
+    assert resumed.args.ema_decay == 0.9 and resumed.data_collator.mixing.mixup_alpha == 0.8
     weights = [AutoModelForVideoClassification.from_pretrained(tmp_path / name) for name in ("whole", "parts")]
     first, second = (model.state_dict() for model in weights)
     assert all((first[name] == second[name]).all() for name in first)
@@ -159,14 +152,11 @@ def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_pa
     ("lines", "message"),
     [
         (["mixup_alfa: 0.8"], "'mixup_alfa' is not a setting. Did you mean mixup_alpha?"),
-        (["num_train_epoch: 3"], "'num_train_epoch' is not a setting. Did you mean num_train_epochs?"),
         (["epochs: 3", "num_train_epochs: 4"], "num_train_epochs is given twice, once as num_train_epochs"),
         (["use_cpu: true"], "use_cpu is set by the option --device"),
         (["epochs: many"], "recipe.yaml: epochs is 'many'; a number above 0 is expected"),
-        (["erasing_prob: 2"], "erasing_prob is 2; a number from 0 to 1 is expected"),
         (["epochs: [3"], "cannot be read as YAML"),
         (["- epochs"], "holds no settings"),
-        (["num_frames: [16]"], "num_frames is ['16']; a whole number of at least 1 is expected"),
         (["epochs: 3"], "fine-tunes a model: say which with --model"),
     ],
 )
@@ -203,37 +193,9 @@ def test_mappings_and_empty_lists_are_read(tmp_path):
     assert read_value(hint, words["layer_decay_only"], "layer_decay_only") == []
 
 
-def test_a_recipe_that_is_spelled_wrong_is_named(tmp_path, fails, digits):
-    words = (str(digits), f"--output-dir={tmp_path / 'out'}")
+def test_a_recipe_that_cannot_be_read_is_named(tmp_path, fails, digits):
+    words = (str(digits), f"--output-dir={tmp_path / 'out'}", "--model=x")
     message = fails("train", "--recipe", "videomae_base_ssv3", *words)
     assert "There is no recipe videomae_base_ssv3. Did you mean videomae_base_ssv2?" in message
-
-
-@pytest.mark.parametrize(
-    ("name", "other"), [("learning_rate", "base_learning_rate"), ("base_learning_rate", "learning_rate")]
-)
-def test_one_learning_rate_replaces_the_other_of_a_recipe(name, other, tmp_path):
-    recipe = write_recipe(tmp_path, f"{other}: 0.5", "data: x", "output_dir: y", "model: z")
-    chosen = choose_values(read(["train", "--recipe", str(recipe), *flags_of({name: 0.1})]))
-    assert getattr(chosen, name) == 0.1 and getattr(chosen, other) == settings_of(TrainSettings)[other].default
-
-
-@pytest.mark.parametrize("command", ["train", "train-answers"])
-def test_a_recipe_with_a_setting_twice_or_without_an_end_is_refused(tmp_path, fails, command):
-    words = ("--model=x", str(tmp_path), f"--output-dir={tmp_path / 'out'}")
     recipe = write_recipe(tmp_path, "seed: 1", "weight_decay: 0.1", "seed: 2")
-    assert f"{recipe} cannot be read as YAML: 'seed' is given twice (line 3, " in fails(
-        command, "--recipe", recipe, *words
-    )
-    recipe = write_recipe(tmp_path, "a: &a [x]", "b: *a")
-    assert "aliases are not read" in fails(command, "--recipe", recipe, *words)
-    recipe = write_recipe(tmp_path, "seed: " + "[" * 20_000)
-    assert "nested too deeply" in fails(command, "--recipe", recipe, *words)
-
-
-@pytest.mark.parametrize("command", ["train", "train-answers"])
-@pytest.mark.parametrize("kind", ODD_FILES)
-def test_a_recipe_that_is_no_file_is_refused(tmp_path, fails, command, kind):
-    recipe = make_odd_file(tmp_path / "recipe.yaml", kind)
-    message = fails(command, "--recipe", recipe, "--model=x", str(tmp_path), f"--output-dir={tmp_path / 'out'}")
-    assert re.search(f"{recipe} {ODD_FILES[kind]}", message)
+    assert f"{recipe} cannot be read as YAML: 'seed' is given twice" in fails("train", "--recipe", recipe, *words)

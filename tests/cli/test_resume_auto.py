@@ -4,29 +4,24 @@ import json
 import os
 import shutil
 import signal
-import socket
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_video import output_folders
 from hf_video.cli.main import main
-from hf_video.output_folders import LOCK_FILE, RunLock
-from hf_video.training import output_folder
+from hf_video.output_folders import LOCK_FILE
 from hf_video.training.checkpoints import mark_complete, newest_complete
-from hf_video.training.output_folder import checkpoint_to_resume
 from tests.cli.flags import read
+from tests.testing.answering import tiny_pair
+from tests.testing.files import files_of
+from tests.testing.processes import launched, run_forked
+from tests.testing.videos import encode_video, make_frames
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..process_group import torchrun_variables
-from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL, TINY_RUN
 from .ended_command import ending
-from .test_output_folder import files_of, hold  # noqa: F401
+from .test_output_folder import hold  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 ENDED_COMMAND = str(Path(__file__).with_name("ended_command.py"))
@@ -58,11 +53,7 @@ def commands(digits, tmp_path_factory):
 
 def run_processes(number, *words):
     """What came of the processes that run these words of Python as torchrun would start them."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    variables = torchrun_variables(number) if number > 1 else [{}]
-    return run_forked(
-        *(Program(list(words), environment | each) for each in variables), timeout=300, imports=HF_VIDEO_IMPORTS
-    )
+    return run_forked(*launched(words, number))
 
 
 def run_command(number, words, end=("never", "SIGKILL", "1", "0")):
@@ -128,21 +119,15 @@ def test_two_processes_go_on_after_one_was_killed_in_an_epoch(commands, tmp_path
     check_equal(tmp_path / "out", result_of(tmp_path / "whole"))
 
 
-IN_CHECKPOINT = ("a checkpoint begins", "weights of a checkpoint", "states of a checkpoint", "before the mark")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "train-answers"])
 @pytest.mark.parametrize(
     "ends",
     [
         pytest.param([at_step(1)], id="first step"),
-        pytest.param([at_step(2), at_step(5)], id="before and behind the first checkpoint"),
         pytest.param([at_step(5), at_step(1), at_step(4)], id="three times"),
-        *(pytest.param([(moment, "SIGKILL", "1", "0")], id=f"first, {moment}") for moment in IN_CHECKPOINT),
-        *(pytest.param([(moment, "SIGKILL", "2", "0")], id=f"second, {moment}") for moment in IN_CHECKPOINT[1:3]),
+        pytest.param([("states of a checkpoint", "SIGKILL", "1", "0")], id="in the first checkpoint"),
         pytest.param([("first file is moved", "SIGKILL", "1", "0")], id="between files of the model"),
-        pytest.param([("the result is written", "SIGKILL", "1", "0")], id="before the result"),
     ],
 )
 def test_a_run_that_is_killed_again_and_again(commands, undisturbed, tmp_path, command, ends):
@@ -163,24 +148,7 @@ def test_sigterm_saves_the_step_in_which_it_comes(commands, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_sigterm_at_the_end_of_an_epoch_does_not_lose_its_evaluation(digits, tmp_path):
-    words = ["train", str(digits), *TINY_MODEL, *TINY_RUN, "--logging-steps=1", "--enable-jit-checkpoint=true"]
-    words += ["--resume", "auto"]
-    histories = []
-    for name in ("whole", "out"):
-        if name == "out":
-            with ending("a step ends", "SIGTERM", 1):  # the only step of the first epoch
-                assert main([*words, f"--output-dir={tmp_path / name}"]) == 143
-        assert main([*words, f"--output-dir={tmp_path / name}"]) == 0
-        state = json.loads((tmp_path / name / "checkpoint-2" / "trainer_state.json").read_text())
-        histories.append(
-            [(entry["step"], entry["eval_loss"]) for entry in state["log_history"] if "eval_loss" in entry]
-        )
-    assert histories[0] == histories[1] and [step for step, _ in histories[0]] == [1, 2]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["train", "train-answers"])
+@pytest.mark.parametrize("command", ["train"])
 def test_sigterm_on_one_process_saves_the_same_step_on_all(commands, undisturbed, tmp_path, command):
     out = tmp_path / "out"
     words = [*commands[command], f"--output-dir={out}", "--enable-jit-checkpoint=true"]
@@ -209,56 +177,22 @@ def test_a_finished_run_ends_at_once_with_the_same_files(digits, run):
     assert main(words_of(digits, run)) == 0
     after = files_of(run)
     assert after.keys() == before.keys()
-    weights = [path for path in before if path.suffix == ".safetensors"]
+    weights = [path for path in before if path.endswith(".safetensors")]
     assert len(weights) == 3 and all(after[path] == before[path] for path in weights)
-
-
-def test_what_a_run_left_before_its_first_checkpoint_is_begun_anew(digits, trained, tmp_path):
-    out = tmp_path / "out"
-    shutil.copytree(trained / "checkpoint-1", out / "checkpoint-1")
-    for name in ("complete.json", "trainer_state.json"):
-        (out / "checkpoint-1" / name).unlink()
-    for name in ("train_options.json", "training_facts.json"):
-        shutil.copy(trained / name, out)
-    (out / LOCK_FILE).write_text('{"pid": 1, "host": "another"}')
-    assert main(words_of(digits, out)) == 0
-    assert (out / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
-    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in trained.iterdir())
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (["--weight-decay=0.5"], "--weight-decay 0.5 differs from the run being resumed (0.05)"),
-        (
-            ["--torch-compile-mode=default"],
-            "--torch-compile-mode default differs from the run being resumed (not set)",
-        ),
         (["--overwrite-output-dir"], "choose one of them"),
-        (["resume=auto"], "resume=auto: a setting is a flag. Write --resume auto"),
         (["--save-only-model"], "With save_only_model=true there is nothing that --resume auto can go on from"),
-        (["--save-strategy=no", "--no-load-best-model-at-end"], "With save_strategy=no there is nothing"),
     ],
 )
 def test_another_command_does_not_go_on(digits, run, fails, change, message):
     before = files_of(run)
     assert message in fails(*words_of(digits, run, *change))
     assert files_of(run) == before
-
-
-def test_a_setting_that_the_command_has_no_more_is_named(digits, run, fails):
-    """`--resume` takes it from the run, the command of `--resume auto` must have it."""
-    file = run / "train_options.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"label_smoothing_factor": 0.1}))
-    message = fails(*words_of(digits, run))
-    assert "label_smoothing_factor 0.0 differs from the run being resumed (0.1). Give the settings that" in message
-
-
-def test_a_checkpoint_that_was_damaged_is_not_taken_for_one_that_was_being_written(digits, run, fails):
-    for number in (1, 2):
-        os.truncate(run / f"checkpoint-{number}" / "optimizer.pt", 10)
-    assert "There is nothing to resume" in (message := fails(*words_of(digits, run)))
-    assert "(checkpoint-2: optimizer.pt has 10 bytes of" in message and "choose another folder" in message
 
 
 def test_the_best_checkpoint_must_be_there(digits, run, fails):
@@ -276,66 +210,18 @@ def test_the_best_checkpoint_must_be_there(digits, run, fails):
     assert files_of(run) == before
 
 
-def test_the_checkpoint_is_chosen_after_another_run_has_ended(run):
-    """Two jobs start at once. The one that waits for the other goes on from where that one has ended."""
-
-    class LockOfAnotherRun(RunLock):
-        def take(self, folder, patience=0):
-            shutil.rmtree(folder / "checkpoint-2", ignore_errors=True)
-
-    for resume in ("auto", "must"):
-        folder = Path(shutil.copytree(run, run.with_name(resume)))
-        checkpoint = checkpoint_to_resume(folder, LockOfAnotherRun(), resume=resume, overwrite=False)
-        assert checkpoint == folder / "checkpoint-1"
-
-
-def test_other_data_and_files_of_a_user_are_refused(digits, run, tmp_path, fails):
-    data = Path(shutil.copytree(digits, tmp_path / "data"))
-    min(data.glob("train/*/*.mp4")).unlink()
-    assert "differ from those of the run being resumed" in fails(*words_of(data, run))
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.txt").write_text("")
-    assert "is not empty (thesis.txt). Choose another folder, or let --overwrite" in fails(*words_of(digits, mine))
-    (run / "train_options.json").unlink()
-    assert "has no train_options.json, so its settings are not known" in fails(*words_of(digits, run))
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["DATA"], (None, "DATA")),
-        (["--resume", "DATA"], ("must", "DATA")),
         (["--resume", "auto", "DATA"], ("auto", "DATA")),
         (["DATA", "--resume", "auto"], ("auto", "DATA")),
-        (["DATA", "--resume"], ("must", "DATA")),
         (["--resume", "--seed", "1", "DATA"], ("must", "DATA")),
-        (["--resume", "auto", "auto"], ("auto", "auto")),
     ],
 )
-@pytest.mark.parametrize("command", ["train", "train-answers"])
-def test_resume_may_stand_before_the_data(command, words, expected):
-    settings = read([command, *words])
+def test_resume_may_stand_before_the_data(words, expected):
+    settings = read(["train", *words])
     assert (settings.resume, settings.data) == expected
-
-
-def test_a_run_that_still_ends_is_waited_for(digits, run, hold, monkeypatch, capsys, fails):  # noqa: F811
-    process = hold(run)
-    monkeypatch.setattr(output_folder, "PATIENCE_OF_RESTART", 0.2)
-    message = fails(*words_of(digits, run))
-    who = f"{run} is being written by process {process.pid} on"
-    assert f"{who} {socket.gethostname()}: waiting up to 0.2 s for its end" in message
-    assert message.count(who) == 2 and "wait for it, end it, or choose another" in message
-    monkeypatch.setattr(output_folder, "PATIENCE_OF_RESTART", 60)
-    read_holder = output_folders.holder_of
-
-    def read_and_end(lock_file):
-        threading.Timer(0.5, process.kill).start()
-        return read_holder(lock_file)
-
-    monkeypatch.setattr(output_folders, "holder_of", read_and_end)
-    assert main(words_of(digits, run)) == 0
-    assert who in capsys.readouterr().err and not (run / LOCK_FILE).exists()
 
 
 def test_an_error_of_one_process_ends_all_and_is_said_once(digits, tmp_path):

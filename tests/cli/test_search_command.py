@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from PIL import Image
 
 from hf_video.cli.main import main
-
-from ..inference.search_models import save_dual_encoder, write_videos
+from tests.testing.search_models import save_dual_encoder, write_videos
 
 
 @pytest.fixture
@@ -20,16 +18,15 @@ def indexed(tmp_path, capsys):
     return tmp_path
 
 
-def test_a_search_prints_hits_and_draws_them(indexed, capsys):
+def test_a_search_prints_hits(indexed, capsys):
     search = ["search", "a glass breaks", "--index", str(indexed / "index"), "--device", "cpu", "--top-k", "3"]
-    assert main([*search, "--json", "--rerank", "5", "--picture", str(indexed / "hits.png")]) == 0
+    assert main([*search, "--json", "--rerank", "5"]) == 0
     said = capsys.readouterr()
     hits = [json.loads(line) for line in said.out.splitlines()]
     assert len(hits) == 3 and list(hits[0]) == ["path", "start", "end", "score", "match"]
     assert hits[0]["match"] >= hits[1]["match"] >= hits[2]["match"]
     for step in ("loading", "encoding", "search", "reranking"):
         assert f"{step} 0." in said.err or f"{step} " in said.err
-    assert min(Image.open(indexed / "hits.png").size) > 100
     assert main(search) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert str(indexed / "videos") in first and first.endswith("0.00 to 2.00 s")
@@ -41,13 +38,13 @@ def test_a_video_is_searched_for(indexed, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[0])["path"] == video
 
 
-def test_a_name_that_is_not_utf8_is_ranked_again_and_drawn(indexed, capsys):
+def test_a_name_that_is_not_utf8_is_ranked_again(indexed, capsys):
     video, folder = indexed / "videos" / "\udcff.mp4", str(indexed / "index")
     (indexed / "videos" / "3.mp4").rename(video)
     assert main(["index", str(indexed / "videos"), "--model", str(indexed / "model"), "--output", folder]) == 0
     capsys.readouterr()
     search = ["search", r"a glass of $5 or $\frac", "--index", folder, "--device", "cpu", "--rerank", "6"]
-    assert main([*search, "--json", "--picture", str(indexed / "hits.png")]) == 0
+    assert main([*search, "--json"]) == 0
     assert str(video) in [json.loads(line)["path"] for line in capsys.readouterr().out.splitlines()]
     assert main(search) == 0
     assert str(indexed / "videos" / r"\udcff.mp4") in capsys.readouterr().out
@@ -58,8 +55,6 @@ def test_what_cannot_be_searched_is_said(indexed, fails):
     assert "for a text, or for a video" in fails("search", "--index", folder, "--device", "cpu")
     assert "is empty" in fails("search", " ", "--index", folder, "--device", "cpu")
     assert "is no index of videos" in fails("search", "a glass", "--index", str(indexed / "model"))
-    (indexed / "hits.png").touch()
-    assert "never overwritten" in fails("search", "a", "--index", folder, "--picture", str(indexed / "hits.png"))
 
 
 def test_classes_in_words(indexed, capsys, fails):
@@ -68,8 +63,6 @@ def test_classes_in_words(indexed, capsys, fails):
     row = json.loads(capsys.readouterr().out)
     assert {each["label"] for each in row["predictions"]} == {"a dog", "a glass"}
     assert sum(each["score"] for each in row["predictions"]) == pytest.approx(1)
-    for labels in ("a dog", "", ";", "a dog; a dog ;left"):
+    for labels in ("a dog", "a dog; a dog ;left"):
         assert "two or more different classes" in fails(*predict, "--labels", labels)
-    assert main([*predict, "--labels", "日本;ünï"]) == 0
-    assert "日本" in capsys.readouterr().out
     assert "once is expected" in fails(*predict, "--labels", "a;b", "--template", "a video")

@@ -1,7 +1,6 @@
 """`hf-video train` on two processes that share the weights of the model: the same losses, and a model that loads."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,21 +10,18 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from accelerate.utils import merge_fsdp_weights
-from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoModelForVideoClassification, AutoVideoProcessor
 
 from hf_video.loading.clip_size import input_size
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.processing import VideoClipProcessor
+from tests.testing.processes import free_port, launched, run_forked
+from tests.testing.videos import damage_frame
 
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import free_port, torchrun_variables
-from ..video_files import damage_frame
 from .conftest import TINY_MODEL
 
 ROOT = Path(__file__).parents[2]
-ENGINES = {"DDP": None, "FSDP2": "fsdp2.yaml", "FSDP2 with shards": "fsdp2_sharded.yaml"}
+ENGINES = {"DDP": None, "FSDP2": "fsdp2.yaml"}
 STEPS = 6
 RUN = ["--num-attention-heads", 2, "--device", "cpu", "--batch-size", 2, "--gradient-accumulation-steps=2"]
 RUN += ["--epochs", 2, "--learning-rate=0.01", "--logging-steps=1", "--train-sampling-strategy=sequential"]
@@ -36,13 +32,11 @@ BROKEN_ROWS = (2, 7, 14)
 
 def launch(engine, *words):
     """Runs `hf-video WORDS` on two processes, with the variables that accelerate launch sets for an engine."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    variables = {}
     if ENGINES[engine] is not None:
         config = yaml.safe_load((ROOT / "recipes" / "accelerate" / ENGINES[engine]).read_text())["fsdp_config"]
-        environment |= {name.upper(): str(value) for name, value in config.items()} | {"ACCELERATE_USE_FSDP": "true"}
-    program = [str(Path(__file__).with_name("sharded_command.py")), *map(str, words)]
-    programs = (Program(program, environment | each) for each in torchrun_variables(2))
-    processes = run_forked(*programs, timeout=200, imports=HF_VIDEO_IMPORTS)
+        variables = {name.upper(): str(value) for name, value in config.items()} | {"ACCELERATE_USE_FSDP": "true"}
+    processes = run_forked(*launched([Path(__file__).with_name("sharded_command.py"), *words], 2, **variables))
     assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
     return "".join(each.stdout for each in processes)
 
@@ -77,34 +71,22 @@ def train(engine, videos, folder, *words):
     return launch(engine, "train", videos, "--output-dir", folder, *TINY_MODEL, *RUN, *words)
 
 
-def test_shards_end_as_a_whole_model_and_their_checkpoints_say_what_they_are(videos, tmp_path):
+def test_checkpoints_and_the_model_are_whole(videos, tmp_path):
     folder = tmp_path / "model"
-    out = train("FSDP2 with shards", videos, folder, "--max-steps=2", "--on-error", "skip")
+    out = train("FSDP2", videos, folder, "--max-steps=2", "--on-error", "skip")
     assert out.count(f"model    {folder}") == 1 and "3 videos could not be read:" in out
-    checkpoint = folder / "checkpoint-2"
-    assert not list(checkpoint.glob("*.safetensors"))
-    assert (checkpoint / "config.json").read_text() == (folder / "config.json").read_text()
-    assert AutoVideoProcessor.from_pretrained(checkpoint).num_frames == 4
-    merge_fsdp_weights(str(checkpoint / "pytorch_model_fsdp_0"), str(tmp_path / "merged"))
-    merged = load_file(tmp_path / "merged" / "model.safetensors")
-    weights = load(folder)
-    assert weights.keys() == merged.keys() and all(torch.equal(weights[name], merged[name]) for name in merged)
-
-
-@pytest.fixture(scope="module", params=["skip", "replace"])
-def ddp_losses(request, videos, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ddp") / "model"
-    train("DDP", videos, folder, "--on-error", request.param)
-    return request.param, losses(folder)
+    weights, checkpoint = load(folder), load(folder / "checkpoint-2")
+    assert weights.keys() == checkpoint.keys()
+    assert all(torch.equal(checkpoint[name], weight) for name, weight in weights.items())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_engines_have_the_same_losses_and_resume_bit_equal(engine, ddp_losses, videos, tmp_path):
-    on_error, expected = ddp_losses
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_engines_have_the_same_losses_and_resume_bit_equal(on_error, videos, tmp_path):
+    train("DDP", videos, tmp_path / "ddp", "--on-error", on_error)
     folder, resumed = tmp_path / "whole", tmp_path / "resumed"
-    train(engine, videos, folder, "--on-error", on_error, "--save-total-limit=10")
-    found = losses(folder)
+    train("FSDP2", videos, folder, "--on-error", on_error, "--save-total-limit=10")
+    expected, found = losses(tmp_path / "ddp"), losses(folder)
     assert found.keys() == expected.keys() and len(set(found.values())) == STEPS + 3
     np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=0, atol=1e-6)
     weights = load(folder)
@@ -112,7 +94,7 @@ def test_engines_have_the_same_losses_and_resume_bit_equal(engine, ddp_losses, v
     for name in ("checkpoint-4", "checkpoint-6"):
         shutil.rmtree(resumed / name)
     (resumed / "model.safetensors").unlink()
-    launch(engine, "train", "--resume", videos, "--output-dir", resumed)
+    launch("FSDP2", "train", "--resume", videos, "--output-dir", resumed)
     assert losses(resumed) == found
     again = load(resumed)
     assert again.keys() == weights.keys() and all(torch.equal(again[name], weights[name]) for name in weights)
@@ -127,7 +109,7 @@ def test_videomamba_is_sharded_too(videos, tmp_path):
     VideoMambaForVideoClassification(VideoMambaConfig(**sizes, **labels)).save_pretrained(start)
     VideoClipProcessor(num_frames=4, **input_size(32)).save_pretrained(start)
     found = []
-    for engine in ("DDP", "FSDP2 with shards"):
+    for engine in ENGINES:
         folder = tmp_path / engine
         launch(engine, "train", videos, "--output-dir", folder, "--model", start, *RUN[2:], "--on-error", "skip")
         found.append(losses(folder))
@@ -148,7 +130,7 @@ def test_a_model_that_answers_is_sharded_too(questions, tmp_path):
     ]
     options += ["--max-new-tokens=3", f"--model={tmp_path / 'start'}"]
     found = {}
-    for engine in ("DDP", "FSDP2 with shards"):
+    for engine in ENGINES:
         folder = tmp_path / engine
         out = launch(engine, "train-answers", questions, f"--output-dir={folder}", *options)
         assert out.count("right answers") == 1
@@ -158,10 +140,10 @@ def test_a_model_that_answers_is_sharded_too(questions, tmp_path):
         assert len(answers["videos"]) == 4
     assert len(set(found["DDP"])) == 6
     np.testing.assert_allclose(*found.values(), rtol=0, atol=1e-6)
-    folder, resumed = tmp_path / "FSDP2 with shards", tmp_path / "resumed"
+    folder, resumed = tmp_path / "FSDP2", tmp_path / "resumed"
     shutil.copytree(folder, resumed)
     shutil.rmtree(resumed / "checkpoint-4")
-    launch("FSDP2 with shards", "train-answers", "--resume", questions, f"--output-dir={resumed}", options[0])
+    launch("FSDP2", "train-answers", "--resume", questions, f"--output-dir={resumed}", options[0])
     states = []
     for each in (folder, resumed):
         model, report = AutoModelForImageTextToText.from_pretrained(each, output_loading_info=True)

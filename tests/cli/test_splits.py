@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from hf_video.cli.main import main
+from tests.testing.videos import encode_video, make_frames
 
-from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL, TINY_RUN
 
 

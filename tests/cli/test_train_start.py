@@ -9,9 +9,10 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
 from hf_video.hub.training_facts import read_facts
-from hf_video.loading.start import start_sha256
-from hf_video.training import TrainSettings, train
+from hf_video.loading.start import SHIPPED, start_sha256
+from hf_video.training import TrainSettings
 from hf_video.training.callbacks import EpochLineCallback
+from hf_video.training.model_choice import choose_model
 from hf_video.training.resuming import choose_values
 
 from .conftest import TINY_MODEL, TINY_RUN
@@ -71,11 +72,12 @@ def test_sizes_and_scratch_begin_with_random_weights(digits, tmp_path, capsys, w
     assert read_facts(out)["source"] is None
 
 
-def test_many_clips_begin_with_random_weights(digits, tmp_path, monkeypatch, fails):
+def test_many_clips_begin_with_random_weights(digits, monkeypatch):
+    settings = TrainSettings(data=str(digits), output_dir="out")
+    assert choose_model(settings, choose_values(settings)).model == SHIPPED
     monkeypatch.setattr("hf_video.training.model_choice.MAX_CLIPS_FOR_START", 23)
-    # The head count of the default size shows that it is that of a model from scratch.
-    message = fails("train", digits, "--output-dir", tmp_path / "out", "--device", "cpu", "--drop-path-rate", "2")
-    assert "drop" in message
+    choice = choose_model(settings, choose_values(settings))
+    assert choice.model is None and "24 training clips" in choice.sentence
 
 
 def test_a_resumed_run_keeps_its_start(digits, tiny_start, tmp_path, monkeypatch, fails):
@@ -103,24 +105,6 @@ def test_a_run_is_not_resumed_with_another_start(digits, tiny_start, tmp_path, f
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     message = fails("train", digits, "--output-dir", out, "--resume", "--epochs", "2")
     assert "began with another start than this version of hf_video ships" in message
-
-
-def test_a_run_from_scratch_stays_one(digits, trained, tmp_path):
-    out = shutil.copytree(trained, tmp_path / "out")
-    assert options_of(out)["model"] is None
-    assert main(["train", str(digits), "--output-dir", str(out), "--resume", "--epochs", "3"]) == 0
-    assert options_of(out)["model"] is None
-
-
-def test_a_folder_of_that_name_is_named_by_its_path(digits, trained, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(trained, tmp_path / "start")
-    trainer, _ = train(
-        TrainSettings(
-            data=str(digits), output_dir="out", model="./start", max_steps=1, device="cpu", num_train_epochs=1
-        )
-    )
-    assert options_of(tmp_path / "out")["model"] == str(tmp_path / "start")
 
 
 def test_the_start_that_ships_trains(digits, tmp_path, capsys):

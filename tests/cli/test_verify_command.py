@@ -12,7 +12,7 @@ def test_every_part_is_listed_and_the_first_difference_ends_the_command(trained,
     out = capsys.readouterr().out
     assert out.startswith("here       cpu, float32, attention sdpa; hf_video ") and out.endswith("\nverified\n")
     lines = [line.split(maxsplit=2) for line in out.splitlines()[2:-1]]
-    parts = ["frames", "processor", "pixel_values", "configuration", "weights", "labels", "logits"]
+    parts = ["frames", "processor", "pixel_values", "labels", "logits"]
     assert [line[0] for line in lines] == parts and {line[1] for line in lines} == {"agree"}
     assert lines[-1][2].startswith("largest difference ")
 

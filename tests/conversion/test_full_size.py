@@ -9,7 +9,7 @@ import torch
 from conversion import stmixer, videomae
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import VideoViTBackbone, VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from tests.goldens import FIXTURES
+from tests.testing.goldens import FIXTURES
 
 MODELS = json.loads((FIXTURES / "videovit" / "full_size_keys.json").read_text())
 ARGUMENTS = argparse.Namespace(original_config=None)

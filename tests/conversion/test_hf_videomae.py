@@ -9,13 +9,12 @@ from transformers import (
     AutoModelForPreTraining,
     AutoModelForVideoClassification,
     VideoMAEConfig,
-    VideoMAEForPreTraining,
     VideoMAEForVideoClassification,
 )
 from transformers.models.videomae.modeling_videomae import VideoMAESelfAttention
 
 from conversion.hf_videomae import main
-from tests.goldens import assert_float32_close, assert_float64_close, load_golden
+from tests.testing.goldens import assert_float32_close, assert_float64_close, load_golden
 
 
 def convert(source, folder):
@@ -67,50 +66,28 @@ def test_both_names_of_the_biases_are_understood(tmp_path):
         assert_float32_close(model(golden.inputs["pixel_values"]).logits, golden.expected["logits"])
 
 
-@pytest.mark.parametrize(
-    ("source_class", "auto_class"),
-    [
-        (VideoMAEForVideoClassification, AutoModelForVideoClassification),
-        (VideoMAEForPreTraining, AutoModelForPreTraining),
-    ],
-)
-def test_biases_of_the_keys_are_kept(tmp_path, source_class, auto_class):
+def test_biases_of_the_keys_are_kept(tmp_path):
     torch.manual_seed(0)
     sizes = {"num_frames": 4, "image_size": 16, "patch_size": 8, "hidden_size": 36, "num_attention_heads": 3}
-    decoder = {"decoder_hidden_size": 24, "decoder_num_attention_heads": 2, "decoder_num_hidden_layers": 1}
-    source = source_class(VideoMAEConfig(**sizes, **decoder, num_hidden_layers=2, intermediate_size=48)).eval()
+    config = VideoMAEConfig(**sizes, num_hidden_layers=2, intermediate_size=48)
+    source = VideoMAEForVideoClassification(config).eval()
     for module in source.modules():
         if isinstance(module, VideoMAESelfAttention):
             module.key = torch.nn.Linear(module.key.in_features, module.key.out_features)
     for parameter in source.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     source.save_pretrained(tmp_path / "source")
-    model = auto_class.from_pretrained(convert(tmp_path / "source", tmp_path / "model"))
+    model = AutoModelForVideoClassification.from_pretrained(convert(tmp_path / "source", tmp_path / "model"))
     assert model.num_parameters() == source.num_parameters()
-    expected = [module.key.bias for module in source.modules() if isinstance(module, VideoMAESelfAttention)]
-    found = [parameter for name, parameter in model.named_parameters() if name.endswith("k_bias")]
-    assert len(found) == len(expected) and all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    inputs = {"pixel_values": torch.randn(2, 4, 3, 16, 16)}
-    if source_class is VideoMAEForPreTraining:
-        inputs["bool_masked_pos"] = torch.tensor([[True, True, False, True, False, True, True, False]] * 2)
+    pixel_values = torch.randn(2, 4, 3, 16, 16)
     with torch.no_grad():
-        torch.testing.assert_close(model(**inputs).logits, source(**inputs).logits, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(model(pixel_values).logits, source(pixel_values).logits, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"model_type": "vivit"}, "got 'vivit'"),
-        (None, "config.json does not exist"),
-        ({"model_type": "videomae", "layer_norm_eps": float("inf")}, "layer_norm_eps must be a finite number"),
-    ],
-)
-def test_another_model_is_refused(tmp_path, capsys, config, message):
+def test_another_model_is_refused(tmp_path, capsys):
     (tmp_path / "other").mkdir()
     save_file({"a": torch.ones(1)}, tmp_path / "other" / "model.safetensors")
-    if config is not None:
-        (tmp_path / "other" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "vivit"}')
     with pytest.raises(SystemExit):
         main([str(tmp_path / "other"), str(tmp_path / "model")])
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "model").exists()
+    assert "got 'vivit'" in capsys.readouterr().err and not (tmp_path / "model").exists()

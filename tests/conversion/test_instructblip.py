@@ -1,7 +1,5 @@
 """Conversion of InstructBLIP, InstructBlipVideo and BLIP-2, against the originals on one image."""
 
-import subprocess
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -19,8 +17,6 @@ from transformers import (
     InstructBlipVideoForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
 )
 
 from conversion import instructblip
@@ -94,7 +90,7 @@ class Converted(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=[(kind, language_model) for kind in ORIGINALS for language_model in LANGUAGE_MODELS],
+    params=[("instructblip", "t5"), ("instructblipvideo", "llama"), ("blip-2", "opt")],
     ids=lambda param: "-".join(param),
 )
 def converted(request, tmp_path_factory):
@@ -221,50 +217,10 @@ def test_a_tokenizer_without_the_place_of_a_video_is_refused(tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
-def test_the_projection_is_as_wide_as_the_embeddings(tmp_path):
-    """Which are narrower than the language model in some OPT."""
-    make_original("blip-2", "llama").save_pretrained(tmp_path / "original")
-    config = OPTConfig(**{**LANGUAGE_MODELS["opt"], "word_embed_proj_dim": 12})
-    OPTForCausalLM(config).save_pretrained(tmp_path / "opt")
-    with pytest.warns(UserWarning, match="of width 12 is not the language model"):
-        instructblip.main([str(tmp_path / "original"), str(tmp_path / "model"), "--llm", str(tmp_path / "opt")])
-    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
-    assert model.config.projection_dim == model.memory_bank_qformer.language_projection.out_features == 12
-    answers = model.generate(torch.randn(1, 2, 3, 14, 14), input_ids=torch.ones(1, 3).long(), max_new_tokens=2)
-    assert answers.shape[0] == 1
-
-
-MEASURE = """
-import resource, sys
-from conversion import instructblip
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-instructblip.main(sys.argv[1:])
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the unit of the system's measure differs")
-@pytest.mark.slow
-def test_memory_stays_under_the_model_and_one_shard(tmp_path):
-    wide = {**LANGUAGE_MODELS["llama"], "vocab_size": 16000, "hidden_size": 512, "intermediate_size": 4096}
-    text_config = {"model_type": "llama", **wide, "num_hidden_layers": 8}
-    config = InstructBlipConfig(vision_config=VISION, qformer_config=QFORMER, text_config=text_config)
-    original = InstructBlipForConditionalGeneration(config)
-    original.save_pretrained(tmp_path / "original", max_shard_size="40MB")
-    shards = [path.stat().st_size for path in (tmp_path / "original").glob("*.safetensors")]
-    assert len(shards) > 5
-    command = [sys.executable, "-c", MEASURE, str(tmp_path / "original"), str(tmp_path / "model")]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert int(result.stdout.split()[-1]) < sum(shards) + 1.3 * max(shards)
-
-
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda folder: None, "has no configuration that Transformers knows"),
         (lambda folder: LlamaConfig().save_pretrained(folder), "got 'llama'"),
-        (lambda folder: Blip2Config(qformer_config={"use_qformer_text_input": True}).save_pretrained(folder), "retr"),
-        (lambda folder: InstructBlipConfig().save_pretrained(folder), "cannot be loaded"),
         (lambda folder: write_without_a_weight(folder), "lacks weights of MemoryBankQFormerModel: query_tokens"),
     ],
 )

@@ -4,18 +4,15 @@ import json
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from conversion import instructblip, malmm, stmixer, videomae, videomamba
+from conversion import malmm, stmixer, videomae
 from conversion.helpers.checkpoint import read_checkpoint
-from tests.goldens import load_golden, write_original_config
+from tests.testing.goldens import load_golden, write_original_config
 
 from ..documents.blocks import ROOT
-from .test_instructblip import LANGUAGE_MODELS, make_original
 
 DECODER = "(the decoder serves pre-training alone)"
 STMIXER = "(a backbone has no place for the parts of a detector after it)"
-VISION = "(only the vision tower is taken)"
 
 
 @pytest.fixture
@@ -55,17 +52,6 @@ def test_a_classifier_from_a_masked_autoencoder_names_the_decoder(left_out, tmp_
     }
 
 
-def test_a_video_encoder_names_the_rest_of_a_multimodal_file(left_out, tmp_path):
-    golden = load_golden("videomamba", "pretrain_masked")
-    weights = torch.load(golden.folder / "checkpoint.pth", weights_only=True)
-    file = {f"vision_encoder.{name}": value for name, value in weights.items()}
-    file |= {f"text_encoder.layer.{index}.weight": torch.ones(1) for index in range(3)} | {"temp": torch.ones(1)}
-    torch.save({"model": file}, tmp_path / "a.pth")
-    reason = "(only the video encoder of a multimodal model is taken)"
-    said = left_out(videomamba, tmp_path / "a.pth")
-    assert said == [f"3 tensors of text_encoder.layer.* {reason}", f"temp {reason}"]
-
-
 def test_a_qformer_names_towers_and_tables_that_nothing_reads(left_out, tmp_path):
     golden = load_golden("memory_bank_qformer", "full_model")
     (tmp_path / "original.json").write_text(json.dumps(golden.config))
@@ -78,30 +64,3 @@ def test_a_qformer_names_towers_and_tables_that_nothing_reads(left_out, tmp_path
     )
     assert "2 tensors of ln_vision.* (`vision_embeds` are taken after this norm)" in said
     assert any(line.startswith("2 tensors of llm_model.") for line in said)
-
-
-def test_a_tower_names_the_rest_of_its_file(left_out, tmp_path):
-    golden = load_golden("memory_bank_qformer", "full_model")
-    (tmp_path / "original.json").write_text(json.dumps(golden.config))
-    words = ("--original-config", tmp_path / "original.json", "--frozen-weights", golden.folder / "frozen_weights.pth")
-    assert f"21 tensors of llm_model.* {VISION}" in left_out(malmm, golden.folder / "checkpoint.pth", *words)
-    make_original("instructblip", "llama").save_pretrained(tmp_path / "blip")
-    tower = malmm.load_tower(str(tmp_path / "blip"))
-    assert all(name.startswith("vision_model.") for name in tower.weights)
-
-
-def test_another_language_model_takes_the_place_of_that_of_the_folder(left_out, tmp_path):
-    original = make_original("instructblip", "llama")
-    original.register_parameter("stranger", torch.nn.Parameter(torch.ones(1)))
-    original.language_model.register_parameter("another", torch.nn.Parameter(torch.ones(1)))
-    original.save_pretrained(tmp_path / "blip")
-    assert left_out(instructblip, tmp_path / "blip") == [
-        "stranger (MemoryBankQFormerModel has no place for it)",
-        "another (LlamaForCausalLM has no place for it)",
-    ]
-    LlamaForCausalLM(LlamaConfig(**LANGUAGE_MODELS["llama"])).save_pretrained(tmp_path / "llama")
-    (tmp_path / "model").rename(tmp_path / "first")
-    with pytest.warns(UserWarning, match="its projection begins anew"):
-        said = left_out(instructblip, tmp_path / "blip", "--llm", tmp_path / "llama")
-    number = sum(name.startswith("language_model.") for name in original.state_dict())
-    assert f"{number} tensors of language_model.* (MemoryBankQFormerModel has no place for it)" in said

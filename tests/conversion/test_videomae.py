@@ -9,7 +9,7 @@ from transformers import AutoModelForVideoClassification
 
 from conversion.helpers.weight_rules import apply_rules
 from conversion.videomae import CLASSIFICATION_RULES, main
-from tests.goldens import (
+from tests.testing.goldens import (
     assert_float32_close,
     assert_float64_close,
     assert_gradients_close,
@@ -43,8 +43,7 @@ def convert(tmp_path_factory):
     return convert_case
 
 
-@pytest.mark.parametrize("case", FINE_TUNED)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(("case", "attention"), [*((case, "sdpa") for case in FINE_TUNED), (FINE_TUNED[-1], "eager")])
 def test_fine_tuned_model_equals_the_original(convert, case, attention):
     golden, folder = convert(case)
     model = AutoModelForVideoClassification.from_pretrained(folder, attn_implementation=attention)
@@ -98,11 +97,10 @@ def test_sizes_come_from_the_tensors(tmp_path):
         assert_float32_close(model(golden.inputs["pixel_values"].transpose(1, 2)).logits, golden.expected["logits"])
 
 
-@pytest.mark.parametrize("prefix", ["_orig_mod.module.", "module._orig_mod.", "backbone.module."])
-def test_names_of_compiled_and_distributed_training_are_understood(tmp_path, prefix):
+def test_names_of_compiled_and_distributed_training_are_understood(tmp_path):
     golden = load_golden("videovit", "videomae_finetune")
     weights = torch.load(golden.folder / "checkpoint.pth", weights_only=True)["module"]
-    torch.save({"model": {f"{prefix}{k}": v.half() for k, v in weights.items()}}, tmp_path / "a.pth")
+    torch.save({"model": {f"_orig_mod.module.{k}": v.half() for k, v in weights.items()}}, tmp_path / "a.pth")
     config = write_original_config(golden, tmp_path)
     main([str(tmp_path / "a.pth"), str(tmp_path / "model"), "--original-config", str(config)])
     model = AutoModelForVideoClassification.from_pretrained(tmp_path / "model")
@@ -110,14 +108,6 @@ def test_names_of_compiled_and_distributed_training_are_understood(tmp_path, pre
     with torch.no_grad():
         logits = model(golden.inputs["pixel_values"].transpose(1, 2)).logits
     torch.testing.assert_close(logits, golden.expected["logits"], atol=2e-2, rtol=0)
-
-
-def test_a_square_may_be_given_as_two_numbers(tmp_path):
-    golden = load_golden("videovit", "videomae_finetune")
-    config = tmp_path / "original.json"
-    config.write_text(json.dumps({**golden.config["kwargs"], "patch_size": [16, 16]}))
-    main([str(golden.folder / "checkpoint.pth"), str(tmp_path / "model"), "--original-config", str(config)])
-    assert AutoModelForVideoClassification.from_pretrained(tmp_path / "model").config.patch_size == 16
 
 
 def test_checkpointing_in_the_original_is_that_of_every_layer(tmp_path):
@@ -142,15 +132,10 @@ def _without(name):
     ("content", "message"),
     [
         (None, "There is no file"),
-        (b"no checkpoint", "checkpoint.pth"),
-        (lambda weights: [1, 2], "holds a list"),
-        (lambda weights: {"epoch": 3}, "No tensors"),
         (lambda weights: {"model": weights, "other": Unsafe()}, "could run code"),
         (lambda weights: {"model": {"layers.0.weight": torch.ones(2)}}, "VideoMAE-like"),
         (_without("blocks.1.mlp.fc2.weight"), "missing: videovit.layers.1.mlp.fc2.weight"),
-        (_without("blocks.1.attn.v_bias"), "v_bias"),
         (lambda weights: {**weights, "extra.weight": torch.ones(1)}, "unknown: extra.weight"),
-        (lambda weights: {**weights, "norm.weight": torch.ones(48)}, "superfluous: videovit.layernorm.weight"),
         (lambda weights: {**weights, "blocks.1.norm1.bias": torch.ones(2)}, "of another shape"),
     ],
 )
@@ -184,13 +169,8 @@ def assert_refused(checkpoint, golden, tmp_path, capsys, message):
     ("config", "message"),
     [
         ({"num_heads": 4, "embed_dim": 96}, "embed_dim=96, the tensors say 48"),
-        ({"num_heads": 4, "depth": 12}, "depth=12, the tensors say 3"),
-        ({"num_heads": 4, "mlp_ratio": 2}, "mlp_ratio=2, the tensors say 4"),
-        ({"num_heads": 4, "init_values": 0.1}, "has no `gamma_1`"),
         ({"num_heads": 4, "num_class": 7}, "unknown keys ['num_class']"),
-        ({"num_heads": 5}, "must be a multiple"),
         ({}, "num_heads"),
-        ([1], "one JSON object"),
         (None, "original.json cannot be read as JSON"),
     ],
 )
@@ -213,19 +193,3 @@ def test_a_used_output_folder_is_left_alone(tmp_path, capsys):
     assert "not an empty folder" in capsys.readouterr().err
     assert (tmp_path / "mine.txt").read_text() == "precious"
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_output_folders_that_cannot_be_are_refused_before_the_work(tmp_path, capsys, monkeypatch):
-    golden = load_golden("videovit", "videomae_finetune")
-    (tmp_path / "file").touch()
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    for output_dir, message in (
-        (".", "the folder you are in"),
-        ("../file/model", "not a folder that can be written to"),
-    ):
-        with pytest.raises(SystemExit) as exit_info:
-            main([str(golden.folder / "checkpoint.pth"), output_dir])
-        assert exit_info.value.code == 2
-        assert message in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"]

@@ -25,7 +25,7 @@ from hf_video import (
     VideoMambaForPreTraining,
     VideoMambaForVideoClassification,
 )
-from tests.goldens import FIXTURES
+from tests.testing.goldens import FIXTURES
 
 MODELS = json.loads((FIXTURES / "videomamba" / "full_size_keys.json").read_text())["models"]
 CLASSES = {

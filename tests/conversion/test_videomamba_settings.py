@@ -13,7 +13,7 @@ from transformers import (
 
 from conversion.helpers.videomamba import ARGUMENTS, find_factor
 from conversion.videomamba import main
-from tests.goldens import assert_float32_close, assert_float64_close, load_golden
+from tests.testing.goldens import assert_float32_close, assert_float64_close, load_golden
 
 from .videomamba_original import Original, pair, random_weights
 
@@ -58,33 +58,11 @@ def test_the_formulas_of_pre_training_are_those_of_the_original(case):
 @pytest.mark.parametrize(
     "change",
     [
-        {"img_size": [48, 64]},
         {"img_size": [64, 48], "patch_size": [8, 16]},
-        {"img_size": [32, 32], "patch_size": [16, 16]},
-        {"img_size": [40, 23], "patch_size": 8},
         {"num_frames": 5, "kernel_size": 2},
-        {"num_frames": 1},
-        {"ssm_cfg": {"d_state": 8}},
-        {"ssm_cfg": {"d_state": 1, "d_conv": 2, "dt_rank": 5}},
-        {"ssm_cfg": {"d_conv": 6}},
-        {"ssm_cfg": {"expand": 1}},
-        {"ssm_cfg": {"expand": 1.3}},
-        {"ssm_cfg": {"bias": True, "conv_bias": False}},
-        {"ssm_cfg": {"dt_rank": "auto", "dt_min": 0.01, "dt_max": 0.2, "dt_init": "constant", "dt_scale": 2.0}},
-        {"ssm_cfg": {"use_fast_path": False}, "bimamba": False},
-        {"bimamba": False},
-        {"channels": 1},
-        {"num_classes": 0},
-        {"rms_norm": False, "norm_epsilon": 1e-2},
-        {"rms_norm": False, "fused_add_norm": False, "residual_in_fp32": False},
-        {
-            "drop_rate": 0.1,
-            "drop_path_rate": 0.3,
-            "fc_drop_rate": 0.2,
-            "initializer_cfg": {"rescale_prenorm_residual": False},
-        },
-        {"device": None, "dtype": None},
-        {"depth": 1},
+        {"ssm_cfg": {"d_state": 1, "d_conv": 2, "dt_rank": 5, "expand": 1.3, "bias": True, "conv_bias": False}},
+        {"ssm_cfg": {"use_fast_path": False}, "bimamba": False, "channels": 1, "num_classes": 0, "depth": 1},
+        {"rms_norm": False, "norm_epsilon": 1e-2, "fused_add_norm": False, "residual_in_fp32": False},
     ],
     ids=str,
 )
@@ -99,14 +77,8 @@ def test_videos(tmp_path, change):
 @pytest.mark.parametrize(
     "change",
     [
-        {"img_size": [48, 64]},
-        {"img_size": [48, 64], "stride": 8},
         {"img_size": [40, 56], "patch_size": [16, 8], "stride": 8},
-        {"img_size": 32, "patch_size": 8, "stride": 8},
-        {"img_size": 40, "patch_size": 8},
-        {"img_size": [48, 32], "patch_size": 32},
-        {"img_size": 32, "ssm_cfg": {"d_state": 24}},
-        {"img_size": 32, "num_classes": 0},
+        {"img_size": [48, 32], "patch_size": 32, "num_classes": 0},
     ],
     ids=str,
 )
@@ -134,9 +106,7 @@ def test_images_of_any_size_are_inflated(tmp_path):
     "change",
     [
         {},
-        {"clip_norm_type": "none"},
         {"clip_norm_type": "none", "clip_return_layer": 2, "fused_add_norm": False},
-        {"clip_return_layer": 2, "clip_student_return_interval": 1.5},
         {"ssm_cfg": {"d_state": 3}, "rms_norm": False, "kernel_size": 2, "num_frames": 4},
     ],
     ids=str,
@@ -156,7 +126,6 @@ def test_pre_training(tmp_path, change):
     ("change", "layers"),
     [
         ({"use_checkpoint": True, "checkpoint_num": 1}, 1),
-        ({"use_checkpoint": True, "checkpoint_num": 9}, 2),
         ({"use_checkpoint": True}, None),
         ({"checkpoint_num": 1}, None),
     ],
@@ -174,13 +143,6 @@ def test_null_is_an_argument_that_is_not_given(tmp_path):
         paths = [str(tmp_path / file) for file in ("a.pth", name, f"{name}.json")]
         main([*paths[:2], "--original-config", paths[2]])
     assert (tmp_path / "null" / "config.json").read_text() == (tmp_path / "empty" / "config.json").read_text()
-
-
-@pytest.mark.parametrize("number", ["0", "-1", "1.5"])
-def test_a_head_has_a_positive_number_of_classes(tmp_path, capsys, number):
-    with pytest.raises(SystemExit):
-        convert(tmp_path, PRE_TRAINING, "--task", "video-classification", "--num-labels", number)
-    assert f"expected a whole number of at least 1, got '{number}'" in capsys.readouterr().err
 
 
 def test_the_width_of_a_mixer_is_found_whatever_it_is_a_multiple_of():
@@ -205,11 +167,7 @@ def test_crops_fit_into_frames_of_any_aspect(tmp_path):
     [
         ({**VIDEO, "img_size": [32, 48]}, {}, "6 patches, which form no square: give `img_size`"),
         ({**VIDEO, "img_size": [32, 48]}, {"img_size": [48, 48]}, "3 x 3 patches"),
-        (VIDEO, {"img_size": [32]}, "one number or height and width, got [32]"),
-        (VIDEO, {"img_size": "32"}, "img_size must be a number, got '32'"),
-        (VIDEO, {"stride": [0, 16]}, "one number or height and width, got [0, 16]"),
         ({**VIDEO, "ssm_cfg": {"expand": 1.3}}, {"ssm_cfg": {"expand": 1.5}}, "expand=1.5, the tensors say 1.28125"),
-        ({**VIDEO, "patch_size": [8, 16]}, {"patch_size": 16}, "patch_size=16, the tensors say [8, 16]"),
     ],
 )
 def test_contradictions_are_named(tmp_path, capsys, kwargs, config, message):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import av
 
-from ..video_files import cut_file, damage_frame, encode_sound, encode_video, make_frames
+from tests.testing.videos import cut_file, damage_frame, encode_sound, encode_video, make_frames
 
 
 def write_broken_videos(folder: Path) -> dict[str, Path]:

@@ -1,6 +1,6 @@
 """Small videos with annotated persons."""
 
-from ..video_files import encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 OWN = """video,second,x1,y1,x2,y2,action,person
 a.mp4,1,0.1,0.2,0.5,0.9,walk,1

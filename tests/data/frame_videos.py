@@ -6,8 +6,7 @@ import torch
 from hf_video.data import FrameDataset
 from hf_video.data.frame_labels import AnnotatedVideo
 from hf_video.processing import VideoClipProcessor
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 SECONDS, RATE = 4, 10
 SEGMENTS = (("bright", 1, 2), ("dark", 2, 3.5))
@@ -33,7 +32,7 @@ def write_flashes(folder, num_videos, name="times.csv"):
 class BlankClips(FrameDataset):
     """Clips of videos that have no files: the brightness of a frame is drawn from its video and its time."""
 
-    def make_item(self, index, key, goes_on=False):
+    def make_item(self, index, key):
         row = self.dataset[index]
         seconds = np.arange(row["num_frames"]) + round(row["start"])
         item = {"pixel_values": blank_frames(row["video"], seconds), "labels": torch.tensor(row["frame_labels"])}

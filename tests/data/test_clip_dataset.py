@@ -12,8 +12,7 @@ from hf_video.cli.main import main
 from hf_video.data import ClipAugmentation, ClipDataset, collate_clips, load_video_dataset
 from hf_video.data import clip_dataset as module
 from hf_video.data.clip_dataset import median_frame_interval
-
-from ..video_files import encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 
 @pytest.fixture(scope="module")

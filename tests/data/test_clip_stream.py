@@ -16,7 +16,6 @@ from hf_video.data import (
     load_video_dataset,
     load_video_stream,
 )
-from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
 
@@ -26,10 +25,9 @@ NUM_CLIPS = 23
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory):
+def shards(digits, tmp_path_factory):
     """23 clips with different videos in four Parquet files to train on, and two in one to validate with."""
     folder = tmp_path_factory.mktemp("digits")
-    digits = write_moving_digits(folder / "mp4", train_per_class=3, test_per_class=1, num_frames=8, image_size=32)
     contents = [path.read_bytes() for path in sorted(digits.rglob("*.mp4"))][: NUM_CLIPS + 2]
     rows = [
         {"clip": {"bytes": content, "path": f"{number}.mp4"}, "action": number % 2}

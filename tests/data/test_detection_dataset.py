@@ -14,8 +14,8 @@ from hf_video.data import (
 )
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReadError
+from tests.testing.videos import decode_everything, encode_video, make_frames
 
-from ..video_files import decode_everything, encode_video, make_frames
 from .detection_files import OWN, write_annotations, write_videos
 
 

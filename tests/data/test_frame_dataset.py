@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_video.data import ClipAugmentation, FrameCollator, FrameDataset, load_video_dataset
-from hf_video.data.frame_dataset import ContiguousClip
+from hf_video.data import FrameCollator, FrameDataset, load_video_dataset
 from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, hold_out_ends
 from hf_video.processing import VideoClipProcessor
 
@@ -81,34 +80,6 @@ def test_draws_depend_on_seed_epoch_and_index(rows):
     videos = annotated_videos(rows)
     first, second = (FrameDataset(videos, processor, ["bright", "dark"], **options) for _ in range(2))
     torch.testing.assert_close(first[3]["pixel_values"], second[3]["pixel_values"], rtol=0, atol=0)
-
-
-def test_contiguous_clips_of_a_video_have_the_same_colours_in_an_epoch(rows):
-    options = {"fps": 8, "tubelet_size": 2, "training": True, "background": "rest"}
-    options["augmentation"] = ClipAugmentation(color_jitter=0.4)
-    dataset = FrameDataset(annotated_videos(rows), PROCESSOR, ["bright", "dark", "rest"], **options)
-    greys = []
-    for epoch in (0, 1):
-        dataset.set_epoch(epoch)
-        batch = FrameCollator()([dataset[ContiguousClip(row, row // 4 * 4)] for row in range(8)])
-        assert batch["goes_on"].tolist() == [False, True, True, True] * 2
-        # A video begins and ends in grey.
-        firsts, lasts = (
-            batch["pixel_values"][[0, 4], 0].mean((1, 2, 3)),
-            batch["pixel_values"][[3, 7], -1].mean((1, 2, 3)),
-        )
-        torch.testing.assert_close(firsts, lasts, rtol=0, atol=0.03)
-        greys += firsts.tolist()
-    assert min(np.diff(sorted(greys))) > 0.05
-    assert "goes_on" not in FrameCollator()([dataset[0]])
-
-
-def test_late_labels_of_frames_before_a_clip_are_for_a_model_that_goes_on(rows):
-    options = {"fps": 8, "tubelet_size": 2, "training": True, "frame_delay": 2, "background": "rest"}
-    dataset = FrameDataset(annotated_videos(rows), PROCESSOR, ["bright", "dark", "rest"], **options)
-    assert dataset[1]["labels"].tolist() == dataset[ContiguousClip(1, 1)]["labels"].tolist() == [-100, -100, 0, 0]
-    assert dataset[ContiguousClip(0, 0)]["labels"].tolist() == [-100, -100, 2, 2]
-    assert dataset[ContiguousClip(1, 0)]["labels"].tolist() == [2, 2, 0, 0]
 
 
 def test_nothing_to_learn(rows):

@@ -3,8 +3,7 @@
 import pytest
 
 from hf_video.data import hold_out, load_video_dataset
-
-from ..video_files import encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 
 def make_rows(folder, head, *rows, **options):

@@ -7,17 +7,14 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Video
 from huggingface_hub import HfApi
 
-from hf_video.demo import write_moving_digits
 from tests.hub_server.fixtures import WRITE, hub, run_in_fresh_process  # noqa: F401
 
 NAMES = ["walk", "run"]
 
 
 @pytest.fixture(scope="module")
-def contents(tmp_path_factory):
+def contents(digits):
     """12 videos to train on and 4 to validate with."""
-    folder = tmp_path_factory.mktemp("digits")
-    digits = write_moving_digits(folder, train_per_class=2, test_per_class=1, num_frames=8, image_size=32)
     found = [path.read_bytes() for path in sorted(digits.rglob("*.mp4"))]
     return {"train": found[:12], "validation": found[12:16]}
 

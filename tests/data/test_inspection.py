@@ -14,8 +14,8 @@ from hf_video.data import ClipDataset, collate_clips, inspect_videos, load_video
 from hf_video.data.inspection import write_manifest
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
+from tests.testing.videos import damage_frame, encode_video, make_frames
 
-from ..video_files import damage_frame, encode_video, make_frames
 from .broken_videos import write_broken_videos
 
 PROCESSOR = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=16, crop_size=16)

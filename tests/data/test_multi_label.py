@@ -15,8 +15,7 @@ from hf_video.data import (
     load_video_dataset,
 )
 from hf_video.processing import VideoClipProcessor
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 CSV = ["path,labels,start", "a.mp4,run;jump,", "b.mp4, run ; sit,0.5", "c.mp4,,"]
 JSON = [

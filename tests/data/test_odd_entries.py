@@ -8,9 +8,8 @@ import pytest
 from hf_video.data import inspect_videos, load_video_dataset
 from hf_video.data.video_texts import load_video_texts
 from hf_video.training.training_data import readable_videos
-
-from ..odd_files import ODD_FILES, make_odd_file
-from ..video_files import encode_video, make_frames
+from tests.testing.files import ODD_FILES, make_odd_file
+from tests.testing.videos import encode_video, make_frames
 
 REASONS = ODD_FILES | {"folder": "holds no frames"}
 

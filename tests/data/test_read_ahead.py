@@ -23,8 +23,7 @@ from hf_video.data import (
 )
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 AUGMENTATION = ClipAugmentation(
     crop_min_area=0.3, horizontal_flip=True, rand_augment_num_ops=2, color_jitter=0.3, erasing_prob=0.5

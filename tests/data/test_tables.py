@@ -21,7 +21,6 @@ from hf_video.data import (
     load_video_stream,
 )
 from hf_video.data.video_listing import list_videos
-from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 
 PROCESSOR = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=32, crop_size=32)
@@ -29,11 +28,8 @@ NAMES = ["walk", "run"]
 
 
 @pytest.fixture(scope="module")
-def videos(tmp_path_factory):
-    folder = write_moving_digits(
-        tmp_path_factory.mktemp("digits"), train_per_class=1, test_per_class=1, num_frames=8, image_size=32
-    )
-    return sorted(str(path) for path in folder.rglob("*.mp4"))[:4]
+def videos(digits):
+    return sorted(str(path) for path in digits.rglob("*.mp4"))[:4]
 
 
 def stored(path):

@@ -4,7 +4,7 @@ import datasets
 import pytest
 
 from hf_video.data.video_listing import list_videos
-from tests.video_files import encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from hf_video.data.video_texts import (
     clean_question,
     load_video_texts,
 )
-
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..video_files import cut_file, encode_video, make_frames
+from tests.testing.answering import tiny_pair
+from tests.testing.videos import cut_file, encode_video, make_frames
 
 
 @pytest.fixture(scope="module")

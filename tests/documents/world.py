@@ -1,41 +1,30 @@
-"""The files that the examples in documents speak of, small ones, and a Hub on the loopback that has them."""
+"""The files that the examples in documents speak of, small ones."""
 
 import contextlib
+import io
+import itertools
 import json
-import os
 import shutil
-import sys
 import tempfile
-from collections.abc import Mapping
-from itertools import cycle
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
-from huggingface_hub import HfApi, constants
-from transformers import AutoModelForVideoClassification, BlipImageProcessor, InstructBlipVisionConfig
+from transformers import AutoModelForVideoClassification, InstructBlipVisionConfig
 
 from hf_video import VideoViTBackbone, VideoViTForPreTraining
 from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
+from tests.testing.answering import IMAGE_SIZE, tiny_pair
+from tests.testing.goldens import FIXTURES
+from tests.testing.search_models import save_dual_encoder
+from tests.testing.videos import encode_video, make_frames
 
-from ..conversion.test_instructblip import PLACE, make_original
 from ..data.detection_files import OWN, write_annotations, write_videos
-from ..goldens import FIXTURES
-from ..hub_server.fixtures import client_environment
-from ..hub_server.server import HubServer, User
-from ..inference.search_models import save_dual_encoder
 from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
-from ..models.memory_bank_qformer.tokenizers_testing import word_tokenizer
-from ..models.memory_bank_qformer.watching_testing import IMAGE_SIZE, tiny_pair
 from ..models.stmixer.detector import write_detector
 from ..models.video_text.retrieval_model import write_retrieval_model
-from ..video_files import encode_video, make_frames
-from .blocks import ROOT
 
-TOKEN = "hf_user"
 CLASS = "pouring water"
-INSTRUCTBLIP = "Salesforce/instructblip-flan-t5-xl"
 SIZES = ["--num-frames", "8", "--image-size", "32", "--hidden-size", "24", "--num-hidden-layers", "1"]
 SIZES += ["--num-attention-heads", "2", "--epochs", "1", "--batch-size", "16", "--device", "cpu"]
 # What an example has at hand without saying where from: tensors of the reader, by the page.
@@ -54,7 +43,7 @@ def make_files(folder: Path) -> Path:
     for split in ("train", "validation"):
         (videos / split / "up-right").rename(videos / split / CLASS)
     _make_videos(folder, sorted((videos / "validation").glob("*/*.mp4")))
-    people = zip(sorted((videos / "train").glob("*/*.mp4")), cycle(("anna", "ben")), strict=False)
+    people = zip(sorted((videos / "train").glob("*/*.mp4")), itertools.cycle(("anna", "ben")), strict=False)
     rows = [f"{video},{video.parent.name},{person}" for video, person in people]
     (folder / "people.csv").write_text("\n".join(["path,label,person", *rows]))
     _make_models(folder)
@@ -88,7 +77,7 @@ def _make_videos(folder: Path, digits: list[Path]) -> None:
 
 def _make_models(folder: Path) -> None:
     words = ["train", str(folder / "my_videos"), "--output-dir", str(folder / "my_model"), *SIZES]
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with contextlib.redirect_stdout(io.StringIO()):
         code = main([*words, "--disable-tqdm"])
     if code:
         raise RuntimeError(f"hf-video train ended with exit code {code}.")
@@ -107,48 +96,22 @@ def _make_models(folder: Path) -> None:
         patch_size=7,
     )
     tiny_model(vision_config=vision).save_pretrained(folder / "my_qformer")
-    with tempfile.TemporaryDirectory() as converted, contextlib.redirect_stdout(sys.stderr):
+    with tempfile.TemporaryDirectory() as converted, contextlib.redirect_stdout(io.StringIO()):
         shutil.copytree(write_retrieval_model(Path(converted)), folder / "my_video_text")
         shutil.copytree(write_detector(Path(converted)), folder / "my_detector")
     for each in tiny_pair(memory_bank_length=20, max_num_frames=200):
         each.save_pretrained(folder / "my_blip")
 
 
-def fill_hub(server: HubServer, folder: Path) -> None:
-    """Uploads a small random InstructBLIP under the name of a released one."""
-    make_original("instructblip", "t5").save_pretrained(folder)
-    tokenizer = word_tokenizer(bos=None)
-    tokenizer.add_special_tokens({"additional_special_tokens": [f"<{i}>" for i in range(len(tokenizer), PLACE)]})
-    tokenizer.add_special_tokens({"extra_special_tokens": ["<image>"]}, replace_extra_special_tokens=False)
-    tokenizer.save_pretrained(folder)
-    word_tokenizer(None, "[SEP]").save_pretrained(folder / "qformer_tokenizer")
-    BlipImageProcessor(size={"height": IMAGE_SIZE, "width": IMAGE_SIZE}).save_pretrained(folder)
-    hub = HfApi(server.endpoint, TOKEN)
-    hub.create_repo(INSTRUCTBLIP)
-    with patch.object(constants, "HF_HUB_DISABLE_XET", True):
-        hub.upload_folder(repo_id=INSTRUCTBLIP, folder_path=folder)
-
-
-def hub_tokens() -> dict[str, User]:
-    return {TOKEN: User("user", namespaces=(INSTRUCTBLIP.partition("/")[0],))}
-
-
-def environment(server: HubServer, folder: Path, programs: Path | None = None) -> Mapping[str, str]:
-    """Variables for the commands: the Hub is `server`, GitHub's address leads to this clone.
-
-    Args:
-        server: the Hub.
-        folder: where the caches are.
-        programs: the folder of `python`; by default that of this process.
-    """
-    path = [str(programs or Path(sys.executable).parent), os.environ["PATH"]]
-    clone = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{ROOT}.insteadOf"}
-    clone["GIT_CONFIG_VALUE_0"] = "https://github.com/hf-video/hf-video"
-    caches = {
-        "HF_HOME": str(folder / "home"),
-        "MPLBACKEND": "Agg",
-        "PIP_REQUIRE_VIRTUALENV": "1",
-        "PATH": os.pathsep.join(path),
-    }
-    left = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTEST_", "PYTHONPATH"))}
-    return left | client_environment(server, TOKEN) | clone | caches
+def remove_outputs(words: list[str], folder: Path) -> None:
+    """Removes what an earlier example wrote where this command writes, as each example stands by itself."""
+    named = [after for word, after in itertools.pairwise(words) if word in ("--output", "--output-dir")]
+    if words[1] == "convert":
+        named.append(words[4])
+    if "--resume" in words and "auto" not in words:
+        return
+    for path in (folder / name for name in named):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -8,11 +8,9 @@ from matplotlib.colors import to_hex, to_rgb
 
 from hf_video.drawing import annotate_video, draw_timeline
 from hf_video.drawing.texts import class_color
-from hf_video.drawing.timeline_picture import ScoreTable
 from hf_video.inference import Segment
 from hf_video.reading import read_video
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 
 def luminance(color):
@@ -36,13 +34,10 @@ def segments():
     return [Segment(7, "jump", 0.0, 1.0, 0.9), Segment(2, "run", 1.0, 2.0, 0.8)]
 
 
-def test_the_picture_of_a_timeline_has_the_colours_of_the_classes(segments, tmp_path):
-    table = ScoreTable(tmp_path / "scores.parquet", list("abcdefgh"))
-    for number in range(4):
-        table.add(number / 2, number / 2 + 0.5, np.full(8, 0.1))
-    table.close({})
+def test_the_picture_of_a_timeline_has_the_colours_of_the_classes(segments):
+    times = np.arange(4)[:, None] / 2 + [0, 0.5]
     for shown in (segments, segments[1:]):
-        figure = draw_timeline("match", shown, list("abcdefgh"), tmp_path / "scores.parquet")
+        figure = draw_timeline("match", shown, list("abcdefgh"), times, np.full((4, 8), 0.1))
         drawn = {to_hex(color) for bars in figure.axes[-1].collections for color in bars.get_facecolor()}
         assert {color for color in map(class_color, range(8)) if color in drawn} == {
             class_color(segment.class_id) for segment in shown

@@ -6,8 +6,7 @@ from hf_video.drawing import annotate_detections
 from hf_video.drawing.texts import class_color
 from hf_video.inference import KeyFrame, Person
 from hf_video.reading import read_video
-
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 
 def test_boxes_are_drawn_around_their_key_frames_alone(tmp_path):

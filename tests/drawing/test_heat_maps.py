@@ -9,8 +9,8 @@ from hf_video.drawing import draw_heat_maps, write_heat_map_video
 from hf_video.drawing.timeline_picture import save_figure
 from hf_video.inference import frame_shares, overlay_heat_maps, read_clip, top_frames
 from hf_video.reading import VideoReadError
+from tests.testing.videos import encode_video, make_frames
 
-from ..video_files import encode_video, make_frames
 from .test_timeline_folder import texts_of
 
 
@@ -36,22 +36,10 @@ def test_colour_lies_where_the_evidence_is_and_grows_with_it():
     assert red > 180 and green > 180 and blue < 80
 
 
-def test_each_value_has_its_own_place_on_the_scale_of_lightness():
-    heat = np.linspace(0, 1, 101, dtype=np.float32)[None, None]
-    drawn = overlay_heat_maps(np.full((1, 1, 101, 3), 0, np.uint8), heat)
-    lightness = drawn[0, 0] @ [0.21, 0.72, 0.07]
-    assert (np.diff(lightness[::5]) > 0).all()
-
-
-@pytest.mark.parametrize(("heat", "message"), [(1.5, r"\[0, 1\].*1.5"), (np.nan, "nan"), (-0.1, "-0.1")])
-def test_a_value_that_is_no_share_is_refused(heat, message):
-    with pytest.raises(ValueError, match=message):
-        overlay_heat_maps(grey(), np.full((4, 64, 64), heat))
-
-
-def test_maps_of_another_size_are_refused():
-    with pytest.raises(ValueError, match=r"\(4, 32, 64\).*\(4, 64, 64, 3\)"):
-        overlay_heat_maps(grey(), np.zeros((4, 32, 64)))
+def test_what_is_no_heat_map_of_the_frames_is_refused():
+    for heat_maps, named in ((np.full((4, 64, 64), np.nan), "nan"), (np.zeros((4, 32, 64)), r"\(4, 32, 64\)")):
+        with pytest.raises(ValueError, match=named):
+            overlay_heat_maps(grey(), heat_maps)
 
 
 def test_shares_sum_to_one_and_nothing_has_none():
@@ -66,7 +54,7 @@ def test_shares_sum_to_one_and_nothing_has_none():
     assert nothing.tolist() == [0, 0, 0] and top_frames(nothing) == []
 
 
-@pytest.mark.parametrize("size", [(64, 64), (75, 121), (360, 202)])
+@pytest.mark.parametrize("size", [(64, 64), (75, 121)])
 def test_the_video_holds_each_frame_until_the_next_and_is_hot_at_the_hot_place(size, tmp_path):
     place = slice(size[0] // 4, size[0] // 2), slice(size[1] // 2, 3 * size[1] // 4)
     heat_maps, times = one_hot_place(4, *size, place=place), [2.0, 2.5, 2.6, 4.0]
@@ -90,7 +78,7 @@ def test_the_video_holds_each_frame_until_the_next_and_is_hot_at_the_hot_place(s
     assert 0 < content.index(b"moov") < content.index(b"mdat")
 
 
-@pytest.mark.parametrize("size", [(4, 64, 64), pytest.param((64, 32, 32), marks=pytest.mark.slow), (9, 96, 54)])
+@pytest.mark.parametrize("size", [(4, 64, 64), (9, 96, 54)])
 def test_the_picture_shows_every_frame_with_its_share(size, tmp_path):
     num_frames = size[0]
     heat_maps = one_hot_place(*size, frame=2, place=(slice(0, 16), slice(0, 16)))

@@ -5,34 +5,20 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from matplotlib import font_manager
 from pyarrow import parquet
 
 from hf_video.drawing import draw_timeline
 from hf_video.drawing.texts import clock, font_families, one_line, shorten
 from hf_video.drawing.timeline_folder import TimelineFolder, write_webvtt
-from hf_video.drawing.timeline_picture import ScoreTable, Thumbnails, read_scores, save_figure
-from hf_video.inference import Segment, SegmentFinder
+from hf_video.drawing.timeline_picture import Thumbnails, save_figure
+from hf_video.inference import ScoredWindow, Segment, SegmentFinder
 from hf_video.processing import VideoClipProcessor
 
 
 def texts_of(figure):
     return [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
-
-
-@pytest.fixture
-def scores(tmp_path):
-    """Writes a table of the scores (num_windows, num_classes) of windows of 2 s every second; returns its path."""
-
-    def write(values):
-        path = tmp_path / "scores.parquet"
-        table = ScoreTable(path, [f"class {index}" for index in range(values.shape[1])])
-        for number, row in enumerate(values):
-            table.add(number, number + 2.0, row)
-        table.close({})
-        return path
-
-    return write
 
 
 @pytest.mark.parametrize(
@@ -79,37 +65,36 @@ def test_segments_are_in_the_file_at_once_and_sorted_in_the_end(tmp_path):
     assert entries[1] == {"label": 'a, "b"\nc', "score": 0.75, "segment": [5.0, 6.0]}
 
 
-def test_scores_come_back_in_parts_and_classes_of_one_name_stay_apart(tmp_path):
-    values = np.random.default_rng(0).random((2500, 3), dtype=np.float32)
-    table = ScoreTable(tmp_path / "scores.parquet", ["run", "jump", "run"])
+def test_scores_are_a_table_and_classes_of_one_name_stay_apart(tmp_path):
+    values = np.random.default_rng(0).random((5, 3), dtype=np.float32)
+    folder = TimelineFolder(tmp_path / "out", "video", SegmentFinder(["run", "jump", "run"]), VideoClipProcessor())
     for number, row in enumerate(values):
-        table.add(number, number + 2.0, row)
-    table.close({"model": "a"})
-    names = ["start", "end", "score: run (class 0)", "score: jump", "score: run (class 2)"]
-    assert parquet.read_schema(tmp_path / "scores.parquet").names == names
-    parts = [part for _, _, part in read_scores(tmp_path / "scores.parquet", [2, 0])]
-    assert max(map(len, parts)) <= 1000
-    np.testing.assert_array_equal(np.concatenate(parts), values[:, [2, 0]])
-    assert [path.name for path in tmp_path.iterdir()] == ["scores.parquet"]
+        folder.add_window(ScoredWindow(number, number + 2.0, row, torch.zeros(1, 3, 8, 8)))
+    folder.finish({"model": "a"})
+    table = parquet.read_table(tmp_path / "out" / "scores.parquet")
+    assert table.column_names == ["start", "end", "score: run (class 0)", "score: jump", "score: run (class 2)"]
+    assert table["start"].to_pylist() == [0, 1, 2, 3, 4] and table["end"].to_pylist() == [2, 3, 4, 5, 6]
+    np.testing.assert_array_equal(np.stack(table.columns[2:], axis=1), values)
 
 
-def test_a_picture_shows_only_classes_that_occur_in_their_order(scores, tmp_path):
+def test_a_picture_shows_only_classes_that_occur_in_their_order(tmp_path):
     values = np.full((60, 400), 0.01, np.float32)
     values[10:20, 300], values[30:40, 7] = 0.9, 0.8
+    windows = np.arange(60)[:, None] + [0, 2.0], values
     segments = [Segment(300, "c300", 10.5, 20.5, 0.9), Segment(7, "c7", 30.5, 40.5, 0.8)]
     names = [f"c{index}" for index in range(400)]
-    figure = draw_timeline("match", segments, names, scores(values))
+    figure = draw_timeline("match", segments, names, *windows)
     assert [label.get_text() for label in figure.axes[-1].get_yticklabels()] == ["c300", "c7"]
     assert "match\n2 segments of 2 classes in 0:01:01" in texts_of(figure)
     # Of many classes, those with the most time.
     many = [Segment(index, names[index], index, index + 1 + index / 100, 0.9) for index in range(50)]
-    figure = draw_timeline("match", many, names, scores(values), ending="the file is damaged")
+    figure = draw_timeline("match", many, names, *windows, ending="the file is damaged")
     labels = [label.get_text() for label in figure.axes[-1].get_yticklabels()]
     assert labels == names[26:50]
     (title,) = (text for text in texts_of(figure) if text.startswith("match"))
     assert "of which 26 with the least time are left out" in title and "ends at 0:01:01: the file is damaged" in title
     # Without segments, those that come closest.
-    figure = draw_timeline("match", [], names, scores(values))
+    figure = draw_timeline("match", [], names, *windows)
     assert [label.get_text() for label in figure.axes[-1].get_yticklabels()][:2] == ["c300", "c7"]
     save_figure(figure, tmp_path / "a.png")
 

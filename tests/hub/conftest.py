@@ -9,8 +9,7 @@ from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.hub import loading_check
 from hf_video.training import VideoTrainer, VideoTrainingArguments
-from tests.fork_server import Program, run_forked
-from tests.hub_server.fixtures import hub  # noqa: F401
+from tests.hub_server.fixtures import hub, run_as_stranger  # noqa: F401
 
 SIZES = {"image_size": 32, "num_frames": 4, "hidden_size": 24, "num_hidden_layers": 1}
 TINY_CLASSIFIERS = {
@@ -37,7 +36,8 @@ def forked_loading():
     """Published models are loaded in a process that is forked off; that of a command is another interpreter."""
 
     def run(command, env, cwd, **options):
-        return run_forked(Program(command[1:], env, cwd), timeout=240)[0]
+        program = f"import runpy; sys.argv = {command[2:]!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+        return run_as_stranger(program, env, cwd)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading_check, "subprocess", SimpleNamespace(run=run))

@@ -8,11 +8,14 @@ import struct
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
+from transformers import AutoModelForVideoClassification
 
 import hf_video
+from conversion.videomae import main as convert
 from hf_video.cli.main import main
 from hf_video.hub import PublishError, publish, publishing
-from hf_video.hub.folder_checks import check_card, find_problems, select_files
+from hf_video.hub.folder_checks import find_problems, select_files
 
 REPO = "alice/model"
 
@@ -55,11 +58,11 @@ def test_a_missing_folder_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "There is no config.json"),
-        ("{", "- config.json cannot be read as JSON"),
-        ("[]", "config.json must hold one JSON object, got a list"),
-        ("{}", "config.json has no model_type"),
-        ('{"model_type": "videovit"}', "config.json has no architectures"),
+        (None, "no config.json"),
+        ("{", "config.json cannot be read"),
+        ('{"model_type": "videovit"}', "no architectures"),
+        ('{"model_type": {"a": 1}}', "`model_type`"),
+        ('{"model_type": "videovit", "architectures": 3}', "`architectures`"),
     ],
 )
 def test_an_incomplete_configuration_is_refused(folder, refused, content, message):
@@ -69,16 +72,26 @@ def test_an_incomplete_configuration_is_refused(folder, refused, content, messag
     assert message in refused()
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "field"),
+    [
+        ("video_preprocessor_config.json", {"video_processor_type": [1]}, "`video_processor_type`"),
+        ("training_facts.json", {"data": [1]}, "`data`"),
+        ("training_facts.json", {"source": {}}, "`source.name`"),
+        ("report/metrics.json", {"split": "test", "num_videos": 2, "top1_accuracy": "high"}, "`top1_accuracy`"),
+        ("report/metrics.json", [], "a list"),
+    ],
+)
+def test_a_field_of_another_type_is_named_with_its_file(folder, refused, name, content, field):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(content))
+    message = refused()
+    assert name in message and field in message
+
+
 def test_a_missing_processor_is_refused(folder, refused):
     (folder / "video_preprocessor_config.json").unlink()
     assert "There is no processor (video_preprocessor_config.json)" in refused()
-
-
-def test_all_problems_are_told_at_once(folder, refused):
-    (folder / "video_preprocessor_config.json").unlink()
-    edit(folder / "config.json", id2label={"0": "LABEL_0", "1": "LABEL_1"})
-    message = refused()
-    assert "There is no processor" in message and "The classes have no names" in message
 
 
 def test_a_regression_model_needs_no_labels(folder):
@@ -86,31 +99,36 @@ def test_a_regression_model_needs_no_labels(folder):
     assert find_problems(folder) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("hf_" + "a" * 34, "a Hugging Face token"),
-        ("AKIA" + "A" * 16, "an AWS key"),
-        ("ghp_" + "a" * 36, "a GitHub token"),
-        ("sk-" + "a" * 40, "an API key"),
-        ("-----BEGIN RSA PRIVATE KEY-----", "a private key"),
-    ],
-)
-def test_secrets_are_refused_without_being_repeated(folder, refused, text, kind):
-    (folder / "README.md").write_text(f"# A model\nkey = {text}\n")
+TOKENS = [
+    *("hf_" + "a" * 34, "AKIA" + "A" * 16, "ghp_" + "a" * 36, "sk-" + "a" * 40, "glpat-" + "a" * 20),
+    *("-----BEGIN RSA PRIVATE KEY-----", "https://me:secret@example.org/x"),
+]
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_token_in_a_text_is_refused_without_being_repeated(folder, refused, token):
+    (folder / "README.md").write_text(f"# A model\nkey = {token}\n")
     message = refused()
-    assert f"README.md, line 2: this looks like {kind}" in message and text not in message
+    assert "README.md, line 2: this looks like a token" in message and token not in message
+    assert "--allow-tokens" in message and "allow_tokens=True" in message
 
 
-@pytest.mark.parametrize("path", ["/home/me/videos", "/data/k400/train.csv", "C:\\\\Users\\\\me"])
-def test_paths_of_the_authors_machine_are_refused(folder, refused, path):
-    (folder / "generation_config.json").write_text(f'{{"source": "{path}"}}')
-    assert "generation_config.json, line 1" in refused() and "is a path on your machine" in refused()
+def test_a_token_in_a_licence_and_in_json_is_found(folder):
+    for name in ("LICENSE", "generation_config.json"):
+        (folder / name).write_text(json.dumps({"source": TOKENS[0]}))
+    assert sorted(each.partition(",")[0] for each in find_problems(folder)) == ["LICENSE", "generation_config.json"]
 
 
-def test_addresses_and_relative_paths_are_no_paths_of_a_machine(folder):
-    (folder / "notes.txt").write_text("https://host/home/me videos/data/x.mp4 (see docs/work/notes.md)")
+@pytest.mark.parametrize("text", ["/data/videos", "shelf_" + "a" * 40, "https://host:8080/@user", "me@example.org"])
+def test_what_is_no_token_passes(folder, text):
+    (folder / "README.md").write_text(f"# A model\nsee {text}\n")
     assert find_problems(folder) == []
+
+
+def test_what_looks_like_a_token_is_published_when_the_author_says_so(folder, hub):
+    (folder / "README.md").write_text(f"# A model\n{TOKENS[0]}\n")
+    assert main(["publish", str(folder), REPO, "--allow-tokens"]) == 0
+    assert TOKENS[0] in ModelCard.load(REPO).text
 
 
 def test_training_leftovers_stay_behind(folder):
@@ -141,15 +159,12 @@ def test_pickled_weights_are_neither_read_nor_published(folder, refused, tmp_pat
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("name", ["evil.pth", "evil.bin"])
-def test_a_malicious_checkpoint_is_not_converted(tmp_path, capsys, name):
-    (tmp_path / name).write_bytes(pickle.dumps({"model": Trap(tmp_path / "executed")}))
-    torch.save({"model": Trap(tmp_path / "executed")}, tmp_path / f"zipped-{name}")
-    for checkpoint in (tmp_path / name, tmp_path / f"zipped-{name}"):
-        from conversion.videomae import main as convert
-
+def test_a_malicious_checkpoint_is_not_converted(tmp_path, capsys):
+    (tmp_path / "evil.pth").write_bytes(pickle.dumps({"model": Trap(tmp_path / "executed")}))
+    torch.save({"model": Trap(tmp_path / "executed")}, tmp_path / "zipped.pth")
+    for name in ("evil.pth", "zipped.pth"):
         with pytest.raises(SystemExit) as exit_request:
-            convert([str(checkpoint), str(tmp_path / "out")])
+            convert([str(tmp_path / name), str(tmp_path / "out")])
         assert exit_request.value.code == 2 and "could run code" in capsys.readouterr().err
     assert not (tmp_path / "executed").exists() and not (tmp_path / "out").exists()
 
@@ -159,16 +174,7 @@ def lying_header(size, **entry):
     return struct.pack("<Q", len(header) if size is None else size) + header + b"\0" * 16
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        lying_header(2**62),
-        lying_header(None, data_offsets=[0, 2**40]),
-        lying_header(None, shape=[2**40]),
-        lying_header(None, data_offsets=[8, 0]),
-        b"\x08",
-    ],
-)
+@pytest.mark.parametrize("content", [lying_header(2**62), lying_header(None, data_offsets=[0, 2**40]), b"\x08"])
 def test_a_safetensors_file_with_a_lying_header_is_refused(folder, refused, content):
     (folder / "model.safetensors").write_bytes(content)
     assert "model.safetensors is damaged or not what its header says" in refused()
@@ -181,9 +187,7 @@ def test_an_index_cannot_name_files_outside_the_folder(folder, refused):
     assert "There is no ../outside.safetensors in the folder" in refused()
 
 
-@pytest.mark.parametrize(
-    "reference", ["../evil.Model", "/tmp/evil.Model", "..evil.Model", "a/b/c--evil.Model", "evil", 3, "evil.Model;x"]
-)
+@pytest.mark.parametrize("reference", ["../evil.Model", "/tmp/evil.Model", "evil", 3])
 def test_an_auto_map_that_leaves_the_folder_is_refused(folder, refused, reference, tmp_path):
     (tmp_path / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'executed')!r})\nclass Model: pass\n")
     edit(folder / "config.json", auto_map={"AutoModelForVideoClassification": reference})
@@ -194,8 +198,6 @@ def test_an_auto_map_that_leaves_the_folder_is_refused(folder, refused, referenc
 def test_installed_classes_load_a_folder_whatever_its_auto_map_says(folder, tmp_path):
     (tmp_path / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'executed')!r})\nclass Model: pass\n")
     edit(folder / "config.json", auto_map={"AutoModelForVideoClassification": "../evil.Model"})
-    from transformers import AutoModelForVideoClassification
-
     for trust in (None, False, True):
         model = AutoModelForVideoClassification.from_pretrained(folder, trust_remote_code=trust)
         assert type(model) is hf_video.VideoViTForVideoClassification
@@ -207,14 +209,10 @@ def test_the_code_of_others_is_not_published_as_ours(folder, refused):
     assert "The code of 'other' is not of hf_video" in refused()
 
 
-@pytest.mark.parametrize("metadata", ["a: [", "- list", "model-index: 3\nmodel_name: x"])
+@pytest.mark.parametrize("metadata", ["a: [", "model-index: 3\nmodel_name: x"])
 def test_a_card_with_invalid_metadata_is_refused(folder, refused, metadata):
     (folder / "README.md").write_text(f"---\n{metadata}\n---\n# A model\n")
     assert "README.md: its metadata are invalid" in refused()
-
-
-def test_a_plain_card_is_accepted():
-    assert check_card("---\nlicense: mit\n---\n# A model\n<img src='curves.png'> one = 'two' <b>bold</b>\n") == []
 
 
 def test_the_command_prints_all_problems_and_ends_with_2(folder, hub, capsys):

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
 
@@ -16,8 +17,11 @@ from hf_video.hub import publish, publishing, stage
 from hf_video.hub.model_card import write_card, write_evaluation_results
 from hf_video.metrics import METRICS, Metric
 from hf_video.training import VideoTrainingArguments, write_report
-from tests.hub.conftest import TINY_CLASSIFIERS
+from tests.data.detection_files import write_videos
+from tests.hub.conftest import TINY_CLASSIFIERS, make_processor
 from tests.hub_server.fixtures import run_in_fresh_process
+from tests.training.detection_testing import make_detector
+from tests.training.detection_testing import make_processor as detection_processor
 
 REPO = "alice/model"
 
@@ -59,18 +63,84 @@ def test_its_metadata_are_valid_and_complete(card, trained_videovit):
     assert values["top-1 accuracy (1 clips x 1 crops)"] == round(facts["validation"]["eval_top1_accuracy"], 4)
 
 
-@pytest.mark.parametrize(
-    "trained",
-    ["VideoViT", *(pytest.param(name, marks=pytest.mark.slow) for name in ("VideoMamba", "MemoryBankQFormer"))],
-    indirect=True,
-)
-def test_its_example_runs_for_a_stranger(trained, hub, digits, tmp_path):
-    publish(trained, REPO, check_download=False)
+def test_its_example_runs_for_a_stranger(trained_videovit, hub, digits, tmp_path, unverified):
+    publish(trained_videovit, REPO, check_download=False)
     shutil.copy(digits / "test" / "left-up" / "0000.mp4", tmp_path / "video.mp4")
     example, _ = re.findall(r"```python\n(.*?)```", ModelCard.load(REPO).text, re.DOTALL)
     process = run_in_fresh_process(hub, example, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "'score':" in process.stdout and "'label': '" in process.stdout
+
+
+def test_a_detector_finds_people_and_actions(hub, tmp_path, unverified):
+    model = make_detector()
+    with torch.no_grad():
+        # Every query finds a person.
+        model.layers[-1].person_head.output.bias.copy_(torch.tensor([9.0, -9.0]))
+    folder = tmp_path / "detector"
+    for part in (model, detection_processor()):
+        part.save_pretrained(folder)
+    write_records(
+        folder,
+        {
+            "data": {"train": {"num_key_frames": 3}, "validation": {"num_key_frames": 2}},
+            **{"validation": {"eval_mean_ap": 0.25}, "recipe": {"learning_rate": 0.1}},
+        },
+        **{"detection": {"split": "test", "num_key_frames": 4, "mean_ap": 0.5}},
+    )
+    publish(folder, REPO, check_download=False)
+    card = ModelCard.load(REPO)
+    card.validate()
+    assert card.data.pipeline_tag == "object-detection" and card.data.metrics == ["mean_average_precision"]
+    assert "It finds people, and knows 3 actions: sit, run, talk." in card.text
+    values = {result.dataset_split: result.metric_value for result in card.data.eval_results}
+    assert values == {"test": 0.5, "validation": 0.25}
+    assert "| test | 4 | 1 clip a key frame | mAP at IoU 0.5 | 50.00% |" in card.text
+    assert "| train: num key frames | 3 |" in card.text and "How it was trained was not recorded" not in card.text
+    (example,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    (write_videos(tmp_path) / "a.mp4").rename(tmp_path / "video.mp4")
+    process = run_in_fresh_process(hub, example, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    assert len(lines) == 6 and all(re.fullmatch(r"\[(-?\d+, ){3}-?\d+\] (sit|run|talk)", line) for line in lines)
+
+
+def test_a_classifier_of_frames_says_what_a_frame_gets_and_when(hub, digits, tmp_path, unverified):
+    labels = {"id2label": {0: "hell", 1: "dunkel", 2: "Pause"}, "background_label": "Pause"}
+    causal = {"bidirectional": False, "use_temporal_position_embeddings": False, "tubelet_size": 1, "frame_delay": 2}
+    config = hf_video.VideoMambaConfig(**TINY_CLASSIFIERS["VideoMamba"], **causal, **labels)
+    folder = tmp_path / "frames"
+    for part in (hf_video.VideoMambaForFrameClassification(config), make_processor()):
+        part.save_pretrained(folder)
+    data = {"train": {"num_videos": 1}, "validation": {"num_videos": 1}}
+    report = {"split": "validation", "num_videos": 1, "frame_accuracy": 0.75, "edit_score": 0.5, "f1": [0.6, 0.5, 0.4]}
+    write_records(folder, {"data": data, "clips": {"frame_interval": 0.125}}, frames=report)
+    publish(folder, REPO, check_download=False)
+    card = ModelCard.load(REPO)
+    card.validate()
+    # The page of the Hub shows a pipeline for a tag, and that of videos takes the weights for a classifier of clips.
+    assert card.data.pipeline_tag is None and "pipeline" not in card.text
+    assert card.data.metrics == ["accuracy", "edit_score", "f1"]
+    assert "It gives every frame one of 3 classes: hell, dunkel, Pause. Frames of `Pause` are no segment." in card.text
+    assert "The scores of a frame come 2 token frames (0.25 s) later." in card.text
+    for title, value in (("frame accuracy", 75), ("edit score", 50), ("F1 at 10% overlap", 60)):
+        assert f"| validation | 1 | all frames | {title} | {value}.00% |" in card.text
+    assert "| train: num videos | 1 |" in card.text and "frames of a video at a time" not in card.text
+    example, self_test = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    shutil.copy(digits / "test" / "left-up" / "0000.mp4", tmp_path / "video.mp4")
+    process = run_in_fresh_process(hub, example + self_test, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    *frames, first, second = process.stdout.splitlines()
+    assert len(frames) == 2 and all(re.fullmatch(r"frame \d: (hell|dunkel|Pause)", line) for line in frames)
+    assert all("of the largest logit" in line for line in (first, second))
+
+
+def write_records(folder, facts, **reports):
+    """What training writes beside a model."""
+    (folder / "training_facts.json").write_text(json.dumps(facts))
+    (folder / "report").mkdir()
+    for name, content in reports.items():
+        (folder / "report" / f"{name}.json").write_text(json.dumps(content))
 
 
 def test_a_regression_has_values_and_errors(tmp_path, hub):

@@ -7,7 +7,7 @@ from huggingface_hub import HfApi, ModelCard
 
 from conversion.videomae import main
 from hf_video.hub import publishing
-from tests.goldens import load_golden, write_original_config
+from tests.testing.goldens import load_golden, write_original_config
 
 
 def convert(case, tmp_path):

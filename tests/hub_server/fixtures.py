@@ -4,21 +4,23 @@ import os
 import subprocess
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants, hf_api
 from transformers.utils import hub as transformers_hub
 
-from ..fork_server import Program, run_forked
+from tests.testing.processes import Program, run_forked, run_fresh
+
 from .server import HubServer, User
 
 WRITE, READ, STRANGER = "hf_write", "hf_read", "hf_stranger"
 NAMESPACES = ("hf-video", "MCG-NJU", "OpenGVLab")
 TOKENS = {WRITE: User("alice", namespaces=NAMESPACES), READ: User("alice", role="read"), STRANGER: User("mallory")}
 REPOSITORY_ROOT = Path(__file__).parents[2]
-WITHOUT_HF_VIDEO = "import sys; sys.modules['hf_video'] = None\n"
+STRANGER_MODULE = f"{__package__}.stranger"
+BEGIN = f"import sys; sys.modules[{STRANGER_MODULE!r}].begin()\n"
 
 
 @pytest.fixture
@@ -70,5 +72,10 @@ def run_in_fresh_process(
             environment.pop(name, None)
         if with_hf_video:
             environment["PYTHONPATH"] = str(REPOSITORY_ROOT)
-        words = ["-c", program if with_hf_video else WITHOUT_HF_VIDEO + program]
-        return run_forked(Program(words, environment, str(cwd or home)), timeout=240)[0]
+            return run_fresh(Program(["-c", program], environment, str(cwd or home)))[0]
+        return run_as_stranger(program, environment, str(cwd or home))
+
+
+def run_as_stranger(program: str, env: Mapping[str, str], cwd: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program where hf_video cannot be imported, forked off the one process that knows nothing of it."""
+    return run_forked(Program(["-c", BEGIN + program], env, cwd), timeout=240, imports=(STRANGER_MODULE,))[0]

@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from .storage import Repository
+from .storage import Repository, User
 
 if TYPE_CHECKING:
-    from .server import HubServer, User
+    from .server import HubServer
 
 
 class Refusal(Exception):
@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def authenticate(self) -> "User | None":
+    def authenticate(self) -> User | None:
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if token and token not in self.hub.tokens:
             raise Refusal(401, "Invalid credentials in Authorization header")
@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
     def may_access(self, namespace: str) -> bool:
         return self.user is not None and namespace in (self.user.name, *self.user.namespaces)
 
-    def require_write(self, namespace: str) -> "User":
+    def require_write(self, namespace: str) -> User:
         if self.user is None:
             raise Refusal(401, "Invalid username or password.")
         if self.user.role != "write":
@@ -122,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def find(self, repo_id: str, write: bool = False) -> Repository:
         """A repository that the user may see, or write to; one that they may not see does not exist."""
-        repository, namespace = self.hub.repository(repo_id), repo_id.split("/")[0]
+        repository, namespace = self.hub.repositories.get(repo_id), repo_id.split("/")[0]
         if repository is None or (repository.private and not self.may_access(namespace)):
             anonymous = self.user is None
             message = "Invalid username or password." if anonymous else "Repository not found"

@@ -12,10 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from .handler import Handler, Refusal, route
-from .storage import Commit, File, Repository, is_large_file, large_file
+from .storage import File, Repository
 
 if TYPE_CHECKING:
     from .server import HubServer
+
+# What goes to the storage of large files whatever its size.
+LARGE_FILES = (".safetensors", ".bin", ".pt", ".pth", ".zip")
 
 
 def find_commit(repository: Repository, revision: str) -> str:
@@ -26,7 +29,7 @@ def find_commit(repository: Repository, revision: str) -> str:
 
 
 def card_metadata(content: str) -> dict[str, Any]:
-    """The front matter of a model card; refuses what the Hub refuses in it."""
+    """The front matter of a model card; one that is no mapping is refused."""
     front_matter = re.match(r"---\s*\n(.*?\n)---\s*(\n|$)", content, re.DOTALL)
     try:
         metadata = yaml.safe_load(front_matter[1]) if front_matter else {}
@@ -34,15 +37,6 @@ def card_metadata(content: str) -> dict[str, Any]:
         raise Refusal(400, f"YAML: {error}".splitlines()[0]) from error
     if not isinstance(metadata, dict):
         raise Refusal(400, "metadata must be a mapping")
-    for name in ("pipeline_tag", "library_name"):
-        if not isinstance(metadata.get(name, ""), str):
-            raise Refusal(400, f'"{name}" must be a string')
-    for name in ("tags", "license", "datasets", "metrics", "base_model"):
-        if not isinstance(metadata.get(name, ""), str | list):
-            raise Refusal(400, f'"{name}" must be a string or a list')
-    for entry in metadata.get("model-index", []):
-        if not entry.get("name") or not isinstance(entry.get("results"), list):
-            raise Refusal(400, '"model-index" needs a name and results')
     return metadata
 
 
@@ -67,15 +61,15 @@ def validate_card(request: Handler) -> None:
 def create_repository(request: Handler) -> None:
     wanted = request.json()
     namespace = wanted.get("organization") or (request.user.name if request.user else "")
-    user = request.require_write(namespace)
+    request.require_write(namespace)
     repo_id = f"{namespace}/{wanted['name']}"
     link = {"url": f"{request.hub.endpoint}/{repo_id}"}
     with request.hub.lock:
-        if request.hub.repository(repo_id) is not None:
+        if repo_id in request.hub.repositories:
             # The clients read the address from here when they may find the repository there already.
             return request.send(409, link | {"error": "You already created this model repo"})
         private = wanted.get("visibility") == "private" or wanted.get("private", False)
-        Repository.create(request.hub.folder / "models" / repo_id, private, user.name)
+        request.hub.repositories[repo_id] = Repository(private)
     request.send(content=link)
 
 
@@ -83,9 +77,8 @@ def create_repository(request: Handler) -> None:
 def repository_info(request: Handler, repo_id: str, revision: str) -> None:
     repository = request.find(repo_id)
     oid = find_commit(repository, revision or "main")
-    files = repository.read_commit(oid).files
-    card = files.get("README.md")
-    metadata = card_metadata(repository.content_path(card).read_text()) if card else {}
+    files = repository.commits[oid]
+    metadata = card_metadata(files["README.md"].content.decode()) if "README.md" in files else {}
     request.send(
         content={
             "id": repo_id,
@@ -103,8 +96,7 @@ def repository_info(request: Handler, repo_id: str, revision: str) -> None:
 @route("GET", "/api/models/{repo}/tree/{revision}(/{path})?")
 def list_files(request: Handler, repo_id: str, revision: str, path: str) -> None:
     repository = request.find(repo_id)
-    files = repository.read_commit(find_commit(repository, revision)).files
-    entries = _entries(files)
+    entries = _entries(repository.commits[find_commit(repository, revision)])
     folder, is_recursive = (f"{path}/" if path else ""), "recursive=true" in request.path.lower()
     request.send(
         content=[
@@ -118,7 +110,7 @@ def list_files(request: Handler, repo_id: str, revision: str, path: str) -> None
 @route("POST", "/api/models/{repo}/paths-info/{revision}")
 def describe_paths(request: Handler, repo_id: str, revision: str) -> None:
     repository = request.find(repo_id)
-    entries = _entries(repository.read_commit(find_commit(repository, revision)).files)
+    entries = _entries(repository.commits[find_commit(repository, revision)])
     try:
         paths = request.json()["paths"]
     except ValueError:
@@ -151,35 +143,31 @@ def list_references(request: Handler, repo_id: str) -> None:
 
 @route("POST", "/api/models/{repo}/branch/{name}")
 def create_branch(request: Handler, repo_id: str, name: str) -> None:
-    with request.hub.lock:
-        repository = request.find(repo_id, write=True)
-        if name in repository.branches:
-            raise Refusal(409, f"Reference already exists: {name}")
-        repository.branches[name] = find_commit(repository, request.json().get("startingPoint", "main"))
-        repository.save()
+    repository = request.find(repo_id, write=True)
+    if name in repository.branches:
+        raise Refusal(409, f"Reference already exists: {name}")
+    repository.branches[name] = find_commit(repository, request.json().get("startingPoint", "main"))
     request.send()
 
 
 @route("POST", "/api/models/{repo}/tag/{revision}")
 def create_tag(request: Handler, repo_id: str, revision: str) -> None:
-    with request.hub.lock:
-        repository, name = request.find(repo_id, write=True), request.json()["tag"]
-        if name in repository.tags:
-            raise Refusal(409, f"Tag reference exists already: {name}")
-        repository.tags[name] = find_commit(repository, revision)
-        repository.save()
+    repository, name = request.find(repo_id, write=True), request.json()["tag"]
+    if name in repository.tags:
+        raise Refusal(409, f"Tag reference exists already: {name}")
+    repository.tags[name] = find_commit(repository, revision)
     request.send()
 
 
 @route("POST", "/api/models/{repo}/preupload/{revision}")
 def choose_upload_modes(request: Handler, repo_id: str, revision: str) -> None:
     repository = request.find(repo_id, write=True)
-    known = repository.read_commit(find_commit(repository, revision)).files
+    known = repository.commits[find_commit(repository, revision)]
     answers = []
-    for file in request.json()["files"]:
-        path, is_large = file["path"], is_large_file(file["path"], file["size"])
+    for path in (file["path"] for file in request.json()["files"]):
+        mode = "lfs" if path.endswith(LARGE_FILES) else "regular"
         present = {"oid": known[path].etag} if path in known else {}
-        answers.append({"path": path, "uploadMode": "lfs" if is_large else "regular", "shouldIgnore": False} | present)
+        answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False} | present)
     request.send(content={"files": answers})
 
 
@@ -216,35 +204,30 @@ def commit(request: Handler, repo_id: str, revision: str) -> None:
     header, *changes = [json.loads(line) for line in request.body.splitlines()]
     with request.hub.lock:
         repository = request.find(repo_id, write=True)
-        user = request.require_write(repo_id.split("/")[0])
         if revision not in repository.branches:
             raise Refusal(404, f"{revision} is not a branch", "RevisionNotFound")
         parent = repository.branches[revision]
         if header["value"].get("parentCommit", parent) != parent:
             raise Refusal(412, "A commit has happened since. Please refresh and try again.")
-        files = repository.read_commit(parent).files
+        files = dict(repository.commits[parent])
         for change in changes:
-            _apply(request.hub, repository, files, change["key"], change["value"])
-        oid = repository.commit(Commit(parent, header["value"]["summary"], user.name, files))
-        repository.branches[revision] = oid
-        repository.save()
+            _apply(request.hub, files, change["key"], change["value"])
+        oid = repository.commit(revision, files)
     request.send(content={"commitOid": oid, "commitUrl": f"{request.hub.endpoint}/{repo_id}/commit/{oid}"})
 
 
-def _apply(hub: "HubServer", repository: Repository, files: dict[str, File], kind: str, value: dict[str, Any]) -> None:
+def _apply(hub: "HubServer", files: dict[str, File], kind: str, value: dict[str, Any]) -> None:
     path = value["path"]
-    if any(part in ("", ".", "..", ".git") for part in path.split("/")):
-        raise Refusal(400, f"invalid path: {path}")
     if kind == "file":
         content = base64.b64decode(value["content"])
         if path == "README.md":
             card_metadata(content.decode())
-        files[path] = repository.add_content(content)
+        files[path] = File.make(content)
     elif kind == "lfsFile":
         stored = hub.large_file_path(value["oid"])
         if not stored.exists():
             raise Refusal(400, f"LFS pointer pointed to a file that does not exist: {path}")
-        files[path] = large_file(value["oid"], stored.stat().st_size)
+        files[path] = File(value["oid"][:40], stored.stat().st_size, sha256=value["oid"])
     elif files.pop(path, None) is None:  # deletedFile
         raise Refusal(404, f"A file with this name doesn't exist: {path}", "EntryNotFound")
 
@@ -253,11 +236,11 @@ def _apply(hub: "HubServer", repository: Repository, files: dict[str, File], kin
 def download(request: Handler, repo_id: str, revision: str, path: str) -> None:
     repository = request.find(repo_id)
     oid = find_commit(repository, revision)
-    file = repository.read_commit(oid).files.get(path)
+    file = repository.commits[oid].get(path)
     if file is None:
         raise Refusal(404, "Entry not found", "EntryNotFound", oid)
     headers = {"X-Repo-Commit": oid, "ETag": f'"{file.etag}"'}
     if file.sha256 is None:
-        return request.send(content=repository.content_path(file).read_bytes(), headers=headers)
+        return request.send(content=file.content, headers=headers)
     headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(file.size)}
     request.send(302, headers=headers | {"Location": request.hub.signed_link(file.sha256)})

@@ -8,27 +8,21 @@ import hmac
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from . import routes  # noqa: F401  (registers what the handler answers)
 from .handler import Handler
-from .storage import Repository
-
-
-@dataclass
-class User:
-    """The owner of a token; `namespaces` are those besides their own name that they may write to."""
-
-    name: str
-    role: str = "write"
-    namespaces: tuple[str, ...] = ()
+from .storage import Repository, User
 
 
 class HubServer:
-    """Serves repositories under `folder` until the `with` block ends.
+    """Serves repositories until the `with` block ends.
+
+    Args:
+        folder: for the contents of large files.
+        tokens: users by their tokens.
 
     Attributes:
         endpoint: the value for `HF_ENDPOINT`.
@@ -39,12 +33,13 @@ class HubServer:
 
     def __init__(self, folder: Path, tokens: dict[str, User]) -> None:
         self.folder, self.tokens = folder, tokens
+        self.repositories: dict[str, Repository] = {}
         self.requests: list[tuple[str, str, int]] = []
         self.errors: list[str] = []
         self.fail: Callable[[str, str], None] = lambda method, path: None
         self.lock = threading.Lock()
         self.secret = secrets.token_bytes(16)
-        (folder / "large").mkdir(parents=True)
+        folder.mkdir(parents=True)
         self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in ("hub", "storage")]
         self.endpoint, self.storage_endpoint = (f"http://127.0.0.1:{server.server_port}" for server in self.servers)
 
@@ -59,11 +54,8 @@ class HubServer:
             server.shutdown()
             server.server_close()
 
-    def repository(self, repo_id: str) -> Repository | None:
-        return Repository.load(self.folder / "models" / repo_id)
-
     def large_file_path(self, sha256: str) -> Path:
-        return self.folder / "large" / sha256
+        return self.folder / sha256
 
     def signature(self, sha256: str) -> str:
         return hmac.new(self.secret, sha256.encode(), "sha256").hexdigest()

@@ -1,16 +1,13 @@
 """Figures of segments: cases worked out by hand, and a slow second implementation on random cases."""
 
 import json
-import time
 
 import numpy as np
 import pytest
 
 from hf_video.inference import LabelledSegment as Segment
 from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
-from hf_video.inference.segment_evaluation import TIOUS, border_errors, match_segments, temporal_iou
-
-from ..odd_files import ODD_FILES, make_odd_file
+from hf_video.inference.segment_evaluation import TIOUS, border_errors, match_segments
 
 
 def dive(start, end, score=1.0):
@@ -19,13 +16,6 @@ def dive(start, end, score=1.0):
 
 def average_precisions(predictions, ground_truth, tious=(0.5,), label="dive"):
     return evaluate_segments(predictions, ground_truth, tious)["classes"][label]["average_precision"]
-
-
-def test_temporal_iou():
-    others = np.array([[0, 10], [5, 15], [10, 20], [2, 4], [3, 3], [9, 4]], dtype=float)
-    # Shared 10, 5, 0, 2, 0, 0 of a union of 10, 15, 20, 10, 10; the last ends before it starts.
-    np.testing.assert_allclose(temporal_iou(np.array([0.0, 10.0]), others), [1, 1 / 3, 0, 0.2, 0, 0])
-    assert temporal_iou(np.array([3.0, 3.0]), others).tolist() == [0] * 6  # 0 / 0 at [3, 3]
 
 
 def test_a_ranking_worked_out_by_hand():
@@ -67,26 +57,11 @@ def test_the_next_best_annotation_is_found_if_the_best_is_taken():
     assert average_precisions(predictions, truth, (0.6,)) == [0.5]
 
 
-def test_the_threshold_itself_is_enough():
-    assert average_precisions({"a": [dive(0, 5)]}, {"a": [dive(0, 10)]}, (0.5,)) == [1.0]
-    assert average_precisions({"a": [dive(0, 4.99)]}, {"a": [dive(0, 10)]}, (0.5,)) == [0.0]
-
-
 def test_equal_scores_are_ranked_as_the_file_has_them():
     truth, right, wrong = {"a": [dive(0, 10)]}, dive(0, 10, 0.5), dive(50, 60, 0.5)
     assert average_precisions({"a": [right, wrong]}, truth) == [1.0]
     assert average_precisions({"a": [wrong, right]}, truth) == [0.5]
     assert average_precisions({"b": [wrong], "a": [right]}, truth) == [0.5]
-
-
-def test_a_second_prediction_of_a_segment_is_wrong():
-    truth = {"a": [dive(0, 10), dive(20, 30)]}
-    # Right, wrong, right: precision 1, 1/2, 2/3; (1 + 2/3) / 2 = 5/6.
-    predictions = {"a": [dive(0, 10, 0.9), dive(0, 10, 0.9), dive(20, 30, 0.8)]}
-    assert average_precisions(predictions, truth) == [pytest.approx(5 / 6)]
-    # The same annotation twice is two segments to find.
-    assert average_precisions({"a": [dive(0, 10)]}, {"a": [dive(0, 10), dive(0, 10)]}) == [0.5]
-    assert average_precisions({"a": [dive(0, 10)] * 2}, {"a": [dive(0, 10), dive(0, 10)]}) == [1.0]
 
 
 def test_videos_and_classes_without_predictions_are_missed():
@@ -108,14 +83,6 @@ def test_predictions_elsewhere_are_wrong():
     assert result["warnings"] == ["3 predictions count as wrong: the ground truth does not have their video ('z')."]
     with pytest.raises(ValueError, match="No prediction is for a video of the ground truth: 'a.mp4' against 'a', 'b'"):
         evaluate_segments({"a.mp4": [dive(0, 10)]}, truth)
-
-
-def test_empty_segments_find_nothing_and_are_not_found():
-    truth = {"a": [dive(3, 3), dive(0, 10), dive(9, 8)]}
-    result = evaluate_segments({"a": [dive(3, 3, 0.9), dive(0, 10, 0.8)]}, truth, [0.5])
-    # Wrong, right; one of three is found at precision 1/2.
-    assert result["classes"]["dive"]["average_precision"] == [pytest.approx(1 / 6)]
-    assert "2 annotations are empty or end before they start" in result["warnings"][0]
 
 
 def test_border_errors_are_those_of_right_predictions():
@@ -172,7 +139,7 @@ def random_segments(generator, videos, labels, most, score_steps):
 
 def test_a_slow_implementation_agrees_on_random_cases():
     compared = partly_right = 0
-    for seed in range(300):
+    for seed in range(60):
         generator = np.random.default_rng(seed)
         truth = random_segments(generator, "abcd", ["x", "y", "z"], 8, 1)
         # Few steps give equal scores; "v" is a class and "e" a video that only predictions have.
@@ -184,27 +151,7 @@ def test_a_slow_implementation_agrees_on_random_cases():
             np.testing.assert_allclose(found["average_precision"], expected, rtol=1e-12, atol=1e-15)
             compared += 1
             partly_right += 0 < expected[2] < 1
-    assert compared > 700 and partly_right > 300
-
-
-@pytest.mark.parametrize("num_videos", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_200_000_predictions_take_seconds(num_videos):
-    generator = np.random.default_rng(0)
-    labels = [f"class {number}" for number in range(20)]
-    truth, predictions = {}, {}
-    for number in range(num_videos):
-        starts = generator.uniform(0, 180, 15)
-        truth[str(number)] = [Segment(str(generator.choice(labels)), start, start + 10) for start in starts]
-        # Proposals of one class around each segment, as detectors make them.
-        predictions[str(number)] = [
-            Segment(each.label, each.start + shift, each.end + shift, score)
-            for each in truth[str(number)]
-            for shift, score in zip(generator.normal(0, 5, 67), generator.uniform(0, 1, 67), strict=True)
-        ]
-    begin = time.process_time()
-    result = evaluate_segments(predictions, truth)
-    assert result["num_predictions"] == 1_005 * num_videos
-    assert time.process_time() - begin < 0.15 * num_videos  # 200 videos take about 1 s on an idle core
+    assert compared > 140 and partly_right > 60
 
 
 SOUND = {"results": {"a": [{"label": "dive", "score": 0.5, "segment": [0, 2.5]}]}}
@@ -238,72 +185,35 @@ def segment(**changes):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        ("{", r"p\.json cannot be read as JSON: .* \(line 1, column 2\)"),
-        ([], "must hold one JSON object"),
-        (TRUTH, "`results` is missing. Predictions have `results`, a ground truth has `database`"),
-        ({"results": []}, "`results` must be a valid dictionary"),
-        ({"results": {"a": {}}}, "`results.a` must be a valid list, got {}"),
-        ({"results": {"a": [3]}}, "`results.a.0` must be .* got 3"),
+        ("{", r"p\.json .*line 1"),
+        (TRUTH, "`results` is missing"),
         (segment(score=...), "`results.a.0.score` is missing"),
-        (segment(label=...), "`results.a.0.label` is missing"),
-        (segment(segment=...), "`results.a.0.segment` is missing"),
-        (segment(label=3), "`results.a.0.label` must be a valid string, got 3"),
-        (segment(score="0.5"), "`results.a.0.score` must be a valid number, got '0.5'"),
-        (segment(score=True), "score` must be a valid number, got True"),
-        (segment(score=float("nan")), "score` must be a finite number, got nan"),
-        (segment(score=float("inf")), "score` must be a finite number, got inf"),
-        (segment(score=10**400), "score` must be a valid number"),
-        (segment(segment=[1]), "segment` must have at least 2 items"),
-        (segment(segment=[1, 2, 3]), "segment` must have at most 2 items"),
-        (segment(segment=["1", "2"]), "segment.0` must be a valid number"),
-        (segment(segment=[0, float("nan")]), "segment.1` must be a finite number"),
+        (segment(label=3), "`results.a.0.label` .*3"),
+        (segment(score="0.5"), "`results.a.0.score` .*'0.5'"),
+        (segment(score=float("nan")), "score` .*nan"),
+        (segment(segment=[1]), "segment`"),
         (segment(segment=[3, 2]), "ends at 2 s, before it starts at 3 s"),
     ],
 )
-def test_predictions_that_cannot_be_used(content, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+def test_predictions_that_cannot_be_used(content, named, tmp_path):
+    with pytest.raises(ValueError, match=named):
         read_predictions(write(tmp_path / "p.json", content))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (SOUND, "`database` is missing. Predictions have `results`, a ground truth has `database`"),
-        ({"database": {"a": []}}, "`database.a` must be a valid dictionary"),
-        ({"database": {"a": {}}}, "`database.a.annotations` is missing"),
+def test_ground_truth_that_cannot_be_used(tmp_path):
+    for content, named in (
+        (SOUND, "`database` is missing"),
         ({"database": {"a": {"annotations": [{"label": "dive"}]}}}, "`database.a.annotations.0.segment` is missing"),
-    ],
-)
-def test_ground_truth_that_cannot_be_used(content, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        read_ground_truth(write(tmp_path / "t.json", content))
-
-
-@pytest.mark.parametrize("kind", ODD_FILES)
-def test_what_stands_in_the_place_of_a_file(kind, tmp_path):
-    path = make_odd_file(tmp_path / "p.json", kind)
-    for read in (read_predictions, read_ground_truth):
-        with pytest.raises((ValueError, OSError), match=ODD_FILES[kind]):
-            read(path)
-
-
-def test_a_file_of_a_gigabyte_is_refused_unread(tmp_path):
-    with open(tmp_path / "p.json", "wb") as file:
-        file.truncate(2**30)
-    with pytest.raises(ValueError, match=r"p\.json has 1,073,741,824 bytes; at most"):
-        read_predictions(tmp_path / "p.json")
-
-
-@pytest.mark.parametrize("tiou", [0, -0.5, 1.1, float("nan")])
-def test_thresholds_out_of_bounds(tiou):
-    with pytest.raises(ValueError, match="a number above 0 and up to 1 is expected"):
-        evaluate_segments({}, {"a": [dive(0, 1)]}, [0.5, tiou])
+    ):
+        with pytest.raises(ValueError, match=named):
+            read_ground_truth(write(tmp_path / "t.json", content))
 
 
 def test_nothing_to_measure():
     with pytest.raises(ValueError, match="no annotated segment"):
         evaluate_segments({}, {"a": []})
-    with pytest.raises(ValueError, match="no threshold"):
-        evaluate_segments({}, {"a": [dive(0, 1)]}, [])
+    for tious, named in (([], "no threshold"), ([0.5, 1.1], "1.1")):
+        with pytest.raises(ValueError, match=named):
+            evaluate_segments({}, {"a": [dive(0, 1)]}, tious)

@@ -8,16 +8,15 @@ from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
 from hf_video.inference import IndexSettings, VideoSearch, open_index
 from hf_video.inference.inference_settings import PredictSettings
+from hf_video.inference.video_index import read_clips
 from hf_video.jobs import build_index, predict
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
-
-from ..training.tiny import make_model
-from .search_models import make_processor, save_dual_encoder, save_videoprism, save_xclip, write_videos
+from tests.testing.search_models import make_processor, save_dual_encoder, save_videoprism, save_xclip, write_videos
+from tests.testing.trainers import make_model
 
 SAVE = {"dual": save_dual_encoder, "xclip": save_xclip, "videoprism": save_videoprism}
 TEXT = "a glass breaks"
-WINDOWS = {"window": 2, "stride": 2, "frame_sampling_rate": 1}
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +35,11 @@ def index(videos, model, folder, **options):
     return VideoSearch(folder, device="cpu", batch_size=2)
 
 
-@pytest.mark.parametrize("options", [{}, {"tokens": True}])
 @torch.inference_mode()
-def test_reranking_gives_the_match_logits_of_the_model(options, videos, models, tmp_path):
-    found = index(videos, models["dual"], tmp_path / "index", **options).search(TEXT, top_k=6, rerank=6)
+def test_reranking_gives_the_match_logits_of_the_model(videos, models, tmp_path):
+    searched = index(videos, models["dual"], tmp_path / "index")
+    # There are six.
+    found = searched.search(TEXT, top_k=50, rerank=100)
     network = AutoModel.from_pretrained(models["dual"]).eval()
     inputs = AutoProcessor.from_pretrained(models["dual"])(
         videos=[hit.path for hit in found.hits], text=[TEXT] * 6, return_tensors="pt"
@@ -51,15 +51,21 @@ def test_reranking_gives_the_match_logits_of_the_model(options, videos, models, 
     scores = torch.tensor([hit.score for hit in found.hits])
     torch.testing.assert_close(scores, expected.similarity[:, 0], rtol=0, atol=1e-5)
     assert list(found.seconds) == ["loading", "encoding", "search", "reranking"] and min(found.seconds.values()) > 0
+    with pytest.raises(ValueError, match="text to search for is empty"):
+        searched.search("  ")
 
 
-def test_stored_tokens_of_windows_match_as_clips_that_are_read_again(videos, models, tmp_path):
-    read = index(videos, models["dual"], tmp_path / "read", **WINDOWS).search(TEXT, rerank=9, top_k=9)
-    stored = index(videos, models["dual"], tmp_path / "stored", tokens=True, **WINDOWS).search(TEXT, rerank=9, top_k=9)
-    assert [hit[:3] for hit in read.hits] == [hit[:3] for hit in stored.hits]
-    assert len({hit[:3] for hit in read.hits}) == 9 and any(hit.start > 0 for hit in read.hits)
-    matches = ([hit.match for hit in found.hits] for found in (read, stored))
-    torch.testing.assert_close(*map(torch.tensor, matches), rtol=0, atol=1e-5)
+def test_windows_are_read_again_for_reranking(videos, models, tmp_path):
+    searched = index(videos, models["dual"], tmp_path / "index", window=2, stride=2, frame_sampling_rate=1)
+    hits = searched.search(TEXT, rerank=9, top_k=9).hits
+    assert len({hit[:3] for hit in hits}) == 9 and any(hit.start > 0 for hit in hits)
+    adapter, texts = searched.adapter, searched.adapter.embed_texts(searched.model.tokenize([TEXT]))
+    for hit in hits[:3]:
+        clips = read_clips(searched.model.processor, hit.path, searched.index.settings["windows"])
+        (clip,) = (each.pixel_values for each in clips if each.start == hit.start)
+        with torch.inference_mode():
+            expected = adapter.match(adapter.embed_videos(clip[None]).tokens, texts)
+        assert hit.match == pytest.approx(float(expected), abs=1e-5)
 
 
 @torch.inference_mode()
@@ -114,24 +120,12 @@ def test_the_index_of_another_model_is_refused(videos, models, tmp_path):
         open_index(tmp_path / "elsewhere")
 
 
-def test_more_clips_are_ranked_again_than_there_are(videos, models, tmp_path):
-    found = index(videos, models["dual"], tmp_path / "index").search("日本 ünï", rerank=100, top_k=50).hits
-    assert len(found) == 6 and all(hit.match is not None for hit in found)
-
-
-def test_an_empty_text_is_refused(videos, models, tmp_path):
-    searched = index(videos, models["dual"], tmp_path / "index")
-    for text in ("", "  "):
-        with pytest.raises(ValueError, match="text to search for is empty"):
-            searched.search(text)
-
-
 def test_what_is_gone_or_damaged_is_named_with_the_way_out(models, tmp_path):
     videos = write_videos(tmp_path / "videos")
     model = shutil.copytree(models["dual"], tmp_path / "model")
     searched = index(videos, model, tmp_path / "index")
     (videos / "3.mp4").unlink()
-    with pytest.raises(VideoReadError, match=r"3.mp4 does not exist. .*run `hf-video index` again"):
+    with pytest.raises(VideoReadError, match=r"3.mp4 does not exist. .*`hf-video index`"):
         searched.search(TEXT, rerank=6)
     model.rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match="was in .*model, which is not there: .*--model"):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor
 
-from hf_video.inference import IndexSettings, VideoSearch, open_index
+from hf_video.inference import IndexSettings, open_index
 from hf_video.jobs import IndexTask, build_index
-
-from ..inference.search_models import save_dual_encoder, save_videoprism, save_xclip, write_videos
+from tests.testing.files import files_of
+from tests.testing.search_models import save_dual_encoder, write_videos
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,6 @@ def index(videos, model, folder, **options):
     return build_index(
         IndexSettings(videos=[str(videos)], model=str(model), output=str(folder), device="cpu", **options)
     )
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @torch.inference_mode()
@@ -55,22 +51,22 @@ def test_windows_have_their_times(videos, model, tmp_path):
     assert rows["start"].to_pylist()[:4] == [0, 0.5, 1, 1.5] and rows["end"].to_pylist()[:4] == [0.5, 1, 1.5, 2]
 
 
-@pytest.mark.parametrize("options", [{}, {"tokens": True, "window": 2, "frame_sampling_rate": 1}])
-def test_an_interrupted_index_gives_the_same_files(videos, model, tmp_path, monkeypatch, options):
-    index(videos, model, tmp_path / "whole", part_size=2, batch_size=2, **options)
+def test_an_interrupted_index_gives_the_same_files(videos, model, tmp_path, monkeypatch):
+    options = {"window": 2, "frame_sampling_rate": 1, "part_size": 2, "batch_size": 2}
+    index(videos, model, tmp_path / "whole", **options)
     encode, calls = IndexTask.encode, []
 
     def interrupted(self, network, values):
         calls.append(len(values))
-        if len(calls) == 3 + 10 * bool(options):
+        if len(calls) == 13:
             raise KeyboardInterrupt
         return encode(self, network, values)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match="of 6 videos are kept"):
         patched.setattr(IndexTask, "encode", interrupted)
-        index(videos, model, tmp_path / "resumed", part_size=2, batch_size=2, **options)
+        index(videos, model, tmp_path / "resumed", **options)
     assert 0 < len(list((tmp_path / "resumed").glob("part-*"))) < 3
-    index(videos, model, tmp_path / "resumed", part_size=2, batch_size=2, **options)
+    index(videos, model, tmp_path / "resumed", **options)
     assert files_of(tmp_path / "resumed") == files_of(tmp_path / "whole")
 
 
@@ -99,21 +95,14 @@ def test_a_changed_file_is_indexed_again(videos, model, tmp_path):
     np.testing.assert_allclose(after.vectors[rows["4"]], before.vectors[2], rtol=0, atol=1e-6)
 
 
-def test_a_broken_video_is_a_row_with_its_error(videos, model, tmp_path):
-    (videos / "3.mp4").write_bytes(b"not a video")
-    result = index(videos, model, tmp_path / "index")
-    assert result.num_rows == 6
-    ((path, reason),) = result.errors
-    assert path == str(videos / "3.mp4") and "cannot be opened as a video" in reason
-    found = open_index(tmp_path / "index")
-    assert len(found.vectors) == len(found.rows) == 5 and path not in found.rows["path"].to_pylist()
-
-
-def test_videos_that_are_all_broken_leave_the_others_to_be_found(videos, model, tmp_path):
+def test_broken_videos_are_rows_with_their_errors(videos, model, tmp_path):
     for name in ("2.mp4", "3.mp4"):
         (videos / name).write_bytes(b"not a video")
-    index(videos, model, tmp_path / "index", part_size=2)
-    assert open_index(tmp_path / "index").rows["key"].to_pylist() == ["0", "1", "4", "5"]
+    result = index(videos, model, tmp_path / "index", part_size=2)
+    assert result.num_rows == 6 and [path for path, _ in result.errors] == [str(videos / f"{n}.mp4") for n in (2, 3)]
+    assert "cannot be opened as a video" in result.errors[0][1]
+    found = open_index(tmp_path / "index")
+    assert found.rows["key"].to_pylist() == ["0", "1", "4", "5"] and len(found.vectors) == 4
     for path in videos.iterdir():
         path.write_bytes(b"not a video")
     index(videos, model, tmp_path / "none")
@@ -147,17 +136,6 @@ def test_a_folder_that_is_not_there_empties_no_index(videos, model, tmp_path):
     assert files_of(tmp_path / "index") == before
 
 
-def test_odd_names_are_indexed_and_found(videos, model, tmp_path):
-    names = ["two words.mp4", "two\nlines.mp4", "ünï 日本.mp4", "-dash;'\".mp4"]
-    for old, new in zip(sorted(videos.iterdir()), names, strict=False):
-        old.rename(videos / new)
-    index(videos, model, tmp_path / "index")
-    searched = VideoSearch(tmp_path / "index", device="cpu")
-    for name in names:
-        assert str(videos / name) in [hit.path for hit in searched.search("a dog", rerank=6).hits]
-        assert searched.search(video=str(videos / name)).hits[0].path == str(videos / name)
-
-
 def test_the_index_of_another_model_is_refused(videos, model, tmp_path):
     index(videos, model, tmp_path / "index")
     other = save_dual_encoder(tmp_path / "other", seed=1)
@@ -166,9 +144,3 @@ def test_the_index_of_another_model_is_refused(videos, model, tmp_path):
     # The same model elsewhere is the same.
     shutil.copytree(model, tmp_path / "copy")
     assert index(videos, tmp_path / "copy", tmp_path / "index").num_new == 0
-
-
-@pytest.mark.parametrize("save", [save_xclip, save_videoprism])
-def test_only_a_fusion_encoder_has_tokens(save, videos, tmp_path):
-    with pytest.raises(ValueError, match="leave it out"):
-        index(videos, save(tmp_path / "model"), tmp_path / "index", tokens=True)

@@ -8,9 +8,9 @@ from huggingface_hub import HfApi
 
 from conversion.helpers.videomamba import read_variant
 from hf_video.loading.released import released_models
+from tests.testing.goldens import FIXTURES
 
 from ..conversion.videomamba_original import random_weights
-from ..goldens import FIXTURES
 
 TINY, SMALL = "videomamba_t16_k400_f8_res224", "vit_s_k710_dl_from_giant"
 ALIGNED = {"clip_output_dim": 512, "num_frames": 8}

@@ -20,8 +20,9 @@ import hf_video
 from hf_video.cli.main import main
 from hf_video.loading import locate_model
 from hf_video.loading.released import fetch_released, released_models
+from tests.testing.files import files_of
+from tests.testing.processes import ROOT, Program, run_fresh
 
-from ..fork_server import ROOT, Program, run_forked
 from ..hub_server.fixtures import client_environment
 from .released_files import SMALL, TINY, upload, write_original
 
@@ -48,10 +49,6 @@ def released(hub, small):
 
 def downloads(hub):
     return [path for method, path, status in hub.requests if method == "GET" and re.fullmatch("/[0-9a-f]{64}", path)]
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def sha256(file):
@@ -187,7 +184,7 @@ def test_a_conversion_that_is_killed_leaves_nothing_half(released, hub, capsys):
         f"from hf_video.loading import locate_model\nlocate_model({SMALL!r})"
     )
     environment = os.environ | client_environment(hub, None) | caches()
-    process = run_forked(Program(["-c", program], environment, str(Path.cwd())), timeout=240)[0]
+    process = run_fresh(Program(["-c", program], environment, str(Path.cwd())))[0]
     assert process.returncode == 9 and "fetching" in process.stderr
     (begun,) = (path for path in released.folder.parent.iterdir() if path.name.endswith(".partial"))
     assert any(begun.rglob("model.safetensors")) and not released.folder.exists()
@@ -213,7 +210,7 @@ def test_two_processes_fetch_and_convert_once(released, hub):
         str(Path.cwd()),
     )
     hub.requests.clear()
-    processes = run_forked(program, program, timeout=240)
+    processes = run_fresh(program, program)
     assert [process.stdout.strip() for process in processes] == [str(released.folder)] * 2
     assert len(downloads(hub)) == 1
     assert sum("fetching" in process.stderr for process in processes) == 1

@@ -19,10 +19,8 @@ import io
 import re
 import textwrap
 import tokenize
-from collections import defaultdict
 from dataclasses import dataclass
 from difflib import unified_diff
-from itertools import combinations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +28,6 @@ COMMENT = re.compile(
     r"(?P<indentation>\s*)# Copied from (?P<source>[\w.]+)(?: with (?P<replacements>\S+->\S+(, \S+->\S+)*))?"
     r"(?:  # noqa: E501)?$"
 )
-# Shorter code may stand in two families without a comment.
-SHORTEST_COPY = 5
 
 
 @dataclass(frozen=True)
@@ -89,13 +85,6 @@ def all_files(root: Path = ROOT) -> list[Path]:
 
 def all_definitions(root: Path = ROOT) -> list[Definition]:
     return [definition for file in all_files(root) for definition in read_definitions(file)]
-
-
-def without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
-    return tree
 
 
 def normalize(text: str) -> tuple[str, str]:
@@ -177,47 +166,6 @@ def overwrite_copies(root: Path = ROOT) -> None:
                 lines[copy.line - 1 : end] = textwrap.indent(expected, indentation).splitlines()
                 file.write_text("\n".join(lines) + "\n")
                 print(copy.place)
-
-
-def count_lines(definition: Definition) -> int:
-    """Lines of code, without docstrings and comments, one statement a line."""
-    return len(ast.unparse(without_docstrings(ast.parse(definition.text))).splitlines())
-
-
-def unguarded_copies(root: Path = ROOT, shortest: int = SHORTEST_COPY) -> list[tuple[Definition, ...]]:
-    """
-    Definitions that two families or more share, and that no comment holds together: same code once the names of
-    families and of the definition itself are taken out. Of a shared class, its methods are not listed again.
-    """
-    families = [folder.name for folder in folders(root) if folder.name != "processing"]
-    names = re.compile("|".join(families + [family.replace("_", "") for family in families]), re.IGNORECASE)
-    groups = defaultdict(list)
-    for definition in all_definitions(root):
-        tree = without_docstrings(ast.parse(definition.text))
-        tree.body[0].name = "same"
-        code = ast.unparse(tree)
-        if code.count("\n") >= shortest - 1:
-            groups[names.sub("family", code)].append(definition)
-    shared = []
-    for group in groups.values():
-        unguarded = tuple(definition for definition in group if not definition.is_guarded)
-        if len({definition.family for definition in unguarded}) > 1:
-            shared.append(unguarded)
-    listed = {(each.file, each.name) for group in shared for each in group}
-    return [
-        group for group in shared if not all((each.file, each.name.rpartition(".")[0]) in listed for each in group)
-    ]
-
-
-def unguarded_lines(root: Path = ROOT) -> dict[tuple[str, str], int]:
-    """For each pair of families, the number of lines of code that both have and that no comment holds together."""
-    families = [folder.name for folder in folders(root)]
-    lines = dict.fromkeys(combinations(families, 2), 0)
-    for group in unguarded_copies(root):
-        found = {definition.family: count_lines(definition) for definition in group}
-        for pair in combinations([family for family in families if family in found], 2):
-            lines[pair] += found[pair[0]]
-    return lines
 
 
 if __name__ == "__main__":

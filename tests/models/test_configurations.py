@@ -1,6 +1,7 @@
 """What holds for the configurations of all families."""
 
 import inspect
+import itertools
 import math
 from dataclasses import fields
 from typing import get_args
@@ -29,75 +30,32 @@ def test_a_model_is_made_from_its_configuration_alone(name):
         assert list(inspect.signature(model_class).parameters) == ["config"]
 
 
-@pytest.mark.parametrize(
-    ("config_class", "name"),
-    [(config_class, name) for config_class in CONFIGURATIONS for name in numbers_of(config_class)],
-)
-def test_every_number_is_finite(config_class, name):
+@pytest.mark.parametrize("config_class", CONFIGURATIONS)
+def test_every_number_is_finite(config_class):
     """Comparisons do not find NaN."""
-    for value in (math.nan, math.inf, -math.inf):
+    for name, value in itertools.product(numbers_of(config_class), (math.nan, math.inf)):
         with pytest.raises(StrictDataclassError, match=rf"`{name}` must be .+, got {value}\."):
             config_class(**{name: value})
 
 
-def test_norms_and_factors_are_among_the_numbers():
-    assert {"layer_norm_eps", "head_norm_eps", "qk_scale", "layer_scale_init_value"} <= set(numbers_of(VideoViTConfig))
-    assert {"layer_norm_eps", "expand", "time_step_floor"} <= set(numbers_of(VideoMambaConfig))
-    assert {"vision_layer_norm_eps", "classifier_dropout"} <= set(numbers_of(MemoryBankQFormerConfig))
-
-
 @pytest.mark.parametrize(
-    ("config_class", "options", "message"),
+    ("config_class", "options"),
     [
-        (VideoViTConfig, {"image_std": [0.5, math.nan, 0.5]}, "must have as many finite values"),
-        (VideoViTConfig, {"image_mean": [math.inf, 0.5, 0.5]}, "must have as many finite values"),
-        (VideoViTConfig, {"image_std": [0.5, 0.0, 0.5]}, "the latter above 0"),
-        (VideoViTConfig, {"image_std": [0.5, -0.5, 0.5]}, "the latter above 0"),
-        (VideoViTConfig, {"image_std": [0.5]}, "must have as many finite values as each other"),
-        (VideoViTConfig, {"initializer_range": -0.02}, "`initializer_range` must be above 0, got -0.02"),
-        (VideoViTConfig, {"layer_norm_eps": -1e-6}, "`layer_norm_eps` must be above 0, got -1e-06"),
-        (VideoMambaConfig, {"layer_norm_eps": 0.0}, "`layer_norm_eps` must be above 0, got 0.0"),
-        (VideoMambaConfig, {"initializer_range": -0.02}, "`initializer_range` must be above 0, got -0.02"),
-        (
-            MemoryBankQFormerConfig,
-            {"vision_layer_norm_eps": -1.0},
-            "`vision_layer_norm_eps` must be above 0, got -1.0",
-        ),
-        (MemoryBankQFormerConfig, {"initializer_range": -1.0}, "`initializer_range` must be at least 0, got -1.0"),
+        (VideoViTConfig, {"image_std": [0.5, math.nan, 0.5]}),
+        (VideoViTConfig, {"image_std": [0.5, -0.5, 0.5]}),
+        (VideoViTConfig, {"initializer_range": 0.0}),
+        (VideoViTConfig, {"layer_scale_init_value": -1}),
+        (VideoViTConfig, {"position_embedding_resize": "token_count", "position_embedding_grid": [2, 3, 3]}),
+        (VideoMambaConfig, {"layer_norm_eps": 0.0}),
+        (VideoMambaConfig, {"hidden_act": "nonsense"}),
+        (VideoMambaConfig, {"time_step_floor": -0.1}),
+        (MemoryBankQFormerConfig, {"projection_dim": 0}),
+        (MemoryBankQFormerConfig, {"video_token_id": -1}),
+        (MemoryBankQFormerConfig, {"vision_config": "clip"}),
     ],
 )
-def test_other_numbers_that_no_model_can_have(config_class, options, message):
-    with pytest.raises(StrictDataclassError, match=message):
-        config_class(**options)
-
-
-@pytest.mark.parametrize(
-    ("config_class", "options", "message"),
-    [
-        (VideoViTConfig, {"initializer_range": 0.0}, "`initializer_range` must be above 0"),
-        (VideoViTConfig, {"classifier_init_scale": -1}, "`classifier_init_scale` must be at least 0"),
-        (VideoViTConfig, {"layer_scale_init_value": -1}, "`layer_scale_init_value` must be at least 0"),
-        (
-            VideoViTConfig,
-            {"position_embedding_resize": "token_count", "position_embedding_grid": [2, 3, 3]},
-            "`position_embedding_grid` .* must have 8 token frames",
-        ),
-        (VideoMambaConfig, {"num_hidden_layers": -1}, "`num_hidden_layers` must be at least 0"),
-        (VideoMambaConfig, {"hidden_act": "nonsense"}, "`hidden_act` 'nonsense' is unknown"),
-        (VideoMambaConfig, {"expand": 0}, "`expand`"),
-        (VideoMambaConfig, {"initializer_range": 0.0}, "`initializer_range` must be above 0"),
-        (VideoMambaConfig, {"aligned_layer_interval": -1}, "`aligned_layer_interval` must be above 0"),
-        (VideoMambaConfig, {"time_step_floor": -0.1}, "`time_step_floor` must be at least 0"),
-        (VideoMambaConfig, {"time_step_scale": -1}, "`time_step_scale` must be at least 0"),
-        (MemoryBankQFormerConfig, {"projection_dim": 0}, "`projection_dim` must be at least 1"),
-        (MemoryBankQFormerConfig, {"expected_num_frames": 0}, "`expected_num_frames` must be at least 1"),
-        (MemoryBankQFormerConfig, {"video_token_id": -1}, "`video_token_id` must be at least 0"),
-        (MemoryBankQFormerConfig, {"vision_config": "clip"}, "`vision_config` must be a configuration"),
-        (MemoryBankQFormerConfig, {"text_config": [1]}, "`text_config` must be a configuration"),
-    ],
-)
-def test_what_no_model_works_with_is_refused(config_class, options, message):
-    with pytest.raises((StrictDataclassError, ValueError), match=message):
+def test_what_no_model_works_with_is_refused(config_class, options):
+    with pytest.raises((StrictDataclassError, ValueError), match="|".join(options)):
         config_class(**options)
 
 
@@ -120,7 +78,7 @@ def test_models_without_layers_that_need_them(config_class):
 
 
 @pytest.mark.parametrize("name", ["VideoViT", "VideoMamba"])
-@pytest.mark.parametrize("kind", ["Model", "ForVideoClassification", "ForPreTraining", "Backbone"])
+@pytest.mark.parametrize("kind", ["Model", "ForVideoClassification", "Backbone"])
 def test_a_configuration_may_ask_for_tuples(name, kind):
     sizes = {"image_size": 8, "patch_size": 4, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 1}
     config = getattr(hf_video, f"{name}Config")(**sizes, return_dict=False)
@@ -128,9 +86,3 @@ def test_a_configuration_may_ask_for_tuples(name, kind):
     outputs = model(torch.zeros(1, 2, 3, 8, 8))
     assert isinstance(outputs, tuple)
     assert not isinstance(model(torch.zeros(1, 2, 3, 8, 8), return_dict=True), tuple)
-
-
-def test_a_classifier_may_begin_at_zero():
-    sizes = {"image_size": 8, "patch_size": 4, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 1}
-    model = hf_video.VideoViTForVideoClassification(VideoViTConfig(**sizes, classifier_init_scale=0.0))
-    assert (model.classifier.weight == 0).all()

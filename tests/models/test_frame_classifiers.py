@@ -58,7 +58,7 @@ def test_a_clip_gives_the_same_alone_and_padded(name):
             assert_same(gradient, expected)
 
 
-@pytest.mark.parametrize("name", ["videomamba", "videovit", "class token"])
+@pytest.mark.parametrize("name", ["videomamba", "class token"])
 def test_positions_over_time_are_those_of_the_first_frames(name):
     model = make(name)
     clips = random_clips(model.config, num_frames=10, batch_size=1)
@@ -70,16 +70,15 @@ def test_positions_over_time_are_those_of_the_first_frames(name):
         model(larger, attention_mask=torch.ones(2, 3))
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_every_attention_leaves_padding_out(attention):
+def test_eager_attention_leaves_padding_out():
     model = make("videovit")
-    model.set_attn_implementation(attention)
+    model.set_attn_implementation("eager")
     clips = random_clips(model.config)
     padded = model(clips, attention_mask=torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]]))
     assert_same(padded.logits[:1, :1], model(clips[:1, :2]).logits)
 
 
-@pytest.mark.parametrize("name", ["videomamba", "videovit", "class token"])
+@pytest.mark.parametrize("name", ["videomamba", "class token"])
 def test_a_frame_is_the_mean_of_its_patches_or_the_last_of_them(name):
     model = make(name)
     clips = random_clips(model.config)
@@ -89,10 +88,9 @@ def test_a_frame_is_the_mean_of_its_patches_or_the_last_of_them(name):
     torch.testing.assert_close(model(clips).logits, model.classifier(tokens[:, :, -1]))
 
 
-@pytest.mark.parametrize("name", ["videomamba", "videovit"])
-def test_the_smoothing_loss_is_that_of_ms_tcn(name):
+def test_the_smoothing_loss_is_that_of_ms_tcn():
     """Written out, with a difference above 4, an unknown frame, which counts, and padding, which does not."""
-    model = make(name, smoothing_loss_weight=0.15)
+    model = make("videomamba", smoothing_loss_weight=0.15)
     clips, mask = random_clips(model.config), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
     labels = torch.tensor([[0, -100, 2, 3], [3, 4, -100, -100]])
     torch.nn.init.normal_(model.classifier.weight, std=5.0)
@@ -109,9 +107,8 @@ def test_the_smoothing_loss_is_that_of_ms_tcn(name):
     assert not gradient[:, 0].any() and gradient[:, 1].any()
 
 
-@pytest.mark.parametrize("name", ["videomamba", "videovit"])
-def test_several_labels_at_once_are_floats(name):
-    model = make(name)
+def test_several_labels_at_once_are_floats():
+    model = make("videomamba")
     clips = random_clips(model.config)
     labels = torch.zeros(2, 4, 5)
     labels[0, 0, [1, 3]], labels[1, 2] = 1.0, -100.0
@@ -125,9 +122,8 @@ def test_several_labels_at_once_are_floats(name):
         model(clips, labels=torch.zeros(2, 4, dtype=torch.long))
 
 
-@pytest.mark.parametrize("name", ["videomamba", "videovit"])
-def test_parts_of_an_accumulated_batch_add_up_to_the_whole(name):
-    model = make(name)
+def test_parts_of_an_accumulated_batch_add_up_to_the_whole():
+    model = make("videomamba")
     clips = random_clips(model.config)
     labels = torch.tensor([[0, 1, 2, 3], [3, -100, -100, -100]])
     whole = model(clips, labels=labels).loss
@@ -145,9 +141,3 @@ def test_it_is_saved_and_found_by_the_auto_class(name, tmp_path):
     clips = random_clips(model.config)
     torch.testing.assert_close(loaded(clips).logits, model(clips).logits)
     assert type(loaded) is type(model) and loaded.config.frame_pooling == "last"
-
-
-def test_run_length_tokens_are_not_padded():
-    model = make("videovit", run_length_threshold=0.1)
-    with pytest.raises(ValueError, match="cannot be masked by `frame_mask`"):
-        model(random_clips(model.config), attention_mask=torch.ones(2, 4))

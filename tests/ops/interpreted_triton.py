@@ -8,7 +8,7 @@ when it is imported.
 import pytest
 import torch
 
-from hf_video import VideoMambaForFrameClassification, VideoMambaForVideoClassification, VideoMambaState
+from hf_video import VideoMambaForFrameClassification, VideoMambaState
 from hf_video.ops import causal_conv1d
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
@@ -20,7 +20,6 @@ from .test_selective_scan import (
     NAMES,
     Scan,
     compare,
-    compare_models,
     poisoned_memory,
     random_inputs,
     run_with_gradients,
@@ -41,8 +40,8 @@ GRID = [
     (33, 2, 3, 5, 1),
     (70, 1, 1, 2, 1),
 ]
-# Rows of the grid whose plan, sizes and borders other rows have as well.
-REPEATED = (1, 5)
+# The interpreter is slow: of each kernel, one case is quick.
+slow = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -63,43 +62,24 @@ def test_the_grid_has_every_plan():
     assert plans == {(2, 32), (2, 64), (4, 8), (4, 16)}
 
 
-def slow(*values):
-    """Repeats what is tested without it, at other sizes or with another combination."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
+@pytest.mark.parametrize("reverse", [pytest.param(False, marks=slow), True])
 @pytest.mark.parametrize(
-    ("sizes", "reverse"),
-    [
-        slow(sizes, reverse) if reverse == (number % 2 == 0) or number in REPEATED else (sizes, reverse)
-        for number, sizes in enumerate(GRID)
-        for reverse in (False, True)
-    ],
-    ids=str,
+    "sizes", [sizes if sizes[0] == 17 else pytest.param(sizes, marks=slow) for sizes in GRID], ids=str
 )
 def test_values_and_gradients_equal_the_recurrence_in_float64(sizes, reverse, poisoned_memory):
     compare(random_inputs(*sizes), reverse, "triton", tolerance=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "constants", "reverse"),
-    [
-        ((9, 2, 2, 2, 2), ("B",), True),
-        *(slow((17, 3, 2, 4, 2), constants, reverse) for constants in CONSTANTS for reverse in (False, True)),
-    ],
-    ids=str,
-)
-def test_b_and_c_may_be_the_same_at_all_times(sizes, constants, reverse, poisoned_memory):
-    compare(with_constants(random_inputs(*sizes), constants), reverse, "triton", tolerance=2e-5)
+@slow
+@pytest.mark.parametrize("constants", CONSTANTS)
+def test_b_and_c_may_be_the_same_at_all_times(constants, poisoned_memory):
+    compare(with_constants(random_inputs(17, 3, 2, 4, 2), constants), True, "triton", tolerance=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "dtype"),
-    [((19, 2, 1, 2, 1), torch.bfloat16), *(slow((19, 3, 1, 4, 2), each) for each in (torch.bfloat16, torch.float16))],
-    ids=str,
-)
-def test_half_precision_inputs_keep_a_float32_state(sizes, dtype, poisoned_memory):
-    compare(random_inputs(*sizes, dtype=dtype), True, "triton", tolerance=2**-7)
+@slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_inputs_keep_a_float32_state(dtype, poisoned_memory):
+    compare(random_inputs(19, 3, 1, 4, 2, dtype=dtype), True, "triton", tolerance=2**-7)
 
 
 def call(run, tensors, softplus=True, reverse=False):
@@ -124,10 +104,9 @@ def compare_with_reference(inputs, softplus=True, reverse=False, losses=(0, 1)):
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-2 if found.dtype == torch.bfloat16 else 1e-4)
 
 
+@slow
 @pytest.mark.parametrize(
-    "missing",
-    [slow(("z",)), slow(("addend",)), ("D", "delta_bias"), ("D", "z", "delta_bias", "initial_state", "addend")],
-    ids=str,
+    "missing", [("z",), ("addend",), ("D", "delta_bias"), ("D", "z", "delta_bias", "initial_state", "addend")]
 )
 def test_what_is_optional_can_be_left_out(missing):
     inputs = random_inputs(9, 2, 1, 3, 1)
@@ -136,15 +115,12 @@ def test_what_is_optional_can_be_left_out(missing):
     compare_with_reference(present, softplus="delta_bias" not in missing)
 
 
-@pytest.mark.parametrize("losses", [slow((0,)), (1,)])
-def test_gradients_of_the_output_and_of_the_last_state_alone(losses):
-    compare_with_reference(random_inputs(18, 2, 1, 3, 1), losses=losses)
-
-
+@slow
 def test_groups_of_b_and_c_may_differ():
     compare_with_reference(random_inputs(9, 1, 1, 6, 2) | {"C": torch.randn(1, 3, 1, 9)})
 
 
+@slow
 def test_mixed_dtypes_and_any_memory_layout():
     inputs = random_inputs(9, 2, 2, 4, 1)
     inputs["u"] = inputs["u"].mT.contiguous().mT
@@ -155,6 +131,7 @@ def test_mixed_dtypes_and_any_memory_layout():
     compare_with_reference(inputs)
 
 
+@slow
 def test_an_addend_of_another_dtype_without_a_gate():
     inputs = random_inputs(9, 2, 2, 4, 1, dtype=torch.bfloat16)
     inputs |= {"z": None, "addend": inputs["addend"].float()}
@@ -172,11 +149,13 @@ def test_more_elements_than_32_bits_count_are_refused():
         selective_scan_triton.selective_scan_triton(ScanInputs(*arguments))
 
 
+@slow
 def test_time_steps_that_vanish_or_explode():
     """Softplus far from 0 on both sides, decays of 1 and of 0."""
     compare_with_reference(random_inputs(20, 2, 1, 2, 1) | {"delta": torch.linspace(-60, 40, 40).view(1, 2, 20)})
 
 
+@slow
 def test_without_gradients_no_states_are_kept():
     inputs = random_inputs(70, 2, 1, 3, 1)
     arguments = [inputs[name] for name in NAMES]
@@ -204,12 +183,14 @@ def operator_arguments():
     return [*tensors[:-2], True, True, *tensors[-2:]]
 
 
-@pytest.mark.parametrize("keeps_borders", [False, slow(True)])
+@slow
+@pytest.mark.parametrize("keeps_borders", [False, True])
 def test_the_scan_is_an_operator_that_torch_can_trace(keeps_borders):
     arguments = [x.requires_grad_(keeps_borders) if torch.is_tensor(x) else x for x in operator_arguments()]
     torch.library.opcheck(selective_scan_triton.scan_forward, (*arguments, keeps_borders))
 
 
+@slow
 def test_its_backward_is_an_operator_that_torch_can_trace():
     arguments = operator_arguments()
     y, last_state, *kept = selective_scan_triton.scan_forward(*arguments, True)
@@ -217,7 +198,7 @@ def test_its_backward_is_an_operator_that_torch_can_trace():
     torch.library.opcheck(selective_scan_triton.scan_backward, backward_arguments)
 
 
-@pytest.mark.slow
+@slow
 def test_it_compiles_without_graph_breaks():
     inputs = random_inputs(9, 2, 1, 4, 2)
     weights = torch.randn(1, 4, 9), torch.randn(1, 4, 2)
@@ -226,15 +207,20 @@ def test_it_compiles_without_graph_breaks():
     torch.testing.assert_close(actual, expected)
 
 
+@slow
 def test_the_kernels_answer():
     assert selective_scan_triton.probe.__wrapped__("cpu") is None
     assert causal_conv1d.why_triton_cannot.__wrapped__("cpu") is None
 
 
 @pytest.mark.parametrize(
-    ("reverse", "with_bias"), [(False, True), (True, False), slow(False, False), slow(True, True)]
+    ("batch_size", "dim", "length", "taps", "reverse", "with_bias"),
+    [
+        (2, 70, 40, 4, True, True),
+        pytest.param(1, 1, 1, 4, False, False, marks=slow),
+        pytest.param(3, 16, 9, 1, False, True, marks=slow),
+    ],
 )
-@pytest.mark.parametrize(("batch_size", "dim", "length", "taps"), [(1, 1, 1, 4), (2, 70, 40, 4), (3, 16, 9, 1)])
 def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse, with_bias, poisoned_memory):
     """Of one half of the channels of a linear layer, as in a mixer."""
     x = torch.randn(batch_size, length, 2 * dim).mT[:, :dim]
@@ -248,6 +234,7 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)
 
 
+@slow
 def test_the_convolution_is_an_operator_that_torch_can_trace():
     leaves = [torch.randn(shape, requires_grad=True) for shape in ((2, 9, 5), (5, 4), (5,))]
     torch.library.opcheck(causal_conv1d.triton_forward, (*leaves, True))
@@ -255,13 +242,7 @@ def test_the_convolution_is_an_operator_that_torch_can_trace():
     torch.library.opcheck(causal_conv1d.triton_backward, (torch.randn(2, 9, 5), *detached, False))
 
 
-@pytest.mark.slow  # quickly that of `test_compiled_triton_kernels.py`, and below in chunks
-def test_a_model_gives_what_it_gives_on_the_reference(monkeypatch):
-    sizes = {"image_size": 16, "num_frames": 2, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 2}
-    model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", **sizes)
-    compare_models(model, random_clips(model.config, batch_size=1), "triton", monkeypatch)
-
-
+@slow
 @torch.no_grad()
 def test_chunks_of_a_causal_model_give_what_the_whole_gives():
     sizes = {"image_size": 16, "num_frames": 3, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 2}

@@ -23,8 +23,7 @@ def specification(x, weight, bias, reverse):
     return outputs * torch.sigmoid(outputs)
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("reverse", "with_bias"), [(False, True), (True, False)])
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize(("batch_size", "dim", "length", "taps"), SIZES)
 def test_values_and_gradients_equal_the_sum_in_float64(batch_size, dim, length, taps, backend, reverse, with_bias):
@@ -44,8 +43,7 @@ def test_values_and_gradients_equal_the_sum_in_float64(batch_size, dim, length, 
         torch.testing.assert_close(found.double(), wanted, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize(("backend", "reverse"), [("reference", False), ("cpu", True)])
 @pytest.mark.parametrize(("first", "second"), [(5, 4), (1, 8), (3, 1)])
 def test_a_sequence_goes_on_with_its_last_steps_and_gradients_flow(first, second, backend, reverse):
     """Also where a part is shorter than the convolution."""

@@ -121,9 +121,14 @@ def scan_of_mamba_ssm(monkeypatch):
     load_interface.cache_clear()
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("batch_size", "dim", "length", "taps"), [(1, 1, 1, 4), (2, 40, 70, 4), (3, 5, 9, 2)])
+@pytest.mark.parametrize(
+    ("batch_size", "dim", "length", "taps", "dtype", "with_bias"),
+    [
+        (1, 1, 1, 4, torch.float32, True),
+        (2, 40, 70, 4, torch.bfloat16, True),
+        (3, 5, 9, 2, torch.float32, False),
+    ],
+)
 def test_values_and_gradients(installed, batch_size, dim, length, taps, dtype, with_bias):
     x = torch.randn(batch_size, length, 2 * dim, dtype=dtype).mT[:, :dim]
     leaves = [x, torch.randn(dim, 1, taps)] + ([torch.randn(dim)] if with_bias else [])

@@ -21,9 +21,9 @@ from hf_video.ops import causal_conv1d
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, Situation
 from tests.conversion.test_videomamba import RULES, converted
-from tests.fork_server import Program, run_forked
-from tests.goldens import assert_float32_close, assert_gradients_close
 from tests.models.videomamba.videomamba_testing import make, random_clips
+from tests.testing.goldens import assert_float32_close, assert_gradients_close
+from tests.testing.processes import Program, run_fresh
 
 from .compiling import compile_kernel
 from .test_selective_scan import GRID, NAMES, Scan, compare, poisoned_memory, random_inputs, run_with_gradients
@@ -63,7 +63,7 @@ def compile_named(module, name, settings, capability, dtype, **constants):
     return compile_kernel(kernel, [kinds[name] for name in names], settings | constants, capability)
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [pytest.param(80, marks=pytest.mark.slow), 90])
 @pytest.mark.parametrize("kernel", ["scan_forward_kernel", "scan_backward_kernel"])
 def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capability):
     """In every plan: a layout that spread steps over threads would cost many exchanges between them."""
@@ -89,7 +89,7 @@ def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capabi
         assert compiled.asm["ptx"].count("shfl.sync") < 8 * selective_scan_triton.STEPS
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [pytest.param(80, marks=pytest.mark.slow), 90])
 @pytest.mark.parametrize("kernel", ["conv_forward_kernel", "conv_backward_kernel"])
 def test_convolutions_compile_without_a_gpu(kernel, capability):
     for reverse, dtype in ((False, "bf16"), (True, "fp32")):
@@ -111,7 +111,7 @@ def test_importing_the_package_and_a_model_does_not_import_the_kernels():
         "import sys, hf_video; hf_video.VideoMambaForVideoClassification, hf_video.selective_scan; "
         "print(*(name for name in sys.modules if name.endswith('triton_kernels')))"
     )
-    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
+    result = run_fresh(Program(["-c", program], os.environ))[0]
     assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr
 
 
@@ -123,7 +123,7 @@ def test_model_and_operators_import_without_what_reads_videos():
         "import hf_video\n"
         "hf_video.selective_scan, hf_video.VideoMambaForVideoClassification, hf_video.VideoViTForVideoClassification\n"
     )
-    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
+    result = run_fresh(Program(["-c", program], os.environ))[0]
     assert result.returncode == 0, result.stderr
 
 

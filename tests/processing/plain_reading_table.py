@@ -12,7 +12,7 @@ import numpy as np
 from hf_video.processing.plain_video_reading import read_video as read_plainly
 from hf_video.reading import read_video
 from tests.reading.test_video_corpus import UNSTEADY
-from tests.video_corpus import damaged_variants, readable_variants
+from tests.testing.video_corpus import damaged_variants, readable_variants
 
 HEAD = """# Without hf_video
 
@@ -22,8 +22,8 @@ needs no more than one of them: `pip install av`. It reads files, bytes, open fi
 addresses. A stranger who runs it relies on FFmpeg alone: there are no limits of size and time, playlists are not
 refused, and damage that the decoder passes over is not told.
 
-The table compares the frames of both with PyAV, over all files of `tests/video_corpus.py`. Mirrored videos, which no
-encoder of this corpus makes, come upright by hf_video alone.
+The table compares the frames of both with PyAV, over all files of `tests/testing/video_corpus.py`. Mirrored videos,
+which no encoder of this corpus makes, come upright by hf_video alone.
 """
 OUTCOMES = ("the same frames", "refused by both", "refused by hf_video alone", "refused by the plain reader alone")
 OTHER = "other frames"

@@ -3,17 +3,12 @@
 import math
 from itertools import product
 
-import datasets
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
-from hf_video.data import ClipDataset
 from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
-
-from ..video_files import encode_video, make_frames
 
 UNCHANGED = {"do_sample_frames": False, "do_rescale": False, "do_normalize": False}
 
@@ -56,31 +51,6 @@ def test_a_crop_of_images_has_two_sides():
         CenterCropImageProcessor(crop_size={"shortest_edge": 32})(noise(3, 40, 40))
 
 
-@pytest.mark.parametrize("height, width", [(32, 35), (35, 32), (33, 39), (31, 35), (29, 27)])
-def test_every_kind_of_input_has_the_same_centre(height, width):
-    video = noise(2, 3, height, width)
-    expected = F.center_crop(video, [32, 32])
-    frames = video.permute(0, 2, 3, 1).numpy()
-    inputs = {
-        "tensor": video,
-        "array": frames,
-        "float array": frames.astype(np.float64),
-        "images": [Image.fromarray(frame) for frame in frames],
-        "arrays": list(frames),
-    }
-    for name, given in inputs.items():
-        assert torch.equal(crop(given, 32, 32).to(torch.uint8), expected), name
-
-
-def test_the_centre_of_a_resized_frame():
-    """227 x 224 is what the resizing of a file to a shorter side of 224 may leave: torchvision cuts off 2 and 1."""
-    video = noise(1, 3, 448, 454)
-    processor = VideoClipProcessor(num_frames=1, **UNCHANGED)
-    resized = pixels(processor, video, do_center_crop=False)[0]
-    assert resized.shape[-2:] == (224, 227)
-    assert torch.equal(pixels(processor, video)[0], resized[..., 2:226])
-
-
 @pytest.mark.parametrize("short, long", [(32, 35), (40, 43), (40, 46), (33, 40)])
 def test_several_crops_follow_the_formula_of_the_original(short, long):
     """Along the longer side int(i * (long - size) / (n - 1)); the shorter one is centred as with a single crop."""
@@ -115,13 +85,3 @@ def test_the_longer_side_is_cut_off_to_whole_pixels(height, width):
         expected = [size, math.floor(size * long / short)]
         found = pixels(processor, noise(1, 3, height, width)).shape[-2:]
         assert list(found) == (expected if height <= width else expected[::-1])
-
-
-def test_evaluation_crops_as_torchvision(tmp_path):
-    path = encode_video(tmp_path / "video.mp4", make_frames(6, 40, 44))
-    rows = datasets.Dataset.from_dict({"video": [path]})
-    processor = VideoClipProcessor(num_frames=2, frame_sampling_rate=1, size=32, crop_size=32)
-    evaluated = ClipDataset(rows, processor, training=False)[0]["pixel_values"]
-    whole = pixels(processor, path, do_center_crop=False)
-    assert whole.shape[-2:] == (32, 35)
-    assert torch.equal(evaluated, F.center_crop(whole, [32, 32]))

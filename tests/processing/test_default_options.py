@@ -5,8 +5,7 @@ import torch
 from transformers.image_utils import PILImageResampling
 
 from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
-
-from ..video_files import make_frames
+from tests.testing.videos import make_frames
 
 OPTIONS = list(VideoClipProcessor.valid_kwargs.__annotations__)
 METADATA = [{"total_num_frames": 30, "fps": 30, "width": 64, "height": 48, "duration": 1.0}]
@@ -29,8 +28,6 @@ PROCESSORS = {
         "return_metadata": True,
     },
     "by fps": {"num_frames": 3, "fps": 10, "size": 40, "crop_size": 32},
-    "without sampling": {"do_sample_frames": False, "size": 40, "crop_size": 32},
-    "without resizing": {"num_frames": 3, "do_resize": False, "do_normalize": False, "crop_size": 32},
     "unchanged": {"num_frames": 3, "do_center_crop": False, "do_rescale": False, "do_normalize": False},
 }
 

@@ -10,10 +10,8 @@ VIDEO = np.full((8, 40, 40, 3), 51, dtype=np.uint8)
 WRONG = [
     ({"image_std": 0}, "image_std=0 must be above 0"),
     ({"image_std": [0.5, 0.0, 0.5]}, "must be above 0"),
-    ({"image_std": [0.5, -0.5, 0.5]}, "must be above 0"),
     ({"image_std": math.nan}, "image_std=nan must be a finite number"),
     ({"image_mean": [0.5, math.inf, 0.5]}, "must be a finite number, or one for each channel"),
-    ({"image_mean": "a"}, "image_mean='a' must be a finite number"),
     ({"image_mean": []}, "must be a finite number, or one for each channel"),
     ({"image_std": [0.5, 0.5]}, "must fit each other"),
 ]
@@ -33,18 +31,6 @@ def test_what_frames_cannot_be_normalised_by_is_refused_at_construction(processo
 def test_and_in_a_call(options, message):
     with pytest.raises(ValueError, match=message):
         VideoClipProcessor()(VIDEO, **options)
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG)
-def test_and_in_a_call_with_an_image(options, message):
-    with pytest.raises(ValueError, match=message):
-        CenterCropImageProcessor()(VIDEO[0], **options)
-
-
-@pytest.mark.parametrize("factor", [0, -1 / 255, math.inf, "x"])
-def test_a_factor_of_rescaling_is_finite_and_positive(factor):
-    with pytest.raises(ValueError, match="rescale_factor=.* must be a finite number above 0"):
-        VideoClipProcessor(rescale_factor=factor)
 
 
 def test_one_number_stands_for_all_channels():

@@ -13,11 +13,10 @@ from transformers.utils import is_torchcodec_usable
 from hf_video.hub.custom_code import collect
 from hf_video.processing.plain_video_reading import read_video as read_plainly
 from hf_video.reading import read_video
+from tests.testing.processes import Program, run_fresh
+from tests.testing.video_corpus import readable_variants
+from tests.testing.videos import encode_video, make_frames
 
-from ..fork_server import Program, run_forked
-from ..video_corpus import readable_variants
-from ..video_files import encode_video, make_frames
-from . import plain_reading_table
 from .plain_reading_table import OUTCOMES, compare
 
 PROGRAM = """if True:
@@ -65,7 +64,7 @@ def run(folder, missing, program):
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     }
-    result = run_forked(Program(words, environment, str(folder)), timeout=240)[0]
+    result = run_fresh(Program(words, environment, str(folder)))[0]
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -139,18 +138,11 @@ def test_indices_outside_the_video_are_refused(folder):
             read_plainly(io.BytesIO((folder / "video.mp4").read_bytes()), lambda metadata, i=indices: np.array(i))
 
 
-@pytest.mark.slow
-def test_the_page_counts_the_files_of_both_readers(capsys):
-    plain_reading_table.main()
-    page = Path(__file__).parents[2] / "docs" / "plain_reader.md"
-    assert capsys.readouterr().out == page.read_text(), "python -m tests.processing.plain_reading_table writes it"
-
-
 @pytest.mark.parametrize(
     "first", ["hf_video.reading.frame_streaming", "hf_video.reading.video_reading", "hf_video.data", "hf_video"]
 )
 def test_hf_video_reads_where_it_is_installed_whatever_is_imported_first(tmp_path, first):
     (tmp_path / "damaged.mp4").write_bytes(b"no video")
     program = f"import {first}, hf_video, sys; hf_video.VideoClipProcessor()(sys.argv[1])"
-    done = run_forked(Program(["-c", program, str(tmp_path / "damaged.mp4")], os.environ), timeout=240)[0]
+    done = run_fresh(Program(["-c", program, str(tmp_path / "damaged.mp4")], os.environ))[0]
     assert "hf_video.reading.sources.VideoReadError" in done.stderr

@@ -7,8 +7,7 @@ from transformers import AutoVideoProcessor
 
 from hf_video import STMixerConfig
 from hf_video.processing import VideoDetectionProcessor
-
-from ..goldens import load_golden
+from tests.testing.goldens import load_golden
 
 
 def outputs_of(logits, action_logits, boxes):
@@ -116,14 +115,6 @@ def test_clips_of_several_sizes_are_padded_to_the_largest():
     assert batch["labels"][1]["boxes"].shape == (0, 4) and batch["labels"][1]["class_labels"].shape == (0, 5)
 
 
-def test_a_clip_that_is_padded_alone_is_padded_the_same_in_a_batch():
-    processor = VideoDetectionProcessor(size={"shortest_edge": 16}, pad_size_divisor=8)
-    rng = np.random.default_rng(0)
-    clips = [rng.integers(256, size=(2, *size, 3), dtype=np.uint8) for size in ((20, 37), (50, 20))]
-    alone = [processor([clip], return_tensors="pt")["pixel_values"][0] for clip in clips]
-    assert torch.equal(processor.pad_clips(alone), processor(clips, return_tensors="pt")["pixel_values"])
-
-
 @pytest.mark.parametrize(
     ("videos", "options", "message"),
     [
@@ -138,21 +129,6 @@ def test_a_clip_that_is_padded_alone_is_padded_the_same_in_a_batch():
 def test_tells_what_is_no_clip(videos, options, message):
     with pytest.raises(ValueError, match=message):
         VideoDetectionProcessor()(videos, return_tensors="pt", **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_frames": 0}, "num_frames"),
-        ({"fps": 0}, "fps=0 must be positive"),
-        ({"frame_sampling_rate": None}, "frame_sampling_rate=None"),
-        ({"pad_size_divisor": 1.5}, "pad_size_divisor=1.5 must be a whole number"),
-        ({"image_std": 0.0}, "image_std=0.0 must be above 0"),
-    ],
-)
-def test_tells_which_option_is_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        VideoDetectionProcessor(**options)
 
 
 @pytest.mark.parametrize(

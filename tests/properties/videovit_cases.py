@@ -59,8 +59,6 @@ def videovit_settings(draw: st.DrawFn, model_class: type = VideoViTModel) -> dic
         "use_class_token": not is_pretraining and draw(st.booleans()),
         "use_mean_pooling": draw(st.booleans()),
         "use_final_norm": draw(st.sampled_from([None, True, False])),
-        "run_length_threshold": None if is_pretraining else draw(st.sampled_from([None, None, 0, 0.1])),
-        "use_run_length_embedding": draw(st.booleans()),
         "decoder_num_attention_heads": num_decoder_heads,
         "decoder_hidden_size": num_decoder_heads * draw(st.sampled_from([6, 8])),
         "decoder_num_hidden_layers": draw(st.integers(0, 2)),

@@ -3,14 +3,14 @@ import threading
 import pytest
 from huggingface_hub import constants
 
-from hf_video.reading import ranges
-from tests.video_server import LIMIT, Server
+from hf_video.reading import remote
+from tests.testing.video_server import LIMIT, Server
 
 
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", LIMIT)
-    monkeypatch.setattr(ranges, "WAITS", (0.02, 0.02))
+    monkeypatch.setattr(remote, "WAITS", (0.02, 0.02))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     server = Server()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()

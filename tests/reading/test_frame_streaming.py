@@ -8,8 +8,7 @@ import pytest
 
 from hf_video.reading import VideoReadError, read_video
 from hf_video.reading.frame_streaming import stream_frames
-
-from ..video_files import cut_file, damage_frame, encode_video, make_frames
+from tests.testing.videos import cut_file, damage_frame, encode_video
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +29,6 @@ def test_a_rate_takes_the_first_frame_of_each_interval(video, fps, expected):
     if expected is None:
         expected = [int(np.ceil(k * 30 / 7 - 1e-6)) for k in range(14)]
     assert [frame.number for frame in stream_frames(video, fps=fps)] == list(expected)
-
-
-def test_the_rate_follows_the_times_of_frames(tmp_path):
-    times = [0, 1, 2, 30, 31, 90]
-    video = encode_video(
-        tmp_path / "uneven.mp4", codec_options={"bf": "0"}, times=times, frames=make_frames(len(times))
-    )
-    assert [(frame.number, round(frame.seconds, 2)) for frame in stream_frames(video, fps=1)] == [
-        (0, 0),
-        (3, 1),
-        (5, 3),
-    ]
 
 
 def test_what_cannot_be_read_is_named(video, tmp_path):
@@ -70,7 +57,7 @@ def test_converted_frames_are_freed_without_the_garbage_collector(video):
     gc.disable()
     try:
         for frame in stream_frames(video):
-            frame.image, frame.view_image()  # noqa: B018
+            frame.image  # noqa: B018
         del frame
         assert not [found for found in gc.get_objects() if type(found) is av.VideoFrame]
     finally:

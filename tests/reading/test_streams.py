@@ -15,10 +15,10 @@ import pytest
 from huggingface_hub import constants
 from PIL import Image
 
-from hf_video.reading import VideoReadError, frame_streaming, read_video, sliding_windows, sources, timed_samples
+from hf_video.reading import VideoReadError, frame_streaming, group_samples, read_video, sources, timed_samples
 from hf_video.reading.frame_streaming import StreamClock
+from tests.testing.videos import encode_video, make_frames
 
-from ..video_files import encode_video, make_frames
 from .rtsp_server import rtsp_camera
 
 RATE = 25
@@ -138,14 +138,13 @@ def test_windows_of_udp_come_while_it_is_sent_and_a_dead_sender_is_named(monkeyp
         windows = []
         with sending(send, encode_stream(500), interval=0.005) as sender:
             with pytest.raises(VideoReadError, match=f"udp://127.0.0.1:{port}.* sent nothing for 3 s"):
-                for window in sliding_windows(
-                    f"udp://127.0.0.1:{port}?fifo_size=1000", num_frames=8, stride=4, fps=RATE
-                ):
+                samples = timed_samples(f"udp://127.0.0.1:{port}?fifo_size=1000", fps=RATE)
+                for window in group_samples(samples, num_frames=8, stride=4):
                     windows.append(window)
                     if len(windows) == 3:
                         assert sender.is_alive() and 0 < sender.num_sent < len(sender.pieces)
                         sender.stopped.set()
-    assert len(windows) >= 3 and windows[0].start == 0 and windows[0].frames.shape == (8, 48, 64, 3)
+    assert len(windows) >= 3 and windows[0].start == 0 and windows[0].values[7].image.shape == (48, 64, 3)
     assert [window.start for window in windows] == pytest.approx([4 * j / RATE for j in range(len(windows))])
 
 
@@ -171,14 +170,6 @@ def test_a_camera_is_read_by_rtsp_over_tcp(impatient, goes_silent):
             samples.append(sample)  # noqa: PERF402 (what comes before the error is kept)
     assert [sample.start for sample in samples] == pytest.approx([number / 100 for number in range(60)], abs=1e-3)
     assert np.abs(samples[40].value.image.astype(int) - frames[40]).mean() < 40
-
-
-def test_a_frame_is_given_before_the_stream_ends():
-    with tcp_server(encode_stream(250), interval=0.005) as (address, senders):
-        samples = timed_samples(address)
-        next(samples)
-        assert senders[0].is_alive()
-        samples.close()
 
 
 def test_a_stream_that_starts_anew_goes_on_where_it_was():
@@ -267,11 +258,11 @@ def test_a_camera_is_read_in_its_format(monkeypatch, tmp_path):
     for module in (sources, frame_streaming):
         monkeypatch.setattr(module, "is_camera", lambda source: source == "testsrc=rate=10:size=64x48")
     monkeypatch.setattr(frame_streaming.os.path, "exists", lambda path: True)
-    windows = sliding_windows("testsrc=rate=10:size=64x48", num_frames=4, stride=4, fps=5)
-    found = [next(windows) for _ in range(3)]
-    windows.close()
-    assert [window.start for window in found] == pytest.approx([0, 0.8, 1.6])
-    assert found[0].frames.shape == (4, 48, 64, 3)
+    samples = timed_samples("testsrc=rate=10:size=64x48", fps=5)
+    found = [next(samples) for _ in range(3)]
+    samples.close()
+    assert [sample.start for sample in found] == pytest.approx([0, 0.2, 0.4])
+    assert found[0].value.image.shape == (48, 64, 3)
 
 
 @pytest.mark.parametrize(
@@ -292,8 +283,3 @@ def test_the_clock_rises_whatever_the_timestamps_are(stamps, expected, num_resta
     clock = StreamClock(Fraction(10), longest_gap=5)
     assert [clock.read(stamp) for stamp in stamps] == pytest.approx(expected)
     assert clock.num_restarts == num_restarts
-
-
-def test_a_file_may_have_gaps_of_any_length():
-    clock = StreamClock(None)
-    assert [clock.read(stamp) for stamp in (-2, 0, 3600)] == [0, 2, 3602]

@@ -9,8 +9,7 @@ import pytest
 
 from hf_video.reading import VideoReadError, read_video
 from hf_video.reading.frame_streaming import stream_frames
-
-from ..video_corpus import NUM_FRAMES, STREAMS, damaged_variants, readable_variants
+from tests.testing.video_corpus import NUM_FRAMES, STREAMS, damaged_variants, readable_variants
 
 
 def choices(num_frames):

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Video
-from transformers import Trainer, default_data_collator
 
 from hf_video import VideoClipProcessor
 from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.reading import VideoReadError, probe_video, read_video
-
-from ..training.tiny import make_arguments, make_model
-from ..video_files import encode_video
+from tests.testing.videos import encode_video
 
 
 class VideoDecoder:
@@ -68,22 +65,6 @@ def test_the_processor_takes_decoders(ramp):
     decoders = [VideoDecoder(ramp), VideoDecoder(ramp)]
     found, expected = (processor(videos, return_tensors="pt")["pixel_values"] for videos in (decoders, [ramp, ramp]))
     assert torch.equal(found, expected)
-
-
-def test_a_plain_trainer_on_decoded_rows(ramp, tmp_path):
-    processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=20, crop_size=16)
-    rows = [
-        {"pixel_values": processor(VideoDecoder(ramp), return_tensors="pt")["pixel_values"][0], "label": label}
-        for label in (0, 1)
-    ]
-    options = {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-    trainer = Trainer(
-        model=make_model(),
-        args=make_arguments(tmp_path, **options),
-        train_dataset=rows,
-        data_collator=default_data_collator,
-    )
-    assert np.isfinite(trainer.train().training_loss)
 
 
 def test_a_data_set_that_decodes_is_read_without_torchcodec(ramp):

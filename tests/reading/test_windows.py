@@ -1,18 +1,14 @@
-"""Sliding windows are those cut out of the whole decoded video."""
+"""Samples and windows are those cut out of the whole decoded video."""
 
-import os
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from hf_video.reading import Sample, VideoReadError, group_samples, read_video, sliding_windows, timed_samples
+from hf_video.reading import Sample, VideoReadError, group_samples, read_video, timed_samples
 from hf_video.reading.frame_streaming import StreamedFrame
-from hf_video.reading.pyav_streams import RgbConverter
-
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..video_files import cut_file, encode_video, make_frames
+from tests.testing.videos import cut_file, encode_video, make_frames
 
 
 def cut_windows(num_samples, num_frames, stride, last):
@@ -63,16 +59,6 @@ def test_a_value_is_transformed_once_and_only_if_a_window_holds_it():
     assert seen == [[0, 1], [4, 5], [8]]
 
 
-def test_windows_of_a_file_are_those_of_the_whole_video(video):
-    frames, _ = read_video(video)
-    windows = list(sliding_windows(video, num_frames=16, stride=8))
-    expected = cut_windows(60, 16, 8, "pad")
-    assert [window.num_real for window in windows] == [num_real for _, num_real in expected]
-    for window, (numbers, _) in zip(windows, expected, strict=True):
-        assert np.array_equal(window.frames, frames[numbers])
-        assert window.start == pytest.approx(numbers[0] / 30) and window.end == pytest.approx((numbers[-1] + 1) / 30)
-
-
 @pytest.mark.parametrize("fps", [7, 15, 25, 30, 100])
 def test_a_rate_takes_the_frame_that_is_shown(video, fps):
     samples = list(timed_samples(video, fps=fps))
@@ -90,41 +76,39 @@ def test_frames_between_the_samples_are_left_out(video):
 
 @pytest.mark.parametrize("integer", [int, np.int64])
 def test_arrays_have_the_times_of_their_rate(integer):
-    frames = make_frames(10)
-    windows = list(sliding_windows(iter(frames), num_frames=integer(4), stride=integer(4), source_fps=5))
-    assert [(window.start, window.end, window.num_real) for window in windows] == [
-        (0, 0.8, 4),
-        (0.8, 1.6, 4),
-        (1.6, 2, 2),
-    ]
-    assert np.array_equal(windows[1].frames, frames[4:8])
+    samples = timed_samples(iter(make_frames(10)), source_fps=5)
+    groups = list(group_samples(samples, integer(4), integer(4)))
+    assert [(group.start, group.end, group.num_real) for group in groups] == [(0, 0.8, 4), (0.8, 1.6, 4), (1.6, 2, 2)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fps": 0},
+        {"fps": float("nan")},
+        {"fps": float("inf")},
+        {"frame_sampling_rate": 0},
+        {"fps": 1, "frame_sampling_rate": 2},
+        {"source_fps": 5},
+    ],
+)
+def test_wrong_options_of_samples_are_named_at_the_call(video, options):
+    name, value = next(iter(options.items()))
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        timed_samples(video, **options)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fps": 0}, "fps=0 must be positive"),
-        ({"fps": float("nan")}, "fps=nan must be positive"),
-        ({"fps": -1}, "fps=-1 must be positive"),
-        ({"fps": float("inf")}, "fps=inf must be positive"),
-        ({"frame_sampling_rate": 0}, "frame_sampling_rate=0 must be positive"),
-        ({"fps": 1, "frame_sampling_rate": 2}, "fps=1 and frame_sampling_rate=2 both set"),
-        ({"stride": 0}, "stride=0 must be an integer of at least 1"),
-        ({"num_frames": 1.5}, "num_frames=1.5 must be an integer"),
+        ({"stride": 0}, "stride=0"),
+        ({"num_frames": 1.5}, "num_frames=1.5"),
         ({"last": "none"}, "last='none' is unknown; choose from pad, drop, shift"),
-        ({"source_fps": 5}, "has times of its own"),
     ],
 )
-def test_wrong_options_are_named_at_the_call(video, options, message):
+def test_wrong_options_of_windows_are_named_at_the_call(options, message):
     with pytest.raises(ValueError, match=message):
-        sliding_windows(video, **options)
-
-
-def test_what_is_no_source_is_named(tmp_path):
-    with pytest.raises(VideoReadError, match="does not exist"):
-        sliding_windows(tmp_path / "none.mp4")
-    with pytest.raises(TypeError, match="not int"):
-        sliding_windows(3)
+        group_samples([], **{"num_frames": 2, "stride": 1} | options)
 
 
 def cut_samples(times, end, fps, rate):
@@ -155,141 +139,58 @@ def make_video(kind, folder):
 
 
 @pytest.mark.parametrize("kind", ["b-frames", "uneven", "rotated", "matroska", "mpegts", "gif", "folder"])
-def test_windows_are_those_cut_out_of_the_whole_video(kind, tmp_path):
+@pytest.mark.parametrize("rates", [{}, {"frame_sampling_rate": 3}, {"fps": 7}, {"fps": 45}])
+def test_samples_are_those_of_the_whole_video(kind, rates, tmp_path):
     source, frames, times, options = make_video(kind, tmp_path)
     *times, end = times
     assert len(times) == len(frames)
-    for rates, sizes, last in product(
-        [{}, {"frame_sampling_rate": 3}, {"fps": 7}, {"fps": 45}],
-        [(8, 4), (5, 3), (2, 7), (200, 50)],
-        ["pad", "drop", "shift"],
-    ):
-        numbers = cut_samples(np.array(times), end, rates.get("fps"), rates.get("frame_sampling_rate", 1))
-        expected = cut_windows(len(numbers), *sizes, last)
-        num_frames, stride = sizes
-        windows = sliding_windows(source, num_frames=num_frames, stride=stride, last=last, **rates, **options)
-        for window, (places, num_real) in zip(windows, expected, strict=True):
-            assert np.array_equal(window.frames, frames[np.array(numbers)[places]])
-            assert window.num_real == num_real
-            starts = np.arange(len(numbers)) / rates["fps"] if "fps" in rates else np.array(times)[numbers]
-            after = np.append(starts, end)[places[-1] + 1]
-            assert (window.start, window.end) == pytest.approx((starts[places[0]], after), abs=2e-3)
+    numbers = cut_samples(np.array(times), end, rates.get("fps"), rates.get("frame_sampling_rate", 1))
+    starts = np.arange(len(numbers)) / rates["fps"] if "fps" in rates else np.array(times)[numbers]
+    samples = list(timed_samples(source, **rates, **options))
+    assert np.array_equal([sample.value.image for sample in samples], frames[numbers])
+    assert [sample.start for sample in samples] == pytest.approx(starts.tolist(), abs=2e-3)
+    assert [sample.end for sample in samples] == pytest.approx([*starts[1:], end], abs=2e-3)
 
 
-def test_windows_that_are_kept_do_not_change():
-    frames = make_frames(200)
-    windows = list(sliding_windows(frames, num_frames=5, stride=2, source_fps=1))
-    for i, window in enumerate(windows):
-        assert np.array_equal(window.frames[: window.num_real], frames[2 * i : 2 * i + 5])
-    # Parts of windows hold their memory as well.
-    parts = [window.frames[2:4] for window in sliding_windows(frames, num_frames=5, stride=2, source_fps=1)]
-    for i, part in enumerate(parts[:-1]):
-        assert np.array_equal(part, frames[2 * i + 2 : 2 * i + 4])
-    with pytest.raises(ValueError, match="read-only"):
-        windows[0].frames[0] = 0
-
-
-def test_memory_does_not_grow_with_the_video():
-    """In a process of its own: tracemalloc would count what other threads of a test run allocate."""
-    program = """if True:
-        import tracemalloc
-        import numpy as np
-        from hf_video.reading import sliding_windows
-        frames = (np.full((64, 64, 3), i % 256, dtype=np.uint8) for i in range(12_000))
-        tracemalloc.start()
-        for i, _ in enumerate(sliding_windows(frames, num_frames=8, stride=2, source_fps=30)):
-            if i in (100, 5900):
-                print(tracemalloc.get_traced_memory()[1])
-                tracemalloc.reset_peak()
-    """
-    result = run_forked(Program(["-c", program], os.environ), timeout=240, imports=HF_VIDEO_IMPORTS)[0]
-    assert result.returncode == 0, result.stderr
-    peaks = [int(line) for line in result.stdout.split()]
-    assert len(peaks) == 2 and max(peaks) < peaks[0] * 1.02 + 2e4
-    # Two arrays of two windows, and the images in the ring and before it.
-    assert max(peaks) < 48 * 64 * 64 * 3
-
-
-def test_each_frame_is_converted_once_and_only_if_a_window_holds_it(video, monkeypatch):
-    converted = []
-    view = RgbConverter.view
-    monkeypatch.setattr(RgbConverter, "view", lambda self, frame: converted.append(frame.pts) or view(self, frame))
-    list(sliding_windows(video, num_frames=16, stride=3))
-    assert len(converted) == len(set(converted)) == 60
-    converted.clear()
-    list(sliding_windows(video, num_frames=2, stride=20))
-    assert len(converted) == 6
-    converted.clear()
-    list(sliding_windows(video, num_frames=8, stride=4, fps=300))
-    assert len(converted) == 60
-
-
-def test_windows_before_damage_are_given_and_then_it_is_named(tmp_path):
+def test_samples_before_damage_are_given_and_then_it_is_named(tmp_path):
     whole = encode_video(tmp_path / "front.mp4", container_options={"movflags": "faststart"})
-    num_whole = len(list(sliding_windows(whole, num_frames=8, stride=8)))
-    windows = sliding_windows(cut_file(whole, 0.6), num_frames=8, stride=8)
     found = []
     with pytest.raises(VideoReadError, match="cut_front.mp4 is (cut off|damaged)"):
-        for window in windows:
-            found.append(window)
-    assert 0 < len(found) < num_whole and all(window.num_real == 8 for window in found)
+        for sample in timed_samples(cut_file(whole, 0.6)):
+            found.append(sample)  # noqa: PERF402 (what comes before the error is kept)
+    assert 0 < len(found) < 60
 
 
-def test_an_error_of_the_iterable_comes_after_its_windows():
-    def frames():
-        yield from make_frames(8)
-        raise RuntimeError("the camera fell down")
-
-    found = []
-    with pytest.raises(RuntimeError, match="the camera fell down"):
-        for window in sliding_windows(frames(), num_frames=4, stride=4, source_fps=1):
-            found.append(window.end)
-    assert found == [4, 8]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_comes_at_once(error):
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_of_the_iterable_comes_after_its_samples_and_an_interrupt_at_once(error):
     def frames():
         yield from make_frames(4)
         raise error
 
+    found = []
     with pytest.raises(error):
-        for _ in sliding_windows(frames(), num_frames=4, stride=4, source_fps=1):
-            raise AssertionError("The window waits for the sample after it.")
+        for sample in timed_samples(frames(), source_fps=1):
+            found.append(sample.end)
+    assert found == ([1, 2, 3, 4] if error is RuntimeError else [1, 2])
 
 
 @pytest.mark.parametrize(
     ("frames", "options", "error", "message"),
     [
         ([], {"source_fps": 1}, VideoReadError, "The list gave no frame"),
-        (make_frames(2), {}, ValueError, "has no times: give source_fps"),
+        (make_frames(2), {}, ValueError, "give source_fps"),
         (make_frames(2)[..., 0], {"source_fps": 1}, ValueError, r"Frame 0 of the iterable is uint8 \(48, 64\)"),
         (make_frames(2) / 255, {"source_fps": 1}, ValueError, "Frame 0 of the iterable is float64"),
         (["picture"], {"source_fps": 1}, ValueError, "Frame 0 of the iterable is str"),
-        ([*make_frames(2), *make_frames(1, 32)], {"source_fps": 1}, VideoReadError, r"frame 2 is \(32, 64\)"),
-        ([*make_frames(4), *make_frames(2, 32)], {"source_fps": 1}, VideoReadError, r"frame 4 is \(32, 64\)"),
         ([StreamedFrame(0, 1, make_frames(1)[0])] * 2, {}, ValueError, "Frame 0 at 1 s comes after one at 1 s"),
     ],
 )
 def test_frames_that_are_none_are_named(frames, options, error, message):
     with pytest.raises(error, match=message):
-        list(sliding_windows(frames, num_frames=2, stride=1, **options))
-
-
-def test_files_that_are_no_videos_are_named(tmp_path):
-    (tmp_path / "text.mp4").write_text("no video\n" * 1000)
-    with pytest.raises(VideoReadError, match="text.mp4 cannot be opened as a video"):
-        list(sliding_windows(tmp_path / "text.mp4"))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(VideoReadError, match="holds no frames"):
-        sliding_windows(tmp_path / "empty", source_fps=5)
-    Image.fromarray(make_frames(1)[0]).save(tmp_path / "empty" / "frame.png")
-    with pytest.raises(ValueError, match="is a folder of frames, which has no times: give source_fps"):
-        sliding_windows(tmp_path / "empty")
+        list(timed_samples(frames, **options))
 
 
 def test_frames_with_their_own_times_may_begin_at_any():
     frames = [StreamedFrame(i, 100 + i / 4, image) for i, image in enumerate(make_frames(8))]
-    windows = list(sliding_windows(frames, num_frames=2, stride=2, fps=2))
-    assert [(window.start, window.end) for window in windows] == [(100, 101), (101, 102)]
-    assert np.array_equal(windows[1].frames, make_frames(8)[[4, 6]])
+    samples = list(timed_samples(frames, fps=2))
+    assert [(sample.start, sample.value.number) for sample in samples] == [(100, 0), (100.5, 2), (101, 4), (101.5, 6)]

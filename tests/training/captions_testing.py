@@ -8,9 +8,9 @@ from transformers import BertConfig
 from hf_video import VideoTextDualEncoderConfig, VideoTextDualEncoderModel, VideoTextDualEncoderProcessor
 from hf_video.models.videovit import VideoViTConfig
 from hf_video.processing import VideoClipProcessor
+from tests.testing.videos import encode_video, make_frames
 
 from ..models.memory_bank_qformer.tokenizers_testing import word_tokenizer
-from ..video_files import encode_video, make_frames
 
 WORDS = "a dark grey bright white picture moves left".split()
 CAPTIONS = ("A dark picture", ["a bright picture", "a white picture"], "a grey picture moves left")

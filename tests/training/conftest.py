@@ -1,3 +1,3 @@
-from .undrawn_reports import undrawn_reports
+from tests.testing.undrawn_reports import undrawn_reports
 
 __all__ = ["undrawn_reports"]

@@ -1,6 +1,6 @@
-"""What the tests of several processes run in each of them: `distributed_run.py TASK FOLDER NUM_PROCESSES`.
+"""What the tests of several processes run in each of them: `distributed_run.py FOLDER`.
 
-The main process writes what it found to `FOLDER/result.json`.
+The main process writes what it found, by task, to `FOLDER/result.json`.
 """
 
 import json
@@ -10,105 +10,81 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from accelerate import DistributedType, PartialState
-from accelerate.utils import gather_object
+from accelerate import PartialState
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_video import VideoMambaConfig, VideoMambaForVideoClassification
-from hf_video.ops import cpu_choices
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
 from tests.data.frame_videos import blank_clips
+from tests.testing import trainers
+from tests.testing.trainers import LAST_WEIGHTS, LabelledClips, RandomClips, make_arguments, make_model
 from tests.training.captions_testing import make_video_text_pair
 from tests.training.detection_testing import evaluated_detector, first_step
-from tests.training.frames_testing import losses_of, make_frame_model, make_frame_trainer
-from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model, weights_of
+from tests.training.frames_testing import make_frame_model, make_frame_trainer
 
 GLOBAL_BATCH_SIZE = 4
-NUM_STEPS = 20
+NUM_STEPS = 8
 
 
-def loss_curve(folder, num_processes):
-    """The losses of 20 steps over several epochs."""
-    trainer = VideoTrainer(
-        model=make_model(),
-        args=make_arguments(
-            folder,
-            max_steps=NUM_STEPS,
-            per_device_train_batch_size=GLOBAL_BATCH_SIZE // num_processes,
-            logging_steps=1,
-            eval_strategy="no",
-            save_strategy="no",
-            load_best_model_at_end=False,
-        ),
-        train_dataset=RandomClips(16),
-    )
+def losses_of(trainer):
     trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return {"losses": losses, "looks_for_unused": trainer.accelerator.ddp_handler.find_unused_parameters}
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def unused(folder, num_processes):
-    """Trains a model with a parameter that nothing uses, as the trainer chooses and without looking for it."""
-    results = {}
-    for find, checkpointing in ((None, False), (None, True), (False, False)):
-        model = make_model()
-        model.spare = torch.nn.Parameter(torch.zeros(1))
-        options = {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-        options |= {"ddp_find_unused_parameters": find, "activation_checkpointing": checkpointing}
-        arguments = make_arguments(folder, **options)
-        trainer = VideoTrainer(model=model, args=arguments, train_dataset=RandomClips(16))
-        try:
-            trainer.train()
-            results[f"{find} {checkpointing}"] = trainer.accelerator.ddp_handler.find_unused_parameters
-        except ValueError as error:
-            results[f"{find} {checkpointing}"] = str(error)
-    return results
+def make_trainer(folder, clips, batch_size, distillation=None, **options):
+    """A trainer for eight steps over several epochs."""
+    options |= {"max_steps": NUM_STEPS, "logging_steps": 1, "per_device_train_batch_size": batch_size}
+    return trainers.make_trainer(folder, clips, distillation=distillation, **LAST_WEIGHTS, **options)
+
+
+def plain(folder, num_processes):
+    return losses_of(make_trainer(folder, RandomClips(16), GLOBAL_BATCH_SIZE // num_processes))
 
 
 def distilled(folder, num_processes):
-    """The losses of 20 steps towards the wider features of a teacher; one process has two batches a step."""
-    trainer = VideoTrainer(
-        model=make_model(),
-        args=make_arguments(
-            folder,
-            max_steps=NUM_STEPS,
-            per_device_train_batch_size=GLOBAL_BATCH_SIZE // 2,
-            gradient_accumulation_steps=2 // num_processes,
-            logging_steps=1,
-            eval_strategy="no",
-            save_strategy="no",
-            load_best_model_at_end=False,
-        ),
-        train_dataset=RandomClips(16),
-        distillation=Distillation(make_model(hidden_size=32), make_model(), target="features_mse", weight=0.7),
-    )
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return {"losses": losses, "looks_for_unused": trainer.accelerator.ddp_handler.find_unused_parameters}
+    """One process has two batches a step."""
+    teacher = make_model(hidden_size=32)
+    with torch.no_grad():
+        teacher.classifier.bias.add_(torch.tensor([0.0, 1.0]))
+    distillation = Distillation(teacher, make_model(), weight=0.7)
+    accumulation = {"gradient_accumulation_steps": 2 // num_processes}
+    return losses_of(make_trainer(folder, RandomClips(16), GLOBAL_BATCH_SIZE // 2, distillation, **accumulation))
 
 
 def balanced(folder, num_processes):
-    """The losses of 20 steps over classes of different sizes, weighted and drawn alike; one process has two batches a
-    step."""
-    arguments = make_arguments(
+    """Classes of different sizes, weighted and drawn alike; one process has two batches a step."""
+    options = {"loss": "focal", "class_weights": "balanced", "sampler": "sqrt"}
+    options |= {"gradient_accumulation_steps": 2 // num_processes}
+    return losses_of(make_trainer(folder, LabelledClips([0] * 12 + [1] * 4), GLOBAL_BATCH_SIZE // 2, **options))
+
+
+def framewise(folder, num_processes):
+    """The losses of steps on clips of frames, and an evaluation of clips of unequal lengths."""
+    trainer = make_frame_trainer(
         folder,
-        max_steps=NUM_STEPS,
-        per_device_train_batch_size=GLOBAL_BATCH_SIZE // 2,
-        gradient_accumulation_steps=2 // num_processes,
-        logging_steps=1,
-        eval_strategy="no",
-        save_strategy="no",
-        load_best_model_at_end=False,
-        loss="focal",
-        class_weights="balanced",
-        sampler="sqrt",
+        make_frame_model(),
+        blank_clips([26, 9, 17, 17], num_frames=4),
+        eval_dataset=blank_clips([11, 6, 3], num_frames=4, training=False),
+        per_device_train_batch_size=GLOBAL_BATCH_SIZE // num_processes,
+        per_device_eval_batch_size=1,
+        eval_strategy="epoch",
+        learning_rate=1e-3,
     )
-    clips = LabelledClips([0] * 12 + [1] * 4)
-    trainer = VideoTrainer(model=make_model(), args=arguments, train_dataset=clips)
     trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return {"losses": losses, "looks_for_unused": trainer.accelerator.ddp_handler.find_unused_parameters}
+    names = ("loss", "grad_norm", "eval_frame_accuracy", "eval_edit_score")
+    return {name: [entry[name] for entry in trainer.state.log_history if name in entry] for name in names}
+
+
+def unused(folder, num_processes):
+    """What is said if a parameter that nothing uses is not looked for."""
+    model = make_model()
+    model.spare = torch.nn.Parameter(torch.zeros(1))
+    arguments = make_arguments(folder, max_steps=2, ddp_find_unused_parameters=False, **LAST_WEIGHTS)
+    try:
+        VideoTrainer(model, arguments, train_dataset=RandomClips(16)).train()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def ragged_evaluation(folder, num_processes):
@@ -124,50 +100,6 @@ def ragged_evaluation(folder, num_processes):
         "labels": prediction.label_ids.tolist(),
         "loss": prediction.metrics["test_loss"],
     }
-
-
-def cpu_choices_of_each(folder, num_processes):
-    """How the mixers of a model compute after a step, on each process: each would measure something else."""
-    os.environ.pop(cpu_choices.VARIABLE)
-    rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
-    seconds = {"float32": 1.0, "modules": 1.0} | ({"bfloat16": 0.5} if rank == 0 else {})
-    cpu_choices.measure = lambda runs: seconds
-    cpu_choices.choices_folder = lambda: folder / f"choices_{rank}"
-    sizes = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 32, "num_hidden_layers": 1}
-    model = VideoMambaForVideoClassification(VideoMambaConfig(num_labels=2, **sizes))
-    arguments = make_arguments(folder, max_steps=1, eval_strategy="no", load_best_model_at_end=False, bf16=True)
-    trainer = VideoTrainer(model=model, args=arguments, train_dataset=RandomClips())
-    trainer.train()
-    with trainer.accelerator.autocast():
-        shape = model.videomamba.layers[0].mixer_shape()
-    mine = [str(cpu_choices.choose(*shape, with_backward=True))]
-    return {"choices": gather_object(mine), "kept": json.loads((folder / "checkpoint-1/cpu_choices.json").read_text())}
-
-
-def sharded(folder, num_processes):
-    """Trains with FSDP2, saves, and evaluates what it saved."""
-    arguments = make_arguments(
-        folder,
-        max_steps=3,
-        per_device_train_batch_size=2,
-        layer_decay=0.5,
-        eval_strategy="no",
-        save_strategy="no",
-        load_best_model_at_end=False,
-    )
-    # Accelerate shards on accelerators alone, although FSDP2 itself runs on CPUs as well.
-    arguments.distributed_state.distributed_type = DistributedType.MULTI_GPU
-    trainer = VideoTrainer(
-        model=make_model(num_hidden_layers=2),
-        args=arguments,
-        train_dataset=RandomClips(),
-        eval_dataset=RandomClips(7),
-    )
-    trainer.train()
-    kinds = sorted({type(weight).__name__ for weight in trainer.model.parameters()})
-    trainer.save_model()
-    prediction = trainer.predict(trainer.eval_dataset)
-    return {"weights": kinds, "predictions": prediction.predictions.tolist()}
 
 
 def gathered_negatives(folder, num_processes):
@@ -210,94 +142,22 @@ def detected(folder, num_processes):
     return results | {"predictions": output.predictions.tolist(), "mean_ap": output.metrics["test_mean_ap"]}
 
 
-def framewise(folder, num_processes):
-    """The losses of steps on clips of frames, and an evaluation of clips of unequal lengths after each epoch, with and
-    without carried states."""
-    results = {}
-    for carry_state in (False, True):
-        trainer = make_frame_trainer(
-            folder,
-            make_frame_model(),
-            blank_clips([26, 9, 17, 17], num_frames=4),
-            eval_dataset=blank_clips([11, 6, 3], num_frames=4, training=False),
-            per_device_train_batch_size=GLOBAL_BATCH_SIZE // num_processes,
-            per_device_eval_batch_size=1,
-            num_train_epochs=2,
-            eval_strategy="epoch",
-            learning_rate=1e-3,
-            carry_state=carry_state,
-        )
-        trainer.train()
-        entries = trainer.state.log_history
-        results[str(carry_state)] = {
-            name: [entry[name] for entry in entries if name in entry]
-            for name in ("loss", "grad_norm", "eval_frame_accuracy", "eval_edit_score")
-        }
-    return results
+# The last one may leave processes that wait for each other.
+TASKS = (plain, distilled, balanced, framewise, ragged_evaluation, gathered_negatives, detected, unused)
 
 
-def resumed_states(folder, num_processes):
-    """By how processes share a batch: the losses with carried states of a run, of one that is resumed within an epoch,
-    and of one that is resumed from the checkpoint of one process; and whether the second has the weights of the first.
-    And what is refused."""
-    results, refusal = {}, ""
-    for split in (False, True):
-        size = GLOBAL_BATCH_SIZE // (1 if split else num_processes)
-        for dispatch in (False, True) if split else (False,):
-            name = f"split={split} dispatch={dispatch}"
-            runs = []
-            for checkpoint in (None, folder / name, folder.parent / "one" / name):
-                runs.append(
-                    make_frame_trainer(
-                        folder / name,
-                        make_frame_model(),
-                        blank_clips([26, 9, 17, 17], num_frames=4),
-                        per_device_train_batch_size=size,
-                        learning_rate=0.01,
-                        save_strategy="no" if checkpoint else "steps",
-                        save_steps=1,
-                        save_total_limit=None,
-                        accelerator_config={"split_batches": split, "dispatch_batches": dispatch},
-                    )
-                )
-                runs[-1].train(resume_from_checkpoint=checkpoint and str(checkpoint / "checkpoint-2"))
-            weights = [weights_of(run.model) for run in runs]
-            is_same = all(torch.equal(weight, weights[0][each]) for each, weight in weights[1].items())
-            results[name] = {"losses": [losses_of(run) for run in runs], "is_same": is_same}
-    try:
-        make_frame_trainer(
-            folder, make_frame_model(), blank_clips([26], num_frames=4), accelerator_config={"dispatch_batches": True}
-        )
-    except ValueError as error:
-        refusal = str(error)
-    return {"results": results, "refusal": refusal}
-
-
-def main(task, folder, num_processes):
-    result = {
-        "loss_curve": loss_curve,
-        "unused": unused,
-        "distilled": distilled,
-        "balanced": balanced,
-        "ragged_evaluation": ragged_evaluation,
-        "sharded": sharded,
-        "cpu_choices": cpu_choices_of_each,
-        "gathered_negatives": gathered_negatives,
-        "detected": detected,
-        "framewise": framewise,
-        "resumed_states": resumed_states,
-    }[task](Path(folder), num_processes)
-    world_size = dist.get_world_size() if dist.is_initialized() else 1
-    if world_size != num_processes:
-        raise RuntimeError(f"{num_processes} processes were asked for, there are {world_size}.")
-    if world_size == 1 or dist.get_rank() == 0:
-        Path(folder, "result.json").write_text(json.dumps(result | {"world_size": world_size}))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def run(folder, num_processes):
+    """What all tasks find, by their names."""
+    return {task.__name__: task(Path(folder, task.__name__), num_processes) for task in TASKS}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    result = run(sys.argv[1], 2)
+    if dist.get_world_size() != 2:
+        raise RuntimeError(f"Two processes were asked for, there are {dist.get_world_size()}.")
+    if dist.get_rank() == 0:
+        Path(sys.argv[1], "result.json").write_text(json.dumps(result))
+    dist.destroy_process_group()
     # A thread of PyTorch's process groups that is late may abort the process while the interpreter is torn down.
     sys.stderr.flush()
     os._exit(0)

@@ -3,13 +3,10 @@
 import copy
 
 import torch
-from transformers import TrainerCallback
 
 from hf_video import VideoMambaConfig, VideoMambaForFrameClassification
 from hf_video.training import FrameClassificationTrainer, FrameTrainingArguments
 
-# Those of `blank_clips`.
-LABELS = torch.tensor([0, 0, 0, 1, 1, 1] * 4)
 SIZES = {"image_size": 16, "patch_size": 8, "num_frames": 4, "tubelet_size": 1, "hidden_size": 16}
 CAUSAL = {"bidirectional": False, "use_temporal_position_embeddings": False}
 
@@ -24,30 +21,15 @@ def make_frame_model(**options):
     return model
 
 
-class Recorder(TrainerCallback):
-    """Keeps the gradients of each step, and calls a function at its end."""
-
-    def __init__(self, at_step_end=lambda: None):
-        self.gradients, self.at_step_end = [], at_step_end
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.gradients.append([weight.grad.clone() for weight in model.parameters()])
-
-    def on_step_end(self, *args, **kwargs):
-        self.at_step_end()
-
-
-def make_frame_trainer(folder, model, clips, eval_dataset=None, distillation=None, callbacks=(), **options):
+def make_frame_trainer(folder, model, clips, eval_dataset=None, **options):
     defaults = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "use_cpu": True, "disable_tqdm": True}
     defaults |= {"learning_rate": 0.0, "weight_decay": 0.0, "max_grad_norm": 0.0, "logging_steps": 1}
-    defaults |= {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False, "carry_state": True}
+    defaults |= {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
     return FrameClassificationTrainer(
         copy.deepcopy(model),
         FrameTrainingArguments(str(folder), **defaults | options),
         train_dataset=clips,
         eval_dataset=eval_dataset,
-        distillation=distillation,
-        callbacks=[*callbacks],
     )
 
 

@@ -6,17 +6,27 @@ it was trained on to `FOLDER/seen_PROCESS.jsonl`, and the first one the losses t
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 import torch.distributed as dist
+from transformers import TrainerCallback
 
 from hf_video.data import ClipAugmentation, ClipStream, collate_clips, load_video_stream
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
 from hf_video.training.output_folder import last_checkpoint
-from tests.training.killed_run import KillBehindStep
-from tests.training.tiny import make_arguments, make_model
+from tests.testing.trainers import make_arguments, make_model
+
+
+class KillBehindStep(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(data, folder, num_steps, killed_at):

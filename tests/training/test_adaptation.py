@@ -2,15 +2,8 @@ import pytest
 import torch
 from transformers import AutoModelForVideoClassification
 
-from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.training import VideoTrainer, add_lora, freeze_layers, make_linear_probe, to_plain_model
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
-
-
-def make_videomamba():
-    sizes = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 1}
-    return VideoMambaForVideoClassification(VideoMambaConfig(**sizes, num_labels=2))
+from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
 
 
 def train(model, folder):
@@ -54,9 +47,8 @@ def test_frozen_layers_stay_as_they_are(tmp_path):
     assert any(name.startswith("videovit.layers.1") for name in moved)
 
 
-@pytest.mark.parametrize("make", [make_model, make_videomamba], ids=["videovit", "videomamba"])
-def test_lora_trains_adapters_and_head_and_merges_into_a_plain_model(make, tmp_path):
-    model = make()
+def test_lora_trains_adapters_and_head_and_merges_into_a_plain_model(tmp_path):
+    model = make_model()
     before = weights_of(model)
     adapted = add_lora(model, rank=2)
     names = {name for name, weight in adapted.named_parameters() if weight.requires_grad}

@@ -7,16 +7,9 @@ import torch
 from hf_video.training import VideoTrainer
 from hf_video.training.arguments import VideoTrainingArguments
 from hf_video.training.callbacks import THROUGHPUT_SCALARS, ThroughputCallback
-
-from .tiny import RandomClips, make_arguments, make_model
+from tests.testing.trainers import RandomClips, make_arguments, make_model
 
 ONE_STEP = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-
-
-class SlowClips(RandomClips):
-    def __getitem__(self, index):
-        time.sleep(0.02)
-        return super().__getitem__(index)
 
 
 def losses(trainer):
@@ -43,16 +36,6 @@ def test_every_training_loss_comes_with_the_scalars_and_nothing_else_does(tmp_pa
     assert others and not any(name in entry for entry in others for name in THROUGHPUT_SCALARS)
 
 
-def test_slow_data_are_seen_as_waiting(tmp_path):
-    arguments = make_arguments(tmp_path, max_steps=2, logging_steps=2, gradient_accumulation_steps=2, **ONE_STEP)
-    trainer = VideoTrainer(model=make_model(), args=arguments, train_dataset=SlowClips(16, num_views=2))
-    trainer.train()
-    (entry,) = losses(trainer)
-    # 16 videos of two clips each take at least 0.32 s to read.
-    assert entry["clips_per_second"] < 32 / 0.32
-    assert entry["data_wait_fraction"] > 0.3
-
-
 def test_time_between_steps_does_not_count(monkeypatch):
     clock = iter([0.0, 1.0, 3.0, 10.0, 20.0, 20.5, 21.0, 22.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
@@ -64,20 +47,6 @@ def test_time_between_steps_does_not_count(monkeypatch):
     scalars = callback.collect(SimpleNamespace(world_size=3, device=torch.device("cpu")))
     assert scalars["clips_per_second"] == 3 * 8 / 12
     assert scalars["data_wait_fraction"] == 2.5 / 12
-
-
-def test_tensorboard_has_the_losses_and_the_scalars(tmp_path):
-    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    arguments = make_arguments(tmp_path, logging_steps=1, report_to="tensorboard")
-    VideoTrainer(model=make_model(), args=arguments, train_dataset=RandomClips(), eval_dataset=RandomClips()).train()
-    (events,) = tmp_path.glob("runs/*/events.out.tfevents.*")
-    accumulator = EventAccumulator(str(events)).Reload()
-    tags = accumulator.Tags()["scalars"]
-    expected = {f"train/{name}" for name in ("loss", "learning_rate", "grad_norm", *THROUGHPUT_SCALARS)}
-    assert expected | {"eval/loss", "eval/top1_accuracy"} <= set(tags)
-    assert [event.step for event in accumulator.Scalars("train/clips_per_second")] == [1, 2, 3, 4]
 
 
 def test_several_trackers_are_separated_by_commas(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from hf_video.training.detection import LOSSES
 from .detection_testing import KeyFrames, collate, first_step, make_arguments, make_detector, make_processor
 
 
-@pytest.mark.parametrize("batch_size", [4, 2, 1])
+@pytest.mark.parametrize("batch_size", [4, 1])
 def test_accumulated_batches_are_one(batch_size, tmp_path):
     model = make_detector().double().train()
     outputs = model(**collate(KeyFrames((1, 3, 0, 2), torch.float64).items))
@@ -85,22 +85,6 @@ def test_the_learning_rate_rises_and_falls_by_epoch(tmp_path):
     trainer.train()
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
     assert rates == pytest.approx([0.1, 0.55, 1.0, 1.0, 0.1, 0.1, 0.01, 0.01])
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"lr_drop_epochs": [2]}, "lr_scheduler_type is cosine; lr_drop_epochs needs constant_with_warmup"),
-        (
-            {"lr_drop_epochs": [3, 2], "lr_scheduler_type": "constant_with_warmup"},
-            "lr_drop_epochs is .*; ascending numbers",
-        ),
-        ({"warmup_lr_rate": 0.1}, "warmup_lr_rate is 0.1, which has no effect without lr_drop_epochs"),
-    ],
-)
-def test_wrong_schedules_are_refused(options, sentence, tmp_path):
-    with pytest.raises(ValueError, match=sentence):
-        make_arguments(tmp_path, **options)
 
 
 def test_the_backbone_alone_has_parameters_without_weight_decay():

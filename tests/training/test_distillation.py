@@ -1,17 +1,12 @@
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForVideoClassification
 
 from hf_video.data import collate_clips
-from hf_video.training import VideoTrainer, add_lora
 from hf_video.training.losses import Distillation, make_distillation
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
-
-LAST_WEIGHTS = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
+from tests.testing import trainers
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, make_arguments, make_model, weights_of
 
 
 def make_teacher(**options):
@@ -22,17 +17,10 @@ def make_teacher(**options):
     return teacher
 
 
-def make_trainer(folder, model=None, teacher=None, target="logits", weight=0.3, temperature=2.0, **options):
+def make_trainer(folder, model=None, teacher=None, weight=0.3, temperature=2.0, **options):
     model = model or make_model()
-    return VideoTrainer(
-        model=model,
-        args=make_arguments(folder, **options),
-        train_dataset=RandomClips(),
-        eval_dataset=RandomClips(),
-        distillation=Distillation(
-            teacher or make_teacher(), model, target=target, weight=weight, temperature=temperature
-        ),
-    )
+    distillation = Distillation(teacher or make_teacher(), model, weight=weight, temperature=temperature)
+    return trainers.make_trainer(folder, model=model, distillation=distillation, **options)
 
 
 @pytest.fixture
@@ -40,24 +28,14 @@ def batch():
     return collate_clips([RandomClips()[index] for index in range(8)])
 
 
-def pooled(model, pixel_values):
-    return model.pool(model.videovit(pixel_values).last_hidden_state)
-
-
-@pytest.mark.parametrize("target", ["logits", "features_cosine", "features_mse"])
-def test_the_loss_is_the_one_computed_by_hand(tmp_path, batch, target):
-    trainer = make_trainer(tmp_path, target=target)
+def test_the_loss_is_the_one_computed_by_hand(tmp_path, batch):
+    trainer = make_trainer(tmp_path)
     student, teacher = trainer.model.train(), trainer.distillation.teacher
     pixels, labels = batch["pixel_values"], batch["labels"]
     with torch.no_grad():
         logits, known = student(pixels).logits, teacher(pixels).logits
-        features, expected = pooled(student, pixels), pooled(teacher, pixels)
     p, q = (known / 2).softmax(-1), (logits / 2).softmax(-1)
-    taught = {
-        "logits": 4 * (p * (p / q).log()).sum(-1).mean(),
-        "features_cosine": 1 - ((features * expected).sum(-1) / features.norm(dim=-1) / expected.norm(dim=-1)).mean(),
-        "features_mse": ((features - expected) ** 2).mean(),
-    }[target]
+    taught = 4 * (p * (p / q).log()).sum(-1).mean()
     by_hand = 0.7 * F.cross_entropy(logits, labels) + 0.3 * taught
     loss = trainer.compute_loss(student, dict(batch), num_items_in_batch=torch.tensor(8))
     torch.testing.assert_close(loss, by_hand, rtol=1e-5, atol=1e-6)
@@ -106,38 +84,13 @@ def test_a_student_that_only_listens_comes_to_say_what_the_teacher_says(tmp_path
     assert distance() < before / 5
 
 
-@pytest.mark.parametrize("target", ["logits", "features_mse"])
-def test_a_resumed_run_ends_with_the_same_weights_projection_included(tmp_path, target):
-    def trainer(folder, **options):
-        torch.manual_seed(5)
-        teacher = make_teacher(hidden_size=32)
-        return make_trainer(folder, teacher=teacher, target=target, load_best_model_at_end=False, **options)
-
-    whole = trainer(tmp_path / "whole")
-    whole.train()
-    parts = tmp_path / "parts"
-    trainer(parts, save_strategy="steps", save_steps=1, save_total_limit=None).train()
-    resumed = trainer(parts)
-    if resumed.distillation.projection is not None:
-        torch.nn.init.zeros_(resumed.distillation.projection.weight)
-    resumed.train(resume_from_checkpoint=str(parts / "checkpoint-3"))
-    torch.testing.assert_close(weights_of(resumed.model), weights_of(whole.model), rtol=0, atol=0)
-    if target == "features_mse":
-        projections = [trained.distillation.projection.weight for trained in (resumed, whole)]
-        assert projections[0].shape == (32, 24)
-        torch.testing.assert_close(*projections, rtol=0, atol=0)
-        fresh = trainer(tmp_path / "fresh").distillation.projection.weight
-        assert not torch.equal(projections[1], fresh)
-    assert set(weights_of(whole.model)) == set(weights_of(make_model()))
-
-
 def test_classes_are_matched_by_name(batch):
     student, teacher = make_model(), make_teacher(num_labels=3)
     student.config.id2label = {0: "left", 1: "right"}
     teacher.config.id2label = {0: "up", 1: "right", 2: "left"}
     with torch.no_grad():
         logits, known = student(batch["pixel_values"]).logits, teacher(batch["pixel_values"]).logits
-    loss = Distillation(teacher, student).loss(batch["pixel_values"], logits, None)
+    loss = Distillation(teacher, student).loss(batch["pixel_values"], logits)
     expected = F.kl_div(logits.log_softmax(-1), known[:, [2, 1]].softmax(-1), reduction="batchmean")
     torch.testing.assert_close(loss, expected)
 
@@ -148,26 +101,21 @@ def test_the_teacher_of_the_arguments_is_loaded_at_the_size_of_the_student(tmp_p
     distillation = make_distillation(make_arguments(tmp_path, **words), make_model())
     config = distillation.teacher.config
     assert (config.image_size, config.num_frames) == (16, 2)
-    assert (distillation.target, distillation.weight, distillation.temperature) == ("logits", 0.5, 3.0)
+    assert (distillation.weight, distillation.temperature) == (0.5, 3.0)
     assert make_distillation(make_arguments(tmp_path), make_model()) is None
 
 
-def test_errors(tmp_path):
-    student, teacher = make_model(), make_teacher(hidden_size=32)
-    for options, message in (({"target": "tokens"}, "distillation_target is 'tokens'; logits, features_cosine or"),):
-        with pytest.raises(ValueError, match=message):
-            Distillation(teacher, student, **options)
-    other = copy.deepcopy(student)
-    other.config.id2label = {0: "left", 1: "right"}
-    with pytest.raises(ValueError, match="The teacher does not know 2 of 2 classes, such as 'left'"):
-        Distillation(teacher, other)
-    other.config.problem_type = "multi_label_classification"
-    with pytest.raises(ValueError, match="one kind is expected to learn logits"):
-        Distillation(teacher, other)
-    other.config.problem_type = "regression"
-    with pytest.raises(ValueError, match="Logits of regression are not distilled"):
-        Distillation(teacher, other)
-    with pytest.raises(ValueError, match="have 24 channels and the teacher's 32, which needs a projection"):
-        Distillation(teacher, add_lora(student, rank=2), target="features_mse")
-    with pytest.raises(ValueError, match="linear_probe leaves the features as they are"):
-        make_arguments(tmp_path, linear_probe=True, distillation_teacher="x", distillation_target="features_mse")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"id2label": {0: "left", 1: "right"}}, "does not know 2 of 2 classes, such as 'left'"),
+        ({"problem_type": "multi_label_classification"}, "one kind is expected"),
+        ({"problem_type": "regression"}, "regression"),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused(changes, message):
+    student = make_model()
+    for name, value in changes.items():
+        setattr(student.config, name, value)
+    with pytest.raises(ValueError, match=message):
+        Distillation(make_teacher(hidden_size=32), student)

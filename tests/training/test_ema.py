@@ -1,11 +1,13 @@
+from functools import partial
+
 import pytest
 import torch
 from transformers import AutoModelForVideoClassification
 
-from hf_video.training import EMACallback, VideoTrainer
+from hf_video.training import EMACallback
 from hf_video.training.optimization import EMA_FILE
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing import trainers
+from tests.testing.trainers import weights_of
 
 
 class WeightsOfEveryStep(EMACallback):
@@ -25,13 +27,7 @@ class WeightsOfEveryStep(EMACallback):
         pass
 
 
-def make_trainer(folder, **options):
-    return VideoTrainer(
-        model=make_model(),
-        args=make_arguments(folder, num_train_epochs=3, ema_decay=0.5, **options),
-        train_dataset=RandomClips(),
-        eval_dataset=RandomClips(),
-    )
+make_trainer = partial(trainers.make_trainer, num_train_epochs=3, ema_decay=0.5)
 
 
 def test_the_model_ends_with_the_average_of_its_weights(tmp_path):

@@ -8,14 +8,13 @@ from transformers import Trainer, TrainingArguments, VideoMAEConfig, VideoMAEFor
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_video.data import ClipDataset, collate_clips, load_video_dataset
-from hf_video.demo import write_moving_digits
 from hf_video.inference import predict_scores
 from hf_video.loading.clip_size import check_views
 from hf_video.metrics import compute_metrics
 from hf_video.reading import read_video
 from hf_video.training import VideoTrainer, evaluate_dataset, write_predictions
 from tests.hub.conftest import TINY_CLASSIFIERS, make_model
-from tests.training.tiny import make_arguments
+from tests.testing.trainers import make_arguments
 
 PROTOCOL = {"num_clips": 2, "num_crops": 3}
 
@@ -33,12 +32,6 @@ class MeanPixelClassifier(torch.nn.Module):
     def forward(self, pixel_values):
         assert pixel_values.dtype == self.dtype
         return ImageClassifierOutput(logits=pixel_values[:, :3].mean((2, 3, 4)))
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data") / "digits"
-    return write_moving_digits(folder, train_per_class=1, test_per_class=1, num_frames=8, image_size=32)
 
 
 @pytest.fixture(scope="module", params=TINY_CLASSIFIERS)
@@ -113,19 +106,6 @@ def test_scores_follow_the_problem_type(problem_type, function):
     pixel_values = torch.randn(2, 4, 3, 2, 2)
     scores = predict_scores(MeanPixelClassifier(problem_type), pixel_values)
     torch.testing.assert_close(scores, function(pixel_values[:, :3].mean((2, 3, 4))))
-
-
-def test_a_data_set_is_evaluated_in_order():
-    items = [{"pixel_values": torch.randn(1, 3, 3, 2, 2), "labels": index % 3} for index in range(5)]
-    scores, labels = evaluate_dataset(MeanPixelClassifier(), items, batch_size=2, progress=False)
-    assert labels.tolist() == [0, 1, 2, 0, 1]
-    clips = torch.cat([item["pixel_values"] for item in items])
-    torch.testing.assert_close(torch.from_numpy(scores), clips.mean((2, 3, 4)).softmax(-1))
-
-
-def test_an_empty_data_set_is_refused():
-    with pytest.raises(ValueError, match="the data set is empty"):
-        evaluate_dataset(MeanPixelClassifier(), [], progress=False)
 
 
 def test_models_that_average_no_views_are_refused_several():

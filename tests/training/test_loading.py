@@ -66,17 +66,6 @@ def test_saved_options_win_over_the_configuration_and_given_ones_over_both(saved
     assert (processor.num_clips, processor.num_crops) == (3, 1)
 
 
-def test_the_file_of_an_image_processor_gives_its_statistics(saved):
-    from transformers import VideoMAEImageProcessor
-
-    folder, model = saved
-    VideoMAEImageProcessor(image_mean=[0.1, 0.2, 0.3], crop_size={"height": 48, "width": 48}).save_pretrained(folder)
-    processor = load_processor(folder, model.config)
-    assert list(processor.image_mean) == [0.1, 0.2, 0.3]
-    assert dict(processor.crop_size) == {"height": 48, "width": 48}
-    assert processor.num_frames == 4
-
-
 def test_the_input_size_is_baked_in(saved):
     _, model = saved
     set_input_size(model, image_size=48, num_frames=8)
@@ -84,27 +73,8 @@ def test_the_input_size_is_baked_in(saved):
     assert model(torch.zeros(1, 8, 3, 48, 48)).logits.shape == (1, 3)
 
 
-def test_a_model_that_cannot_change_its_input_size_says_so():
-    from transformers import VideoMAEConfig, VideoMAEForVideoClassification
-
-    model = VideoMAEForVideoClassification(
-        VideoMAEConfig(
-            image_size=32,
-            num_frames=4,
-            hidden_size=24,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-        )
-    )
-    set_input_size(model, image_size=32, num_frames=4)
-    with pytest.raises(ValueError, match="only takes the input size it was made for: num_frames=4"):
-        set_input_size(model, num_frames=8)
-
-
-@pytest.mark.parametrize("names", [["clap", "jump", "run"], ["clap", "run"]])
-def test_a_fresh_head_is_drawn_as_the_model_draws_it(saved, names):
+def test_a_fresh_head_is_drawn_as_the_model_draws_it(saved):
     folder, _ = saved
-    head = load_classifier(folder, names, classifier_init_scale=0.001).classifier
+    head = load_classifier(folder, ["clap", "jump", "run"], classifier_init_scale=0.001).classifier
     assert 0 < head.weight.abs().max() < 1e-3
     assert not head.bias.any()

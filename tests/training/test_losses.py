@@ -15,14 +15,6 @@ TARGETS = {
 }
 
 
-def test_class_ids_with_smoothing():
-    labels = torch.tensor([0, 2])
-    torch.testing.assert_close(classification_loss(LOGITS, labels), F.cross_entropy(LOGITS, labels))
-    smoothed = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
-    expected = -(smoothed * LOGITS.log_softmax(-1)).sum(1).mean()
-    torch.testing.assert_close(classification_loss(LOGITS, labels, label_smoothing=0.3), expected)
-
-
 def test_soft_targets_are_no_multi_label_targets():
     targets = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.5, 0.5]])
     expected = -(targets * LOGITS.log_softmax(-1)).sum(1).mean()
@@ -39,9 +31,9 @@ def test_multi_label_and_regression():
     torch.testing.assert_close(loss, torch.tensor(((2 - 1) ** 2 + (0 - 2) ** 2) / 2))
 
 
-@pytest.mark.parametrize("options", [{}, {"class_weights": WEIGHTS}, {"class_weights": WEIGHTS, "focal_gamma": 2.0}])
 @pytest.mark.parametrize("kind", TARGETS)
-def test_parts_of_a_batch_add_up(kind, options):
+def test_parts_of_a_batch_add_up(kind):
+    options = {"class_weights": WEIGHTS, "focal_gamma": 2.0}
     labels, problem = TARGETS[kind], MULTI if kind == "several" else SINGLE
     parts = [
         classification_loss(
@@ -66,10 +58,21 @@ def by_hand(logits, targets, problem, weights, gamma):
     return total / (len(logits) if problem == SINGLE else logits.numel())
 
 
-@pytest.mark.parametrize("gamma", [None, 0.0, 0.5, 2.0])
-@pytest.mark.parametrize("is_weighted", [False, True])
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize(
+    ("kind", "smoothing", "is_weighted", "gamma"),
+    [
+        ("class ids", 0.0, False, None),
+        ("class ids", 0.3, False, None),
+        ("class ids", 0.3, True, 2.0),
+        ("class ids", 0.0, False, 0.0),
+        ("soft", 0.0, False, None),
+        ("soft", 0.0, True, None),
+        ("soft", 0.0, True, 0.5),
+        ("several", 0.0, False, None),
+        ("several", 0.0, True, None),
+        ("several", 0.0, True, 2.0),
+    ],
+)
 def test_weights_and_focal_loss_are_those_of_the_formulas(kind, smoothing, is_weighted, gamma):
     labels, problem = TARGETS[kind], MULTI if kind == "several" else SINGLE
     logits, exact = LOGITS.clone().requires_grad_(), LOGITS.double().requires_grad_()
@@ -98,11 +101,10 @@ def test_weights_and_focal_loss_are_those_of_torch():
     torch.testing.assert_close(loss * 0.75, sigmoid_focal_loss(LOGITS, several, 0.25, 1.5, reduction="mean"))
 
 
-@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize(("kind", "problem"), [("class ids", SINGLE), ("soft", SINGLE), ("several", MULTI)])
-def test_sure_logits_have_finite_focal_gradients(kind, problem, gamma):
+def test_sure_logits_have_finite_focal_gradients(kind, problem):
     logits = torch.tensor([[300.0, -300.0, 0.0], [300.0, 0.0, -300.0]]).requires_grad_()
-    classification_loss(logits, TARGETS[kind], problem, focal_gamma=gamma).backward()
+    classification_loss(logits, TARGETS[kind], problem, focal_gamma=0.5).backward()
     assert torch.isfinite(logits.grad).all()
 
 

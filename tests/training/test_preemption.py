@@ -1,15 +1,15 @@
 """SIGTERM with `enable_jit_checkpoint`; `tests/cli/test_many_machines.py` has it on several processes."""
 
 import signal
+from functools import partial
 
 import pytest
 import torch
 from transformers import Trainer, TrainerCallback
 
-from hf_video.training import VideoTrainer
-from hf_video.training.checkpoints import newest_complete, numbered_checkpoints
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from hf_video.training.checkpoints import newest_complete
+from tests.testing import trainers
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, weights_of
 
 
 class Stopped(Exception):
@@ -39,16 +39,14 @@ def handler():
     signal.signal(signal.SIGTERM, previous)
 
 
-def make_trainer(folder, callbacks=None, **options):
-    arguments = make_arguments(folder, eval_strategy="no", save_strategy="no", load_best_model_at_end=False, **options)
-    return VideoTrainer(make_model(), arguments, train_dataset=RandomClips(12), callbacks=callbacks)
+make_trainer = partial(trainers.make_trainer, train_dataset=RandomClips(12), **LAST_WEIGHTS)
 
 
 def test_sigterm_ends_a_training_after_a_checkpoint_from_which_it_goes_on(handler, tmp_path):
     undisturbed = make_trainer(tmp_path / "undisturbed")
     undisturbed.train()
 
-    stopped = make_trainer(tmp_path / "stopped", [SigtermCallback(step=4)], enable_jit_checkpoint=True)
+    stopped = make_trainer(tmp_path / "stopped", callbacks=[SigtermCallback(step=4)], enable_jit_checkpoint=True)
     with pytest.raises(Stopped):
         stopped.train()
     assert signal.getsignal(signal.SIGTERM) is handler
@@ -73,38 +71,7 @@ def test_sigterm_that_comes_after_the_last_step_is_not_lost(handler, tmp_path, m
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
-def test_a_program_that_ignores_sigterm_trains_on(tmp_path):
-    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        trainer = make_trainer(tmp_path, [SigtermCallback(step=2)], enable_jit_checkpoint=True)
-        trainer.train()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    assert trainer.state.global_step == 6
-    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-2"]
-
-
-def test_an_error_of_a_callback_gives_the_signal_back(handler, tmp_path):
-    class FailingCallback(TrainerCallback):
-        def on_step_end(self, *args, **kwargs):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        make_trainer(tmp_path, [FailingCallback()], enable_jit_checkpoint=True).train()
-    assert signal.getsignal(signal.SIGTERM) is handler
-
-
-def test_a_trainer_that_trains_twice_hears_the_signal_in_both(handler, tmp_path):
-    trainer = make_trainer(tmp_path, enable_jit_checkpoint=True)
-    trainer.train()
-    trainer.add_callback(SigtermCallback(step=2))
-    with pytest.raises(Stopped):
-        trainer.train()
-    assert signal.getsignal(signal.SIGTERM) is handler and newest_complete(tmp_path)[0].name == "checkpoint-2"
-
-
 def test_sigterm_stops_at_once_without_the_setting(handler, tmp_path):
     with pytest.raises(Stopped):
-        make_trainer(tmp_path, [SigtermCallback(step=4)]).train()
+        make_trainer(tmp_path, callbacks=[SigtermCallback(step=4)]).train()
     assert newest_complete(tmp_path)[0] is None

@@ -8,8 +8,7 @@ from hf_video.data import ClipAugmentation, ClipDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
-
-from .tiny import RandomClips, make_arguments, make_model
+from tests.testing.trainers import RandomClips, make_arguments, make_model
 
 
 class WatchedClips(ClipDataset):

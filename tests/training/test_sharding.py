@@ -4,35 +4,38 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.fsdp import StateDictType
 
 from hf_video.training import VideoTrainer, parameter_settings
-from hf_video.training.arguments import AnswerTrainingArguments
-from hf_video.training.parallelism import WeightsForm, choose_blocks, form_of_checkpoint, prepare_sharding
-
-from .tiny import make_arguments, make_model
+from hf_video.training.parallelism import (
+    WeightsForm,
+    check_saves_whole_weights,
+    choose_blocks,
+    form_of_checkpoint,
+    prepare_sharding,
+)
+from tests.testing.trainers import make_arguments, make_model
 
 
 @pytest.mark.parametrize(
     "options", [{"ema_decay": 0.9}, {"lora_rank": 2}, {"linear_probe": True}, {"save_on_each_node": True}]
 )
-@pytest.mark.parametrize("engine", [{"fsdp": True}, {"fsdp": "true"}, {"variable": "ACCELERATE_USE_FSDP"}], ids=str)
-def test_what_needs_whole_weights_is_refused(options, engine, tmp_path, monkeypatch):
-    if variable := engine.get("variable"):
-        monkeypatch.setenv(variable, "true")
-        engine = {}
+def test_what_needs_whole_weights_is_refused(options, tmp_path, monkeypatch):
     [name] = options
-    with pytest.raises(ValueError, match=f"{name} needs whole weights on every process: leave it out with FSDP"):
-        make_arguments(tmp_path, **options, **engine)
-
-
-def test_a_word_can_turn_sharding_off(tmp_path):
-    assert make_arguments(tmp_path, fsdp="false", ema_decay=0.9).fsdp is False
-
-
-def test_adapters_of_a_language_model_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=f"{name} needs whole weights"):
+        make_arguments(tmp_path, **options, fsdp=True)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(ValueError, match="lora_rank needs whole weights"):
-        AnswerTrainingArguments(output_dir=str(tmp_path), use_cpu=True, lora_rank=2)
+    with pytest.raises(ValueError, match=f"{name} needs whole weights"):
+        make_arguments(tmp_path, **options)
+
+
+def test_checkpoints_in_shards_are_refused():
+    plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT)
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin)))
+    with pytest.raises(ValueError, match="SHARDED_STATE_DICT.*FULL_STATE_DICT"):
+        check_saves_whole_weights(trainer)
+    plugin.state_dict_type = StateDictType.FULL_STATE_DICT
+    check_saves_whole_weights(trainer)
 
 
 @pytest.mark.parametrize("launched", [True, False])
@@ -55,10 +58,10 @@ def test_a_run_goes_on_with_the_form_of_weights_that_it_had(tmp_path):
     checkpoint = tmp_path / "checkpoint-2"
     checkpoint.mkdir()
     assert form_of_checkpoint(checkpoint) is WeightsForm.WHOLE
-    (checkpoint / "pytorch_model_fsdp_0").mkdir()
+    (checkpoint / "pytorch_model_fsdp.bin").touch()
     trainer = VideoTrainer(model=make_model(), args=make_arguments(tmp_path, eval_strategy="no", save_strategy="no"))
     assert not trainer.is_sharded
-    with pytest.raises(ValueError, match="saved with FSDP with SHARDED_STATE_DICT, and this run has whole weights"):
+    with pytest.raises(ValueError, match="saved with FSDP, and this run has whole weights"):
         trainer.train(str(checkpoint))
 
 

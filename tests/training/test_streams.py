@@ -1,7 +1,7 @@
 """Training on a stream: killed and resumed, processes see each clip once an epoch, with the same losses."""
 
 import json
-import os
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
@@ -9,23 +9,21 @@ from pathlib import Path
 import pytest
 
 from hf_video.data import ClipStream, load_video_stream
-from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import TrainSettings, VideoTrainer, train
+from tests.testing.processes import launched, run_forked
+from tests.testing.trainers import make_arguments, make_model
 
 from ..data.test_clip_stream import write_shard
-from ..fork_server import HF_VIDEO_IMPORTS, Program, run_forked
-from ..process_group import torchrun_variables
-from .tiny import make_arguments, make_model
+from . import streamed_run
 
 ROOT = Path(__file__).parents[2]
 NUM_CLIPS, CLIPS_OF_A_STEP = 24, 4
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory):
+def shards(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
-    digits = write_moving_digits(folder / "mp4", train_per_class=3, test_per_class=1, num_frames=8, image_size=32)
     contents = [path.read_bytes() for path in sorted((digits / "train").rglob("*.mp4"))][:NUM_CLIPS]
     rows = [
         {"clip": {"bytes": content, "path": f"{number}.mp4"}, "action": number % 2}
@@ -37,11 +35,8 @@ def shards(tmp_path_factory):
 
 
 def run(shards, folder, num_processes, num_steps, killed_at=0):
-    words = [str(Path(__file__).with_name("streamed_run.py")), *map(str, (shards, folder, num_steps, killed_at))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    variables = torchrun_variables(num_processes) if num_processes > 1 else [{}]
-    programs = (Program(words, environment | each) for each in variables)
-    processes = run_forked(*programs, timeout=300, imports=HF_VIDEO_IMPORTS)
+    words = [Path(__file__).with_name("streamed_run.py"), shards, folder, num_steps, killed_at]
+    processes = run_forked(*launched(words, num_processes))
     if killed_at:
         assert {each.returncode for each in processes} <= {-signal.SIGKILL, -signal.SIGTERM}, processes[0].stderr
     else:
@@ -61,22 +56,39 @@ def seen_clips(folder, num_processes):
     return seen
 
 
-@pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_killed_and_resumed(shards, tmp_path, num_processes):
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
-    num_steps = 2 * NUM_CLIPS // (CLIPS_OF_A_STEP * num_processes)
-    run(shards, tmp_path / "whole", num_processes, num_steps)
-    run(shards, tmp_path / "killed", num_processes, num_steps, killed_at=num_steps // 2)
-    run(shards, tmp_path / "killed", num_processes, num_steps)
-    whole, killed = (json.loads((tmp_path / name / "losses.json").read_text()) for name in ("whole", "killed"))
+def check_equal(root, num_processes, num_steps):
+    whole, killed = (json.loads((root / name / "losses.json").read_text()) for name in ("whole", "killed"))
     assert killed == whole and len({loss for *_, loss in whole}) == num_steps
     for name in ("whole", "killed"):
-        seen = seen_clips(tmp_path / name, num_processes)
+        seen = seen_clips(root / name, num_processes)
         assert len(seen) == 2 * NUM_CLIPS and set(seen.values()) == {1}
         assert Counter(epoch for epoch, _ in seen) == {0: NUM_CLIPS, 1: NUM_CLIPS}
+
+
+def test_a_resumed_run_sees_each_clip_once_an_epoch(shards, tmp_path):
+    num_steps, whole, killed = 2 * NUM_CLIPS // CLIPS_OF_A_STEP, tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    streamed_run.main(shards, whole, num_steps, 0)
+    # As if it had ended in the middle of an epoch, after a step that no checkpoint has.
+    shutil.copytree(whole, killed)
+    for checkpoint in killed.glob("checkpoint-*"):
+        if int(checkpoint.name.removeprefix("checkpoint-")) > num_steps // 3:
+            shutil.rmtree(checkpoint)
+    streamed_run.main(shards, killed, num_steps, 0)
+    check_equal(tmp_path, 1, num_steps)
+
+
+@pytest.mark.slow
+def test_two_processes_are_killed_and_resumed(shards, tmp_path):
+    num_steps = NUM_CLIPS // CLIPS_OF_A_STEP
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    run(shards, tmp_path / "whole", 2, num_steps)
+    run(shards, tmp_path / "killed", 2, num_steps, killed_at=num_steps // 2)
+    run(shards, tmp_path / "killed", 2, num_steps)
+    check_equal(tmp_path, 2, num_steps)
     checkpoint = tmp_path / "killed" / f"checkpoint-{num_steps}"
-    assert {path.name for path in checkpoint.glob("stream_*")} == {f"stream_{n}.json" for n in range(num_processes)}
+    assert {path.name for path in checkpoint.glob("stream_*")} == {"stream_0.json", "stream_1.json"}
 
 
 def make_trainer(shards, folder, **options):

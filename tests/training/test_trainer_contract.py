@@ -7,12 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset
-from transformers import TrainingArguments
 
-from hf_video.data import ClipMixing, MixingCollator, collate_clips
+from hf_video.data import collate_clips
 from hf_video.training import VideoTrainer
-
-from .tiny import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, make_arguments, make_model, make_trainer, weights_of
 
 
 class Stream(IterableDataset):
@@ -34,17 +32,6 @@ class WithoutViews(RandomClips):
         return item | {"pixel_values": item["pixel_values"][0]}
 
 
-def make_trainer(folder, train_dataset=None, eval_dataset=None, **options):
-    own = {name: options.pop(name) for name in ("compute_metrics", "compute_loss_func") if name in options}
-    return VideoTrainer(
-        make_model(),
-        make_arguments(folder, **options),
-        train_dataset=RandomClips() if train_dataset is None else train_dataset,
-        eval_dataset=RandomClips() if eval_dataset is None else eval_dataset,
-        **own,
-    )
-
-
 def read_facts(trainer):
     return json.loads(Path(trainer.args.output_dir, "training_facts.json").read_text())
 
@@ -60,7 +47,7 @@ def test_streams_train_and_evaluate(tmp_path):
     assert facts["data"] == {"train": {}, "validation": {}} and "eval_loss" in facts["validation"]
 
 
-@pytest.mark.parametrize("metric", ["top1_accuracy", "eval_top1_accuracy", "loss", "eval_loss"])
+@pytest.mark.parametrize("metric", ["eval_top1_accuracy", "loss"])
 def test_the_best_metric_may_have_a_prefix(metric, tmp_path):
     trainer = make_trainer(tmp_path, metric_for_best_model=metric)
     trainer.train()
@@ -69,10 +56,9 @@ def test_the_best_metric_may_have_a_prefix(metric, tmp_path):
     assert trainer.state.best_metric == (min(found) if "loss" in metric else max(found))
 
 
-@pytest.mark.parametrize("prefix", ["", "eval_"])
-def test_the_default_metric_stands_for_that_of_several_classes(prefix, tmp_path):
+def test_the_default_metric_stands_for_that_of_several_classes(tmp_path):
     model = make_model(problem_type="multi_label_classification")
-    arguments = make_arguments(tmp_path, metric_for_best_model=f"{prefix}top1_accuracy")
+    arguments = make_arguments(tmp_path, metric_for_best_model="eval_top1_accuracy")
     trainer = VideoTrainer(model, arguments, eval_dataset=RandomClips())
     assert trainer.args.metric_for_best_model == "mean_average_precision" and trainer.args.greater_is_better
 
@@ -134,14 +120,6 @@ def test_a_loss_of_the_user_has_the_word(tmp_path):
     assert prediction.metrics["test_loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_labels_are_smoothed_where_the_model_names_no_problem_type(tmp_path):
-    trainer = make_trainer(tmp_path, label_smoothing_factor=0.2)
-    batch = collate_clips([RandomClips()[index] for index in range(4)])
-    model = trainer.model.train()
-    expected = cross_entropy(model(batch["pixel_values"]).logits, batch["labels"], label_smoothing=0.2)
-    torch.testing.assert_close(trainer.compute_loss(model, dict(batch)), expected)
-
-
 def test_arguments_by_place_and_a_function_that_makes_the_model(tmp_path):
     sets = (RandomClips(), RandomClips())
     by_place = VideoTrainer(make_model(), make_arguments(tmp_path / "a"), None, *sets)
@@ -149,15 +127,6 @@ def test_arguments_by_place_and_a_function_that_makes_the_model(tmp_path):
     for trainer in (by_place, made):
         trainer.train()
     torch.testing.assert_close(weights_of(made.model), weights_of(by_place.model), rtol=0, atol=0)
-
-
-def test_plain_arguments_leave_the_keys_of_samples_to_the_collator(tmp_path):
-    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", per_device_train_batch_size=4)
-    clips = RandomClips(training=True, num_views=2)
-    for collator, num_labels in ((None, 1), (MixingCollator(ClipMixing(mixup_alpha=0.8), 2), 2)):
-        trainer = VideoTrainer(make_model(), arguments, collator, clips)
-        batch = next(iter(trainer.get_train_dataloader()))
-        assert batch["pixel_values"].shape == (8, 2, 3, 16, 16) and batch["labels"].ndim == num_labels
 
 
 def test_clips_without_the_axis_of_views_are_named(tmp_path):

@@ -2,6 +2,7 @@
 
 import unittest
 
+import pytest
 import torch
 from transformers.testing_utils import torch_device
 
@@ -64,6 +65,7 @@ class VideoMambaForFrameClassificationTester(VideoMambaModelTester):
         return super().get_inputs() | {"attention_mask": mask}
 
 
+@pytest.mark.slow
 class VideoMambaForFrameClassificationTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoMambaForFrameClassificationTester
     all_model_classes = (VideoMambaForFrameClassification,)
@@ -92,6 +94,7 @@ class VideoMambaForImageClassificationTester(VideoModelTester):
         return {"pixel_values": super().get_inputs()["pixel_values"].squeeze(1)}
 
 
+@pytest.mark.slow
 class VideoMambaForImageClassificationTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoMambaForImageClassificationTester
     all_model_classes = (VideoMambaForImageClassification,)
@@ -110,6 +113,7 @@ class VideoMambaForPreTrainingTester(VideoMambaModelTester):
         return super().get_inputs() | {"bool_masked_pos": masked.repeat(self.batch_size, 1), "labels": targets}
 
 
+@pytest.mark.slow
 class VideoMambaForPreTrainingTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoMambaForPreTrainingTester
     all_model_classes = (VideoMambaForPreTraining,)

@@ -2,6 +2,7 @@
 
 import unittest
 
+import pytest
 import torch
 from transformers.testing_utils import torch_device
 
@@ -66,6 +67,7 @@ class VideoViTForFrameClassificationTester(VideoViTModelTester):
         return super().get_inputs() | {"attention_mask": mask}
 
 
+@pytest.mark.slow
 class VideoViTForFrameClassificationTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoViTForFrameClassificationTester
     all_model_classes = (VideoViTForFrameClassification,)
@@ -92,6 +94,7 @@ class VideoViTForImageClassificationTester(VideoModelTester):
         return {"pixel_values": super().get_inputs()["pixel_values"].squeeze(1)}
 
 
+@pytest.mark.slow
 class VideoViTForImageClassificationTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoViTForImageClassificationTester
     all_model_classes = (VideoViTForImageClassification,)
@@ -108,6 +111,7 @@ class VideoViTForPreTrainingTester(VideoViTModelTester):
         return super().get_inputs() | {"bool_masked_pos": masked.repeat(self.batch_size, 1)}
 
 
+@pytest.mark.slow
 class VideoViTForPreTrainingTest(VideoModelTestMixin, unittest.TestCase):
     model_tester_class = VideoViTForPreTrainingTester
     all_model_classes = (VideoViTForPreTraining,)

@@ -123,8 +123,7 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             embedding_width = getattr(self.text_config, "word_embed_proj_dim", None)
             self.projection_dim = embedding_width or self.text_config.hidden_size
         if self.use_language_projection is None:
-            # Folders of the first versions do not have this field.
-            self.use_language_projection = "MemoryBankQFormerForVideoClassification" not in (self.architectures or ())
+            self.use_language_projection = True
 
     # Copied from hf_video.models.videomamba.configuration_videomamba.VideoMambaConfig.from_dict
     @classmethod

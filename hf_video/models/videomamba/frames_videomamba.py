@@ -120,10 +120,3 @@ def smoothing_loss(logits: torch.Tensor, attention_mask: torch.Tensor | None, pr
         return squares.sum() / max(squares.numel(), 1)
     pairs = attention_mask[:, 1:].bool()[..., None].expand_as(squares)
     return (squares * pairs).sum() / pairs.sum().clamp(min=1)
-
-
-def may_pad(frame_mask: torch.Tensor) -> bool:
-    """Whether a mask may hold padding. On a CPU its values tell, for fused operators have no padding; a graph that is
-    compiled is for any values, and a GPU would have to be waited for."""
-    is_known = frame_mask.device.type == "cpu" and not torch.compiler.is_compiling()
-    return not (is_known and bool(frame_mask.all()))

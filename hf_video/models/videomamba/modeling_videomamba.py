@@ -1,6 +1,7 @@
 """PyTorch VideoMamba: bidirectional state spaces over the patches of a video."""
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -25,13 +26,12 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .classification_videomamba import average_views, classification_loss
 from .configuration_videomamba import VideoMambaConfig
-from .frames_videomamba import check_frame_mask, mask_of_tokens, may_pad
+from .frames_videomamba import check_frame_mask, mask_of_tokens
 from .pretraining_videomamba import check_mask, select_tokens
 from .state_videomamba import VideoMambaState, check_state
 
 try:
-    from hf_video.ops.cpu_choices import CpuChoice, choose
-    from hf_video.ops.mamba_mixer import Direction, can_fuse_mixer, convolve_and_scan, mamba_mixer
+    from hf_video.ops.mamba_mixer import convolve_and_scan
     from hf_video.ops.selective_scan import selective_scan
 
     HAS_OPS = True
@@ -41,6 +41,10 @@ except ImportError:
     HAS_OPS = False
 
 logger = logging.get_logger(__name__)
+
+# On a CPU mixers compute in float32 even if their weights or autocast are narrower: some CPUs multiply bfloat16 15
+# times more slowly, and nothing tells which do. `HF_VIDEO_CPU_PRODUCTS=bfloat16` keeps them narrow.
+NARROW_ON_CPU = os.environ.get("HF_VIDEO_CPU_PRODUCTS") == "bfloat16"
 
 TokenGrid = tuple[int, int, int]
 ScanOrder = tuple[torch.Tensor, torch.Tensor]
@@ -316,20 +320,34 @@ class VideoMambaConv1d(nn.Conv1d):
         self.reverse = reverse
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        weight = self.weight.flip(-1) if self.reverse else self.weight
+        weight = (self.weight.flip(-1) if self.reverse else self.weight).to(hidden_states.dtype)
+        bias = None if self.bias is None else self.bias.to(hidden_states.dtype)
         padding = cast(int, self.padding[0])
-        convolved = F.conv1d(hidden_states, weight, self.bias, padding=padding, groups=self.groups)
+        convolved = F.conv1d(hidden_states, weight, bias, padding=padding, groups=self.groups)
         return convolved.narrow(-1, padding if self.reverse else 0, hidden_states.shape[-1])
 
 
-class VideoMambaTimeStepProjection(nn.Linear):
+class VideoMambaLinear(nn.Linear):
+    """A linear layer that computes in the dtype of its input, which on a CPU may be wider than that of its weight."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.multiply(inputs, self.bias)
+
+    def multiply(self, inputs: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if hasattr(self.weight, "__tensor_flatten__"):
+            # torchao's quantised weights take inputs of their own dtype.
+            return F.linear(inputs.to(self.weight.dtype), self.weight, bias)
+        return F.linear(inputs, self.weight.to(inputs.dtype), None if bias is None else bias.to(inputs.dtype))
+
+
+class VideoMambaTimeStepProjection(VideoMambaLinear):
     """Multiplies by its weight alone. The scan adds the bias, in float32."""
 
-    def forward(self, time_steps: torch.Tensor) -> torch.Tensor:
-        return F.linear(time_steps, self.weight)
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.multiply(inputs, None)
 
 
-class VideoMambaOutputProjection(nn.Linear):
+class VideoMambaOutputProjection(VideoMambaLinear):
     """The last layer of a residual branch. The deeper the model is, the smaller are its initial weights."""
 
 
@@ -351,19 +369,13 @@ class VideoMambaScan(nn.Module):
         self.sizes = [rank, config.state_size, config.state_size]
         self.conv1d = VideoMambaConv1d(config, reverse)
         self.activation_fn = ACT2FN[config.hidden_act]
-        self.x_proj = nn.Linear(config.intermediate_size, sum(self.sizes), bias=False)
+        self.x_proj = VideoMambaLinear(config.intermediate_size, sum(self.sizes), bias=False)
         self.dt_proj = VideoMambaTimeStepProjection(rank, config.intermediate_size)
         # A model that is made in half precision keeps these in float32, as one that is loaded does.
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
         self.dt_proj.bias = nn.Parameter(torch.empty(config.intermediate_size, dtype=dtype))
         self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size, dtype=dtype))
         self.D = nn.Parameter(torch.empty(config.intermediate_size, dtype=dtype))
-
-    def weights(self) -> "Direction":
-        """The weights of this direction, as `mamba_mixer` takes them."""
-        conv_bias = torch.zeros_like(self.D) if self.conv1d.bias is None else self.conv1d.bias
-        projections = self.x_proj.weight, self.dt_proj.weight, self.dt_proj.bias
-        return Direction(self.conv1d.weight[:, 0], conv_bias, *projections, self.rates(), self.D)
 
     def rates(self) -> torch.Tensor:
         """Decay rates A of the recurrence `(intermediate_size, state_size)`, in float32 at least."""
@@ -434,7 +446,7 @@ class VideoMambaMixer(nn.Module):
     def __init__(self, config: VideoMambaConfig):
         super().__init__()
         self.reorder_forward = config.scan_order == "temporal_first"
-        self.in_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.use_bias)
+        self.in_proj = VideoMambaLinear(config.hidden_size, 2 * config.intermediate_size, bias=config.use_bias)
         self.forward_scan = VideoMambaScan(config, reverse=False)
         self.backward_scan = VideoMambaScan(config, reverse=True) if config.bidirectional else None
         self.gate_fn = ACT2FN[config.hidden_act]
@@ -513,36 +525,6 @@ class VideoMambaDropPath(nn.Module):
         return f"drop_prob={self.drop_prob}"
 
 
-PLAIN_MODULES = (
-    VideoMambaNorm,
-    VideoMambaMixer,
-    VideoMambaScan,
-    VideoMambaConv1d,
-    VideoMambaTimeStepProjection,
-    VideoMambaOutputProjection,
-    VideoMambaDropPath,
-    nn.Linear,
-)
-
-
-def is_plain(module: nn.Module) -> bool:
-    """
-    Whether a module computes with its float32 or bfloat16 weights alone: without adapter, quantised weight or hook.
-    """
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    weights = list(module.parameters(recurse=False))
-    return (
-        (type(module) in PLAIN_MODULES or fuses(module))
-        and not any(hooks)
-        and not nn.modules.module._has_any_global_hook()
-        # accelerate replaces the method of an instance by a function.
-        and "forward" not in vars(module)
-        and all(weight.dtype in (torch.float32, torch.bfloat16) for weight in weights)
-        # torchao's and FSDP's tensors hold others. Fake tensors, which tell how much memory is needed, are plain.
-        and not any(hasattr(weight, "__tensor_flatten__") for weight in weights)
-    )
-
-
 class VideoMambaLayer(GradientCheckpointingLayer):
     """
     Pre-norm block with a mixer and without an MLP. Its input and its output are the residual stream. With a state in
@@ -558,58 +540,17 @@ class VideoMambaLayer(GradientCheckpointingLayer):
     def forward(
         self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        state = context.state
-        if self.can_fuse(hidden_states, context):
-            mixer = self.mixer
-            directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
-            weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
-            dtypes = self.dtype_of_branch(), getattr(torch, self.cpu_choice(hidden_states).products)
-            branch, *last_state = mamba_mixer(hidden_states, *weights, directions, *dtypes, state)
-            branch = self.drop_path(branch)
-            # Where nobody else holds the branch, the sum may take its memory.
-            outputs = branch.add_(hidden_states) if is_plain(self.drop_path) else hidden_states + branch
-            return outputs if state is None else (outputs, tuple(last_state))
-        branch = self.mixer(self.norm(hidden_states), context)
-        if state is None:
-            return hidden_states + self.drop_path(branch)
+        normalized = self.norm(hidden_states)
+        if normalized.device.type == "cpu" and not NARROW_ON_CPU:
+            with torch.autocast("cpu", enabled=False):
+                branch = self.mixer(normalized.to(torch.promote_types(normalized.dtype, torch.float32)), context)
+        else:
+            branch = self.mixer(normalized, context)
+        # The residual stream keeps its dtype, whatever the mixer computes in.
+        if context.state is None:
+            return hidden_states + self.drop_path(branch.to(hidden_states.dtype))
         branch, last_state = branch
-        return hidden_states + self.drop_path(branch), last_state
-
-    def dtype_of_branch(self) -> torch.dtype:
-        """The dtype in which the projections compute."""
-        is_autocast = torch.is_autocast_enabled("cpu")
-        return torch.get_autocast_dtype("cpu") if is_autocast else self.mixer.in_proj.weight.dtype
-
-    def mixer_shape(self) -> tuple[Any, ...]:
-        """The fields of the `MixerShape` for which the way to compute on a CPU is chosen."""
-        scan, (hidden_size, dim) = self.mixer.forward_scan, self.mixer.out_proj.weight.shape
-        rank, state_size, _ = scan.sizes
-        num_directions = 1 if self.mixer.backward_scan is None else 2
-        dtype = str(self.dtype_of_branch()).removeprefix("torch.")
-        return hidden_size, dim, state_size, rank, scan.conv1d.weight.shape[-1], num_directions, dtype
-
-    def needs_gradient(self, hidden_states: torch.Tensor) -> bool:
-        return torch.is_grad_enabled() and (hidden_states.requires_grad or self.mixer.in_proj.weight.requires_grad)
-
-    def cpu_choice(self, hidden_states: torch.Tensor) -> "CpuChoice":
-        return choose(*self.mixer_shape(), with_backward=self.needs_gradient(hidden_states))
-
-    def can_fuse(self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT) -> bool:
-        """Whether norm and mixer run as one operator. It needs that operator, plain modules, tokens in their order
-        without padding, no gradients through a state, and that no measurement has found it slower on this CPU."""
-        mixer = self.mixer
-        dim, state_size = mixer.forward_scan.A_log.shape
-        return (
-            HAS_OPS
-            and context.temporal_first is None
-            and context.real_tokens is None
-            and not (context.state is not None and self.needs_gradient(hidden_states))
-            and can_fuse_mixer(hidden_states, dim, state_size, self.dtype_of_branch())
-            and self.norm.bias is None
-            and mixer.in_proj.bias is None
-            and all(is_plain(module) for module in (self.norm, *mixer.modules()))
-            and self.cpu_choice(hidden_states).mixer == "fused"
-        )
+        return hidden_states + self.drop_path(branch.to(hidden_states.dtype)), last_state
 
 
 class VideoMambaPreTrainedModel(PreTrainedModel):
@@ -796,7 +737,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             with_class_token=state is None or self.config.bidirectional,
         )
         real_tokens = temporal_first = None
-        if frame_mask is not None and may_pad(frame_mask):
+        if frame_mask is not None:
             real_tokens = mask_of_tokens(frame_mask, grid, num_prefix_tokens=1)
         if self.config.scan_order != "spatial_first":
             temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device, real_tokens)

@@ -14,8 +14,8 @@ from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
     + ["intermediate_size"],
-    "at least 0": ["num_hidden_layers", "classifier_init_scale", "layer_scale_init_value", "run_length_threshold"]
-    + ["smoothing_loss_weight", "frame_delay"],
+    "at least 0": ["num_hidden_layers", "classifier_init_scale", "layer_scale_init_value", "smoothing_loss_weight"]
+    + ["frame_delay"],
     "above 0": ["initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"],
     "in [0, 1)": ["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"],
     "between 0 and 1": ["mask_ratio"],
@@ -125,13 +125,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             Class of frames in which nothing happens: a run of them is no segment.
         smoothing_loss_weight (`float`, defaults to 0.0):
             Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
-        run_length_threshold (`float`, *optional*):
-            Drops tokens that repeat over time (run-length tokens, https://arxiv.org/abs/2411.05222): the largest mean
-            absolute difference of normalised pixel values between a patch and the one before it in time that counts
-            as a repetition; 0 drops exact ones, and the paper has 0.1. By default no token is dropped.
-        use_run_length_embedding (`bool`, defaults to `False`):
-            Whether a learned vector tells a token how many tokens it stands for. It starts at zero. Fine-tune with it;
-            a model that was trained without `run_length_threshold` does not need it for inference.
         decoder_hidden_size (`int`, defaults to 384), decoder_num_hidden_layers (`int`, defaults to 4),
         decoder_num_attention_heads (`int`, defaults to 6), decoder_intermediate_size (`int`, defaults to 1536):
             Sizes of the decoder of [`VideoViTForPreTraining`].
@@ -195,8 +188,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     smoothing_loss_weight: float | int = 0.0
     frame_delay: int = 0
     background_label: str | None = None
-    run_length_threshold: float | int | None = None
-    use_run_length_embedding: bool = False
     decoder_hidden_size: int = 384
     decoder_num_hidden_layers: int = 4
     decoder_num_attention_heads: int = 6
@@ -217,19 +208,11 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         self.set_output_features_output_indices(
             out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
         )
-        # Saved configurations may hold this option, which no model reads.
-        kwargs.pop("decoder_mask_ratio", None)
         super().__post_init__(**kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """
-        Read a saved configuration, as in Transformers. If it does not set `use_final_norm`, the class that it names
-        decides. The configuration of an encoder inside another model does not pass through here: it has no such class.
-        """
-        normalising = (["VideoViTForPreTraining"], ["VideoViTBackbone"])
-        if config_dict.get("use_final_norm") is None and config_dict.get("architectures") in normalising:
-            config_dict = {**config_dict, "use_final_norm": True}
+        """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""
         made = super().from_dict(config_dict, **kwargs)
         (made[0] if isinstance(made, tuple) else made).validate()
         return made
@@ -277,11 +260,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def check_pretraining(self) -> None:
         """Raise `ValueError` for values that pre-training cannot have. Other models may have them."""
-        if self.run_length_threshold is not None:
-            raise ValueError(
-                "Pre-training chooses its tokens by masks: leave out `run_length_threshold`, got "
-                f"{self.run_length_threshold}."
-            )
         _check_limits(self, PRETRAINING_LIMITS)
         self._width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
 

@@ -1,8 +1,9 @@
-"""Masks of VideoViT's pre-training: how to draw, check and apply them."""
+"""Masks of patches: how to draw those of pre-training, find still patches, and check and apply a mask."""
 
 import math
 
 import torch
+import torch.nn.functional as F
 
 from .configuration_videovit import VideoViTConfig
 
@@ -109,6 +110,50 @@ def random_mask(grid: tuple[int, int, int], mask_ratio: float, generator: torch.
             f"`mask_ratio`={mask_ratio} hides {num_masked} of {num_patches} patches: hide some, and leave some."
         )
     return (torch.randperm(num_patches, generator=generator) < num_masked)[None]
+
+
+def still_patches(
+    pixel_values: torch.Tensor,
+    patch_shape: tuple[int, int, int],
+    *,
+    threshold: float | None = None,
+    num_kept: int | None = None,
+) -> torch.Tensor:
+    """
+    A mask for `bool_masked_pos` that hides patches which show what the camera showed before. The last frame of a patch
+    is compared with the first frame of the patch before it in time ("Don't Look Twice", arXiv 2411.05222, section 3).
+    Patches of the first token frame are always kept.
+
+    Args:
+        pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
+        patch_shape: `config.patch_shape`: frames, rows and columns of a patch.
+        threshold: hides the patches of which the mean absolute difference of pixels is at most this. Clips of a batch
+            may keep different numbers of patches then, which no model takes together.
+        num_kept: keeps so many patches of every clip, those that change most.
+
+    Returns:
+        `(batch_size, t * h * w)`, bool, true = hidden.
+
+    Raises:
+        ValueError: unless one of `threshold` and `num_kept` is given, or if `num_kept` is less than a frame or more
+            than a clip has.
+    """
+    tubelet_size, *patch_size = patch_shape
+    t = pixel_values.shape[1] // tubelet_size
+    # Before the subtraction, which wraps around in uint8 and rounds in bfloat16.
+    pixels = pixel_values.to(torch.promote_types(pixel_values.dtype, torch.float32))
+    first, last = pixels[:, : (t - 1) * tubelet_size : tubelet_size], pixels[:, 2 * tubelet_size - 1 :: tubelet_size]
+    changes = F.avg_pool2d((last - first).abs().flatten(0, 1), tuple(patch_size)).mean(dim=1).flatten(1)
+    num_places = changes.shape[1]
+    changes = F.pad(changes.unflatten(0, (pixel_values.shape[0], t - 1)).flatten(1), (num_places, 0), value=math.inf)
+    if (threshold is None) == (num_kept is None):
+        raise ValueError(f"Give either threshold or num_kept, got {threshold} and {num_kept}.")
+    if num_kept is None:
+        return changes <= threshold
+    if not num_places <= num_kept <= changes.shape[1]:
+        raise ValueError(f"num_kept must be from {num_places}, a frame, to {changes.shape[1]}, got {num_kept}.")
+    kept = changes.topk(num_kept, dim=1).indices
+    return torch.ones_like(changes, dtype=torch.bool).scatter(1, kept, False)
 
 
 class DrawsMasks:

@@ -26,13 +26,6 @@ from .classification_videovit import average_views, classification_loss
 from .configuration_videovit import VideoViTConfig
 from .frames_videovit import check_frame_mask, mask_of_tokens
 from .masking_videovit import DrawsMasks, check_mask, select_tokens, tube_mask
-from .run_lengths_videovit import (
-    TokenRuns,
-    VideoViTRunLengthEmbedding,
-    attend,
-    choose_runs,
-    put_in_front,
-)
 
 TokenGrid = tuple[int, int, int]
 RotaryEmbedding = tuple[torch.Tensor, torch.Tensor]
@@ -116,11 +109,10 @@ class VideoViTPatchEmbeddings(nn.Module):
             )
         return grid
 
-    def forward(self, pixel_values: torch.Tensor, runs: TokenRuns | None = None) -> torch.Tensor:
-        """Tokens `(batch_size, t * h * w, hidden_size)`, or `(1, num_kept_patches, hidden_size)` with `runs`."""
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Tokens `(batch_size, t * h * w, hidden_size)`."""
         self.grid_of(pixel_values)  # raises for a shape or dtype that does not fit
-        patches = patchify(pixel_values, self.config.patch_shape, "b (t h w) (c dt dh dw)")
-        return self.projection(patches if runs is None else runs.select(patches))
+        return self.projection(patchify(pixel_values, self.config.patch_shape, "b (t h w) (c dt dh dw)"))
 
 
 class VideoViTEmbeddings(nn.Module):
@@ -135,9 +127,6 @@ class VideoViTEmbeddings(nn.Module):
         if config.position_embedding_type in ("sinusoidal", "learned"):
             learned = config.position_embedding_type == "learned"
             self.position_embeddings = VideoViTPositionEmbeddings(config, config.hidden_size, learned)
-        self.run_length_embedding = None
-        if config.use_run_length_embedding:
-            self.run_length_embedding = VideoViTRunLengthEmbedding(config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -145,25 +134,27 @@ class VideoViTEmbeddings(nn.Module):
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: Interpolation = True,
-        runs: TokenRuns | None = None,
     ) -> torch.Tensor:
-        tokens = self.patch_embeddings(pixel_values, runs)
+        tokens = self.patch_embeddings(pixel_values)
         prefix = tokens[:1, :0] if self.cls_token is None else self.cls_token
         if self.position_embeddings is not None:
             grid = self.patch_embeddings.grid_of(pixel_values)
             positions = self.position_embeddings(grid, interpolate_pos_encoding).to(tokens)
             num_prefix_tokens = self.position_embeddings.num_prefix_tokens
-            patch_positions = positions[:, num_prefix_tokens:]
-            tokens = tokens + (patch_positions if runs is None else runs.select(patch_positions))
+            tokens = tokens + positions[:, num_prefix_tokens:]
             if num_prefix_tokens:
                 prefix = prefix + positions[:, :num_prefix_tokens]
         if bool_masked_pos is not None:
             tokens = select_tokens(tokens, ~bool_masked_pos)
         if self.cls_token is not None:
-            tokens = put_in_front(prefix.to(tokens), tokens, runs)
-        if self.run_length_embedding is not None:
-            tokens = self.run_length_embedding(tokens, runs)
+            tokens = put_in_front(prefix.to(tokens), tokens)
         return self.dropout(tokens)
+
+
+def put_in_front(prefix: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
+    """Put the same tokens `(1, num_prefix_tokens, channels)` in front of every clip's."""
+    # `len` would be a fixed number in an exported program.
+    return torch.cat([prefix.expand(patches.shape[0], -1, -1), patches], dim=1)
 
 
 def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:
@@ -322,8 +313,7 @@ def eager_attention_forward(
 class VideoViTAttention(nn.Module):
     """
     Multi-head self-attention. One projection gives all queries, then all keys, then all values. `qv_bias` holds the
-    biases of queries and values. The attention mask is for padding; `runs` says which tokens of a packed sequence are
-    whose.
+    biases of queries and values. The attention mask is for padding.
 
     In cosine attention (VideoMAE V2) scores are cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -350,7 +340,6 @@ class VideoViTAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         rotary: RotaryEmbedding | None = None,
-        runs: TokenRuns | None = None,
         attention_mask: Any = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -373,7 +362,7 @@ class VideoViTAttention(nn.Module):
         )
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
         kwargs |= {"dropout": dropout, "scaling": self.scaling}
-        context, weights = attend(attention_interface, self, query, key, value, attention_mask, runs, **kwargs)
+        context, weights = attention_interface(self, query, key, value, attention_mask, **kwargs)
         return self.o_proj(context.flatten(2)), weights
 
 
@@ -434,20 +423,16 @@ class VideoViTLayer(GradientCheckpointingLayer):
         self,
         hidden_states: torch.Tensor,
         rotary: RotaryEmbedding | None = None,
-        runs: TokenRuns | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        branch, _ = self.attention(self.layernorm_before(hidden_states), rotary, runs, **kwargs)
-        hidden_states = hidden_states + self.finish_branch(branch, self.layer_scale1, runs)
+        branch, _ = self.attention(self.layernorm_before(hidden_states), rotary, **kwargs)
+        hidden_states = hidden_states + self.finish_branch(branch, self.layer_scale1)
         branch = self.mlp(self.layernorm_after(hidden_states))
-        return hidden_states + self.finish_branch(branch, self.layer_scale2, runs)
+        return hidden_states + self.finish_branch(branch, self.layer_scale2)
 
-    def finish_branch(
-        self, branch: torch.Tensor, layer_scale: torch.Tensor | None, runs: TokenRuns | None
-    ) -> torch.Tensor:
+    def finish_branch(self, branch: torch.Tensor, layer_scale: torch.Tensor | None) -> torch.Tensor:
         branch = self.dropout(branch)
-        branch = branch if layer_scale is None else branch * layer_scale
-        return self.drop_path(branch) if runs is None else runs.drop_clips(self.drop_path, branch)
+        return self.drop_path(branch if layer_scale is None else branch * layer_scale)
 
 
 def make_layers(config: VideoViTConfig, num_layers: int, **sizes: int) -> nn.ModuleList:
@@ -492,8 +477,6 @@ class VideoViTPreTrainedModel(PreTrainedModel):
                 init.copy_(module.weight, module.sinusoidal_table())
         elif isinstance(module, VideoViTEmbeddings) and module.cls_token is not None:
             init.trunc_normal_(module.cls_token, std=std)
-        elif isinstance(module, VideoViTRunLengthEmbedding):
-            init.zeros_(module.weight)
         elif isinstance(module, VideoViTAttention):
             for bias in (module.qv_bias, module.k_bias):
                 if bias is not None:
@@ -582,7 +565,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
         self.post_init()
 
     @merge_with_config_defaults
-    @can_return_tuple
+    @capture_outputs(tie_last_hidden_states=False)
     def forward(
         self,
         pixel_values: torch.Tensor,
@@ -597,6 +580,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
                 Normalised frames. Frames and pixels that fill no patch are dropped.
             bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
                 True for patches that are hidden, as many in every clip; only the others become tokens.
+                `still_patches` makes one for a camera that does not move.
             interpolate_pos_encoding (`bool` or `"space"`, defaults to `True`):
                 Whether to resize the positions for an input of another size than configured. With `"space"` only rows
                 and columns are resized, and the frames get the positions of the first frames.
@@ -607,14 +591,12 @@ class VideoViTModel(VideoViTPreTrainedModel):
         Returns:
             [`BaseModelOutput`]. `last_hidden_state` is `(batch_size, sequence_length, hidden_size)`: the class token
             if there is one, then the patches in the order time, row, column. `hidden_states` are those before the
-            final norm. With `config.run_length_threshold`, tokens that were dropped have the features of the token
-            that they repeat.
+            final norm.
 
         Raises:
             ValueError: for an input of another rank or number of channels, of a dtype that is not floating point, or
                 smaller than a patch; for masks of another shape or with unequal counts; for an input size that the
-                positions cannot be resized to; for masks, attention weights or an export with
-                `config.run_length_threshold`.
+                positions cannot be resized to.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
@@ -624,46 +606,25 @@ class VideoViTModel(VideoViTPreTrainedModel):
         if frame_mask is not None:
             check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
             interpolate_pos_encoding = interpolate_pos_encoding and "space"
-        masks = {"bool_masked_pos": bool_masked_pos, "frame_mask": frame_mask}
-        runs = choose_runs(self.config, pixel_values, masks, kwargs.get("output_attentions"))
-        kwargs["return_dict"] = True
-        outputs = self.encode(pixel_values, grid, interpolate_pos_encoding, runs, **masks, **kwargs)
-        return outputs if runs is None else runs.fill_outputs(outputs)
-
-    @capture_outputs(tie_last_hidden_states=False)
-    def encode(
-        self,
-        pixel_values: torch.Tensor,
-        grid: TokenGrid,
-        interpolate_pos_encoding: Interpolation,
-        runs: TokenRuns | None,
-        bool_masked_pos: torch.Tensor | None,
-        frame_mask: torch.Tensor | None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
-        """The outputs of `forward`, but those of a packed sequence if there are `runs`."""
         hidden_states = self.embeddings(
             pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
             bool_masked_pos,
             interpolate_pos_encoding,
-            runs,
         )
         rotary = None
         if self.rotary_embedding is not None:
             angles = self.rotary_embedding(grid, hidden_states.device)
             if bool_masked_pos is not None:
                 angles = select_tokens(angles, ~bool_masked_pos)
-            elif runs is not None:
-                angles = runs.select(angles)
             # The class token has no place in the grid: an angle of zero does not rotate it.
             prefix = angles.new_zeros(1, int(self.config.use_class_token), angles.shape[-1])
-            angles = put_in_front(prefix, angles, runs)[:, None]
+            angles = put_in_front(prefix, angles)[:, None]
             rotary = angles.cos(), angles.sin()
         if frame_mask is not None:
             real_tokens = mask_of_tokens(frame_mask, grid, int(self.config.use_class_token))
             kwargs["attention_mask"] = create_bidirectional_mask(self.config, hidden_states, real_tokens)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, rotary, runs, **kwargs)
+            hidden_states = layer(hidden_states, rotary, **kwargs)
         if self.layernorm is not None:
             hidden_states = self.layernorm(hidden_states)
         return BaseModelOutput(last_hidden_state=hidden_states)

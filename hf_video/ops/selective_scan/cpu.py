@@ -93,11 +93,20 @@ def scan_forward(u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, init
     Returns:
         The output, like `u`; the last state; and the states before each chunk, or of no chunk unless they are kept.
     """
+    from hf_video.ops.cpu_kernels import scan_forward_unit
+
     groups = B.shape[2]
     borders = A.new_empty(shape_of_borders(u.shape[0], u.shape[1] if keeps_borders else 0, A, groups))
-    y = A.new_empty(*u.shape[:2], borders.shape[2] * borders.shape[4])
-    last_state = run_forward(y, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, initial_state)
-    return from_lanes(y, groups, u.shape[-1] // groups), last_state, borders
+    arrays = _pack(u, delta, A, B, C, D, delta_bias)
+    y = torch.empty_like(arrays[0])
+    state = to_blocks(A.new_zeros(u.shape[0], *A.shape) if initial_state is None else initial_state, groups)
+    units = [
+        (batch, group, first, end)
+        for batch, group, _, first, end in split_work(u.shape[0], groups, state.shape[1] // groups)
+    ]
+    run_units(scan_forward_unit, (*arrays, state, y, borders, delta_softplus, reverse), units)
+    channels = u.shape[-1] // groups
+    return from_lanes(y, groups, channels), from_blocks(state, groups, channels), borders
 
 
 def shape_of_borders(batch_size: int, length: int, A: torch.Tensor, groups: int) -> tuple[int, int, int, int, int]:
@@ -108,44 +117,14 @@ def shape_of_borders(batch_size: int, length: int, A: torch.Tensor, groups: int)
     return batch_size, count_chunks(length), blocks, A.shape[1], LANES
 
 
-def run_forward(
-    y, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, initial_state, is_rough=False
-) -> torch.Tensor:
-    """
-    Write `y` and `borders`, which are contiguous, as `scan_forward` describes them, and return the last state. `y`,
-    `u` and `delta` may be bfloat16. With `is_rough`, decays are as exact as bfloat16 needs them.
-    """
-    from hf_video.ops.cpu_kernels import scan_forward_unit
-
-    (batch_size, _, dim), groups = u.shape, B.shape[2]
-    arrays = _pack(u, delta, A, B, C, D, delta_bias)
-    state = to_blocks(A.new_zeros(batch_size, *A.shape) if initial_state is None else initial_state, groups)
-    units = [
-        (batch, group, first, end)
-        for batch, group, _, first, end in split_work(batch_size, groups, state.shape[1] // groups)
-    ]
-    run_units(scan_forward_unit, (*arrays, state, y, borders, delta_softplus, is_rough or None, reverse), units)
-    return from_blocks(state, groups, dim // groups)
-
-
 @torch.library.custom_op(
     "hf_video::selective_scan_cpu_backward",
     mutates_args=(),
     schema="(Tensor dy, Tensor? dlast_state, Tensor borders, Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C,"
     " Tensor? D, Tensor? delta_bias, bool delta_softplus, bool reverse) -> Tensor[]",
 )
-def scan_backward(dy, dlast_state, borders, u, *others):
+def scan_backward(dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse):
     """The gradients of u, delta, A, B, C, D, delta_bias and the initial state, also of those that are `None`."""
-    return run_backward(u.new_empty(0, 0, 0), dy, dlast_state, borders, u, *others)
-
-
-def run_backward(
-    y, dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, is_rough=False
-) -> list[torch.Tensor]:
-    """
-    What `scan_backward` returns. Unless `y` is empty, write to it the output of the forward, which costs little where
-    the states are computed again. `y`, `dy`, `u` and `delta` may be bfloat16; `is_rough` is that of `run_forward`.
-    """
     from hf_video.ops.cpu_kernels import scan_backward_unit
 
     (batch_size, _, dim), groups = u.shape, B.shape[2]
@@ -161,7 +140,7 @@ def run_backward(
         scan_backward_unit,
         (
             *(*arrays, borders, to_lanes(dy, groups).contiguous()),
-            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, is_rough or None, reverse),
+            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, delta_softplus, reverse),
         ),
         units,
     )

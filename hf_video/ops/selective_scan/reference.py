@@ -69,10 +69,18 @@ def share_groups(B: torch.Tensor, C: torch.Tensor, u: torch.Tensor) -> tuple[tor
 
 
 def add_and_gate(outputs: torch.Tensor, addend: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
-    """The last steps of `selective_scan`, for kernels without them, in the dtype of `outputs`."""
+    """
+    The last steps of `selective_scan`, for kernels without them, in the dtype of `outputs`. These are written over if
+    no gradient needs them, for new memory takes longer than the steps.
+    """
+    in_place = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     if addend is not None:
-        outputs = outputs + addend.to(outputs.dtype)
-    return outputs if z is None else outputs * F.silu(z.to(outputs.dtype))
+        addend = addend.to(outputs.dtype)
+        outputs = outputs.add_(addend) if in_place else outputs + addend
+    if z is not None:
+        gate = F.silu(z.to(outputs.dtype))
+        outputs = outputs.mul_(gate) if in_place else outputs * gate
+    return outputs
 
 
 def selective_scan_reference(inputs: ScanInputs) -> tuple[torch.Tensor, torch.Tensor]:

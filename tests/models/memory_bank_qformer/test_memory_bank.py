@@ -38,14 +38,6 @@ def test_states_are_copies():
     assert torch.equal(memory.visual.states, states) and torch.equal(memory.visual.counts, counts)
 
 
-def test_shapes_are_as_documented():
-    _, _, memory = filled_memory()
-    assert memory.visual.states.shape == (2, 3, 5, 40) and memory.visual.counts.shape == (2, 3, 5)
-    assert len(memory.query) == 3
-    assert memory.query[1].states.shape == (2, 3, 4 + 6, 32) and memory.query[1].counts.shape == (2, 3, 10)
-    assert memory.frames_seen.tolist() == [7, 7]
-
-
 @pytest.mark.parametrize(
     ("change", "rows"),
     [
@@ -85,12 +77,6 @@ def test_the_last_queries_are_those_after_each_videos_last_frame():
     assert torch.equal(memory.last_queries, torch.stack([more.last_hidden_state[2], kept[1]]))
     memory.reset()
     assert memory.last_queries is None
-
-
-def test_the_last_queries_carry_no_gradient():
-    model, text = tiny_model(), random_text()
-    outputs = model(vision_embeds=random_frames(), **text)
-    assert outputs.last_hidden_state.requires_grad and not outputs.memory.last_queries.requires_grad
 
 
 @torch.no_grad()
@@ -138,12 +124,6 @@ def test_a_saved_memory_goes_on_the_same(tmp_path, num_frames):
     assert [path.name for path in tmp_path.iterdir()] == ["video.safetensors"]
 
 
-def test_an_empty_memory_can_be_saved(tmp_path):
-    MemoryBank(4, "fifo").save(tmp_path / "a.safetensors")
-    loaded = MemoryBank.load(tmp_path / "a.safetensors")
-    assert (loaded.length, loaded.policy, loaded.batch_size) == (4, "fifo", 0)
-
-
 def test_another_file_is_no_memory(tmp_path):
     save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match="is not a file that `MemoryBank.save` wrote"):
@@ -153,37 +133,24 @@ def test_another_file_is_no_memory(tmp_path):
         MemoryBank.load(tmp_path / "text")
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [(SafetensorError("No space left"), OSError), (KeyboardInterrupt(), KeyboardInterrupt)],
-)
-def test_a_save_that_fails_leaves_the_older_file_alone(tmp_path, monkeypatch, error, expected):
+def test_a_save_that_fails_leaves_the_older_file_alone(tmp_path, monkeypatch):
     path = tmp_path / "memory"
     MemoryBank(4).save(path)
     before = path.read_bytes()
 
     def fail(tensors, unfinished, metadata):
         unfinished.write_bytes(b"half")
-        raise error
+        raise SafetensorError("No space left")
 
     monkeypatch.setattr(memory_file, "save_file", fail)
-    with pytest.raises(expected) as caught:
+    with pytest.raises(OSError, match="No space left"):
         MemoryBank(5).save(path)
-    assert expected is KeyboardInterrupt or f"{path} was not written: No space left" in str(caught.value)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
-def test_moving_moves_everything():
-    _, _, memory = filled_memory()
-    assert memory.to("meta") is memory
-    for bank in memory.banks():
-        assert all(tensor.is_meta for tensor in bank.tensors())
-    assert memory.last_queries.is_meta
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-@pytest.mark.parametrize("has_gaps", [False, True])
-@pytest.mark.parametrize("where", ["keys_and_values", "compress", "append"])
+@pytest.mark.parametrize(
+    ("where", "has_gaps", "error"), [("compress", False, KeyboardInterrupt), ("append", True, RuntimeError)]
+)
 def test_a_memory_is_refused_after_a_call_that_stopped_in_the_middle(where, has_gaps, error, monkeypatch, tmp_path):
     model, text, memory = filled_memory()
     kept, frames = memory.clone(), random_frames(2, 3, seed=1)
@@ -212,47 +179,11 @@ def test_a_memory_is_refused_after_a_call_that_stopped_in_the_middle(where, has_
 
 
 @torch.no_grad()
-def test_a_call_that_stops_before_its_first_frame_changes_no_entry(monkeypatch):
-    """Ctrl-C while a frame is computed, or memory of the device that runs out."""
-    model, text, memory = filled_memory()
-    expected, new = memory.clone(), MemoryBank(3)
-    for each in (memory, new):
-        calls, method = [], TokenBank.keys_and_values
-
-        def stopped(bank, *args, calls=calls, method=method):
-            calls.append(bank)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return method(bank, *args)
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(TokenBank, "keys_and_values", stopped)
-            model(vision_embeds=random_frames(2, 1), memory=each, **text)
-    for each in (memory, expected):
-        model(vision_embeds=random_frames(2, 3, seed=1), memory=each, **text)
-    assert_same(memory, expected)
-    one = {name: tensor[:1] for name, tensor in text.items()}
-    assert model(vision_embeds=random_frames(1, 2), memory=new, **one).memory.frames_seen.tolist() == [2]
-
-
-@torch.no_grad()
 def test_a_memory_of_inference_mode_goes_on_outside_of_it():
     model, text, expected = filled_memory(5)
     with torch.inference_mode():
         memory = model(vision_embeds=random_frames(2, 5)[:, :3], **text).memory
     assert_same(model(vision_embeds=random_frames(2, 5)[:, 3:], memory=memory, **text).memory, expected)
-
-
-def test_a_memory_of_no_video_reads_as_empty():
-    _, _, memory = filled_memory()
-    memory.batch_select_indices(torch.zeros(0, dtype=torch.long))
-    assert memory.visual.states.shape == (0, 0, *memory.visual.size) and memory.batch_size == 0
-
-
-def test_a_memory_on_another_device_is_named():
-    model, text, memory = filled_memory()
-    with pytest.raises(ValueError, match="The memory is on meta, the frames on cpu: move it with `.to`"):
-        model(vision_embeds=random_frames(), memory=memory.to("meta"), **text)
 
 
 @torch.no_grad()
@@ -278,16 +209,6 @@ def test_another_text_of_the_same_length_is_named(tmp_path):
     model(vision_embeds=more[rows], memory=memory, **{name: ids[rows] for name, ids in text.items()})
     with pytest.raises(ValueError, match=r"of the videos \[0, 1\]"):
         model(vision_embeds=more[rows], memory=memory, **{name: ids[:2] for name, ids in text.items()})
-
-
-@torch.no_grad()
-def test_without_query_banks_the_text_may_change():
-    """The visual bank does not depend on the text."""
-    model, frames = tiny_model(query_memory=False), random_frames(2, 7)
-    first, second = random_text(), {"qformer_input_ids": torch.full((2, 4), 7)}
-    memory = model(vision_embeds=frames[:, :4], **first).memory
-    changed = model(vision_embeds=frames[:, 4:], memory=memory, **second).last_hidden_state
-    torch.testing.assert_close(changed, model(vision_embeds=frames, **second).last_hidden_state)
 
 
 @pytest.mark.parametrize(

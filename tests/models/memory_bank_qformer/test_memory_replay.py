@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from hf_video import replay_memory
+from tests.testing.answering import same
 
 from .memory_bank_qformer_testing import random_frames, random_text, tiny_model
-from .watching_testing import same
 
 LENGTH = 6
 

@@ -1,6 +1,5 @@
 """MemoryBankQFormerProcessor: placeholders, prompts and answers, what the Q-Former reads, saving."""
 
-import inspect
 import logging
 
 import numpy as np
@@ -11,10 +10,10 @@ from transformers import AutoProcessor, pipeline
 
 from hf_video import MemoryBankQFormerProcessor
 from hf_video.processing import VideoClipProcessor
+from tests.testing.answering import tiny_pair
 
 from .memory_bank_qformer_testing import tiny_config
 from .tokenizers_testing import word_tokenizer
-from .watching_testing import tiny_pair
 
 NUM_QUERIES = 4
 QUESTION, SHORT_QUESTION = "which digit came first", "which digit"
@@ -151,12 +150,6 @@ def test_the_chat_template_of_the_language_model_is_used(videos, tmp_path):
     assert MemoryBankQFormerProcessor.from_pretrained(tmp_path).apply_chat_template(plain) == "<user> which digit "
 
 
-def test_generated_ids_are_decoded():
-    processor = make_processor()
-    ids = processor.tokenizer.convert_tokens_to_ids(["one", "</s>", "<pad>"])
-    assert processor.batch_decode([ids], skip_special_tokens=True) == ["one"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -164,12 +157,7 @@ def test_generated_ids_are_decoded():
         ({"text": [QUESTION] * 3, "with_videos": True}, "`text` has 3 texts, but 2 are expected"),
         ({"text": ["one <video> two <video>"]}, "once, or not at all"),
         ({"text": "<video> which digit came first", "max_length": 3}, "must leave room"),
-        ({"text": [QUESTION] * 2, "text_target": ["one"]}, "`text_target` has 1 texts, but 2 are expected"),
-        ({"text_target": "one", "with_videos": True}, "`text_target` answers a prompt"),
-        ({"text": [1]}, "`text` is a text or a list of texts"),
         ({"text": QUESTION, "audio": ["a.wav"]}, "no sound"),
-        ({"text": QUESTION, "images": [np.zeros((8, 8, 3), np.uint8)], "with_videos": True}, "`videos` or `images`"),
-        ({"text": QUESTION, "padding": "max_length"}, "padded to the longest"),
     ],
 )
 def test_wrong_inputs_are_named(arguments, message, videos):
@@ -177,38 +165,6 @@ def test_wrong_inputs_are_named(arguments, message, videos):
     given = videos if arguments.pop("with_videos", False) else None
     with pytest.raises(ValueError, match=message):
         make_processor()(given, **arguments)
-
-
-def test_a_tokenizer_without_padding_is_named():
-    tokenizer = word_tokenizer()
-    tokenizer.pad_token = None
-    with pytest.raises(ValueError, match="no `pad_token`"):
-        make_processor(tokenizer=tokenizer)(text=[QUESTION, SHORT_QUESTION])
-
-
-def test_an_answer_without_an_end_is_refused():
-    tokenizer = word_tokenizer()
-    tokenizer.eos_token = None
-    with pytest.raises(ValueError, match="no `eos_token`"):
-        make_processor(tokenizer=tokenizer)(text=QUESTION, text_target="one")
-
-
-def test_options_are_taken_as_processors_of_transformers_take_them(videos):
-    processor = make_processor()
-    texts = [QUESTION, SHORT_QUESTION]
-    expected = processor(videos, texts, max_length=3, num_frames=2, return_tensors="pt")
-    flat = processor(videos, texts, padding=True, truncation=True, max_length=3, num_frames=2, return_tensors="pt")
-    nested = processor(
-        videos=videos,
-        text=texts,
-        text_kwargs={"padding": True, "truncation": True, "max_length": 3},
-        videos_kwargs={"num_frames": 2},
-        common_kwargs={"return_tensors": "pt"},
-    )
-    for inputs in (flat, nested):
-        assert inputs.keys() == expected.keys()
-        assert all(torch.equal(inputs[name], expected[name]) for name in expected)
-    assert len(processor(text=QUESTION, max_length=3, truncation=False)["input_ids"][0]) == NUM_QUERIES + 5
 
 
 def test_images_are_videos_of_one_frame(videos):
@@ -237,20 +193,3 @@ def test_the_pipeline_of_images_and_texts_answers(videos):
     content = [{"type": "image", "image": image}, {"type": "text", "text": SHORT_QUESTION}]
     chat = answering(text=[{"role": "user", "content": content}], **options)
     assert isinstance(chat[0]["generated_text"], str)
-
-
-def test_none_is_the_default_of_every_option(videos):
-    processor = make_processor()
-    texts = [QUESTION, SHORT_QUESTION]
-    expected = processor(videos, texts, text_target=["one", "two three"], return_tensors="pt")
-    names = set(inspect.signature(processor.__call__).parameters) - {"videos", "text", "text_target", "return_tensors"}
-    nothing = dict.fromkeys(names - {"kwargs"}) | dict.fromkeys(("num_frames", "do_resize", "size", "num_crops"))
-    kinds = {name: {} for name in ("text_kwargs", "videos_kwargs", "common_kwargs")}
-    kinds["text_kwargs"] = dict.fromkeys(("padding", "add_special_tokens", "max_length"))
-    kinds["videos_kwargs"] = dict.fromkeys(("num_frames", "do_normalize"))
-    # A name of a kind with None leaves the value given beside it.
-    kinds["common_kwargs"] = {"return_tensors": None}
-    for options in (nothing, kinds):
-        inputs = processor(videos, texts, text_target=["one", "two three"], return_tensors="pt", **options)
-        assert inputs.keys() == expected.keys()
-        assert all(torch.equal(inputs[name], expected[name]) for name in expected)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from hf_video.models.memory_bank_qformer.token_bank import TokenBank
-from tests.goldens import load_golden
+from tests.testing.goldens import load_golden
 
 COMPRESS = load_golden("memory_bank_qformer", "compress")
 CASES = ("c0", "c1", "c2", "c3", "c4", "c5")
@@ -92,19 +92,3 @@ def test_shortening_one_by_one_equals_shortening_at_once():
         one_by_one = one_by_one.resized(length)
     torch.testing.assert_close(one_by_one.states, expected.states)
     assert torch.equal(one_by_one.counts, expected.counts)
-
-
-@pytest.mark.parametrize("policy", ["fifo", "uniform"])
-def test_an_infinite_frame_leaves_without_a_trace(policy):
-    bank = TokenBank.empty(1, 2, 4, length=3, policy=policy)
-    for t in range(40):
-        bank.append(torch.full((1, 2, 4), float("inf") if t == 1 else float(t)))
-    assert bank.states.isfinite().all()
-
-
-def test_a_double_precision_mean_is_one():
-    bank = TokenBank.empty(1, 1, 2, length=1, policy="merge", dtype=torch.float64)
-    frames = torch.randn(30, 1, 1, 2, dtype=torch.float64)
-    for frame in frames:
-        bank.append(frame)
-    torch.testing.assert_close(bank.states[:, 0], frames.mean(0), atol=1e-14, rtol=0)

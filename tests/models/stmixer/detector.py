@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from conversion import stmixer
-
-from ...goldens import load_golden
+from tests.testing.goldens import load_golden
 
 
 def write_detector(folder: Path) -> Path:

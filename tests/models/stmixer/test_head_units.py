@@ -5,7 +5,6 @@ import torch
 from transformers import PreTrainedConfig
 
 from hf_video.models.stmixer.modeling_stmixer import (
-    STMixerChannelNorm,
     STMixerLayer,
     decode_boxes,
     embed_boxes,
@@ -18,7 +17,7 @@ from hf_video.models.stmixer.modeling_stmixer import (
     refine_boxes,
     sample_points,
 )
-from tests.goldens import load_golden
+from tests.testing.goldens import load_golden
 
 GOLDEN = load_golden("stmixer", "head_units")
 STRIDES = GOLDEN.config["featmap_strides"]
@@ -145,10 +144,3 @@ def test_mixing(dtype):
             mixed = branch.mixing_norm(queries + branch.mixing(sampled, queries))
             prefix, atol = ("", 1e-4) if dtype == torch.float32 else ("float64.", 1e-9)
             check(mixed, f"{prefix}samplingmixing_{name}", atol)
-
-
-def test_norm_of_channels():
-    norm, inputs = STMixerChannelNorm(16, eps=1e-6), inputs_in(torch.float32)
-    norm.load_state_dict({kind: inputs[f"param.channel_norm.{kind}"] for kind in ("weight", "bias")})
-    with torch.no_grad():
-        check(norm(inputs["features.3"]), "channel_norm_output")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_video.models.stmixer.loss_stmixer import detection_losses, generalized_iou, match_persons, matching_costs
-from tests.goldens import load_golden
+from tests.testing.goldens import load_golden
 
 from .stmixer_testing import make, random_clips, random_labels, tiny_config
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from transformers import BertTokenizer
 
 from conversion import videomamba_text
-
-from ...goldens import load_golden
+from tests.testing.goldens import load_golden
 
 GOLDEN = load_golden("video_text", "zero_shot_retrieval")
 

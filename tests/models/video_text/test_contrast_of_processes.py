@@ -1,23 +1,17 @@
 """The contrast of two processes with half a batch each is that of one process with the whole batch."""
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.fork_server import HF_VIDEO_IMPORTS, ROOT, Program, run_forked
-from tests.process_group import torchrun_variables
+from tests.testing.processes import launched, run_forked
 
 
 def run(folder, num_processes, original_scale):
     folder.mkdir()
     script = Path(__file__).with_name("contrast_run.py")
-    words = [str(script), str(folder), str(num_processes), str(original_scale)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    variables = torchrun_variables(num_processes) if num_processes > 1 else [{}]
-    programs = (Program(words, environment | each) for each in variables)
-    processes = run_forked(*programs, timeout=100, imports=HF_VIDEO_IMPORTS)
+    processes = run_forked(*launched([script, folder, num_processes, original_scale], num_processes))
     assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
     return torch.load(folder / "result.pt")
 

@@ -117,7 +117,7 @@ def test_what_is_not_given_is_drawn():
         model(**pairs, return_loss=True, mlm_labels=pairs["input_ids"])
 
 
-@pytest.mark.parametrize("mask_type", ["attention", "random", "tube", "none"])
+@pytest.mark.parametrize("mask_type", ["attention", "tube", "none"])
 def test_a_teacher_draws_the_mask_and_is_learned_from(mask_type):
     alignment = {"use_alignment_heads": True, "video_mask_type": mask_type, "video_mask_ratio": 0.5}
     model, pairs = make(**alignment), random_pairs()
@@ -132,9 +132,8 @@ def test_a_teacher_draws_the_mask_and_is_learned_from(mask_type):
     assert not any("teacher" in name for name in model.state_dict())
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_temperature_is_clamped_when_a_loss_is_computed(training):
-    model, pairs = make().train(training), random_pairs()
+def test_the_temperature_is_clamped_when_a_loss_is_computed():
+    model, pairs = make().train(), random_pairs()
     with torch.no_grad():
         model.temperature.fill_(0.9)
         model(**pairs)
@@ -153,17 +152,6 @@ def test_half_precision_keeps_temperature_and_rates_in_float32(tmp_path):
     assert outputs.match_logits.dtype == torch.bfloat16 and outputs.similarity.dtype == torch.float32
     with torch.no_grad():
         torch.testing.assert_close(outputs.similarity, model(**pairs).similarity, atol=0.03, rtol=0)
-
-
-def test_a_model_learns_which_texts_belong_to_its_videos():
-    model, pairs = make(loss_weights={"vtc": 1.0}), random_pairs()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(60):
-        optimizer.zero_grad()
-        model(**pairs, return_loss=True).loss.backward()
-        optimizer.step()
-    with torch.no_grad():
-        assert model(**pairs).similarity.argmax(dim=1).tolist() == [0, 1, 2, 3]
 
 
 def test_masked_words_keep_class_token_and_padding():

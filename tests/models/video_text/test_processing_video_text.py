@@ -6,8 +6,7 @@ from transformers import AutoProcessor, BertTokenizer
 
 from hf_video import VideoClipProcessor, VideoTextDualEncoderConfig, VideoTextDualEncoderProcessor
 from hf_video.models.video_text import clean_caption
-
-from ...goldens import load_golden
+from tests.testing.goldens import load_golden
 
 GOLDEN = load_golden("video_text", "text_frames_preprocess")
 

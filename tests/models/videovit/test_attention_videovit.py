@@ -9,6 +9,7 @@ from transformers import AutoModel
 
 from hf_video import VideoViTForVideoClassification, VideoViTModel
 
+from . import videovit_testing
 from .videovit_testing import random_clips, tiny_config
 
 HEADS, WIDTH = 3, 12
@@ -24,8 +25,7 @@ KINDS = {
 
 def make(model_class=VideoViTModel, **settings):
     """A model whose parameters are all random."""
-    torch.manual_seed(0)
-    model = model_class(tiny_config(**settings)).eval()
+    model = videovit_testing.make(model_class, **settings)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
     return model
@@ -92,8 +92,9 @@ def attention_of(model, tokens):
     return model.layers[0].attention(tokens, rotary)[0]
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("biases", [{}, {"key_bias": True}, {"key_bias": True, "qkv_bias": False}])
+@pytest.mark.parametrize(
+    ("attention", "biases"), [("eager", {"key_bias": True}), ("sdpa", {"key_bias": True, "qkv_bias": False})]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_equals_its_formula(kind, biases, attention):
     model = make(**KINDS[kind], **biases, attn_implementation=attention).double()
@@ -115,9 +116,8 @@ def test_only_plain_attention_is_indifferent_to_a_key_bias(kind):
     assert difference < 1e-12 if kind == "plain" else difference > 1e-2
 
 
-@pytest.mark.parametrize("biases", [{}, {"qkv_bias": False}])
-def test_a_key_bias_starts_at_zero_and_is_saved(tmp_path, biases):
-    settings = {**KINDS["all"], **biases}
+def test_a_key_bias_starts_at_zero_and_is_saved(tmp_path):
+    settings = KINDS["all"]
     torch.manual_seed(0)
     fresh, without = VideoViTModel(tiny_config(**settings, key_bias=True)), VideoViTModel(tiny_config(**settings))
     added = fresh.state_dict().keys() - without.state_dict().keys()
@@ -133,8 +133,9 @@ def test_a_key_bias_starts_at_zero_and_is_saved(tmp_path, biases):
         torch.testing.assert_close(loaded(clips).last_hidden_state, model(clips).last_hidden_state)
 
 
-@pytest.mark.parametrize("settings", [{}, {"position_embedding_type": "rope", "key_bias": True}])
-@pytest.mark.parametrize("use_dora", [False, True])
+@pytest.mark.parametrize(
+    ("use_dora", "settings"), [(False, {}), (True, {"position_embedding_type": "rope", "key_bias": True})]
+)
 def test_lora_changes_the_output_and_merges(use_dora, settings):
     peft = pytest.importorskip("peft", reason="peft is an optional package")
     torch.manual_seed(0)

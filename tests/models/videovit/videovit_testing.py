@@ -25,6 +25,12 @@ def tiny_config(**settings) -> VideoViTConfig:
     return VideoViTConfig(**{**SIZES, **settings})
 
 
+def make(model_class, **settings):
+    """A random model that is not in training mode."""
+    torch.manual_seed(0)
+    return model_class(tiny_config(**settings)).eval()
+
+
 def random_clips(config: VideoViTConfig, batch_size: int = 2, **sizes) -> torch.Tensor:
     height, width = sizes.get("image_size", config.image_shape)
     shape = (batch_size, sizes.get("num_frames", config.num_frames), config.num_channels, height, width)

@@ -1,0 +1,126 @@
+"""What the words of a command line make of a command's settings."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import pytest
+
+from hf_video.cli.command import Command, parse
+from hf_video.settings import NotNegative, setting
+from hf_video.training import TrainSettings, VideoTrainingArguments
+from hf_video.training.resuming import choose_values, given_values, make
+from tests.cli.flags import read
+
+
+@dataclasses.dataclass(kw_only=True)
+class Noisy(TrainSettings):
+    """One more setting."""
+
+    gradient_noise: NotNegative[float] = setting(0.25, "Noise on gradients.")
+
+
+@dataclasses.dataclass
+class NoisyArguments(VideoTrainingArguments):
+    gradient_noise: NotNegative[float] = setting(0.25, "Noise on gradients.")
+
+
+def test_one_declared_line_is_a_flag_a_value_of_recipes_and_an_argument(tmp_path, capsys):
+    command = Command(name="train", help="train", settings=Noisy, run=lambda settings: 0)
+
+    def parsed(*words):
+        return parse(["train", "data", "--output-dir", str(tmp_path), *words], [command])[1]
+
+    (tmp_path / "recipe.yaml").write_text("gradient_noise: 0.5")
+    assert parsed("--gradient-noise", "0.75").gradient_noise == 0.75
+    of_recipe = choose_values(parsed("--recipe", str(tmp_path / "recipe.yaml")))
+    assert make(NoisyArguments, of_recipe, use_cpu=True).gradient_noise == 0.5
+    with pytest.raises(ValueError, match="--gradient-noise is -1"):
+        parsed("--gradient-noise=-1")
+    with pytest.raises(SystemExit):
+        parsed("--help-all")
+    assert re.search(r"--gradient-noise X\s+Noise on gradients. \(default: 0.25\)", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_help_waits_for_neither_torch_nor_transformers(command):
+    code = (
+        f"import sys; from hf_video.cli.main import main; code = main(['{command}', '--help']);"
+        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules); sys.exit(code)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"usage: hf-video {command}")
+
+
+def given(*words, command="train"):
+    """The values that the words of a command line give."""
+    values = given_values(read([command, "data", "--output-dir", "out", *words]))
+    return {name: value for name, value in values.items() if name not in ("data", "output_dir")}
+
+
+def test_names_of_transformers_and_short_ones_are_the_same_setting():
+    for words in (["--epochs", "5"], ["--num-train-epochs", "5"], ["--epochs=5"], ["--num-train-epochs=5"]):
+        assert given(*words) == {"num_train_epochs": 5}
+    assert given("--num-train-epochs", "5", "--epochs=4") == {"num_train_epochs": 4}
+    expected = {"per_device_train_batch_size": 4, "dataloader_num_workers": 2, "bf16": True, "fp16": False}
+    assert given("--batch-size=4", "--num-workers=2", "--bf16", "--no-fp16") == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["learning_rate=1e-4"], "--learning-rate 1e-4"),
+        (["epochs=3"], "--epochs 3"),
+        (["torch_compile_mode=default"], "--torch-compile-mode default"),
+        (["bf16=true"], "--bf16"),
+        (["load_best_model_at_end=false"], "--no-load-best-model-at-end"),
+        (["learning_rat=1"], "learning_rate"),
+        (["--learning-rat", "1"], "--learning-rate"),
+        (["--torch-compile-mod=default"], "--torch-compile-mode"),
+    ],
+)
+def test_a_word_and_a_misspelt_flag_are_answered_with_the_flag(words, answer):
+    with pytest.raises(ValueError, match=rf"{answer}\b"):
+        given(*words)
+
+
+def test_data_stands_alone_and_a_recipe_behind_its_flag():
+    with pytest.raises(ValueError, match="Write videos$"):
+        read(["train", "data=videos", "--output-dir", "out"])
+    with pytest.raises(ValueError, match="Write --recipe videomae_base_kinetics400"):
+        choose_values(read(["train", "videomae_base_kinetics400", "--output-dir", "out"]))
+
+
+def test_help_lists_what_people_use_and_help_all_the_rest(capsys):
+    texts = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            read(["train", flag])
+        texts[flag] = capsys.readouterr().out
+    assert len(texts["--help"].splitlines()) < 100 < len(texts["--help-all"].splitlines())
+    assert "--learning-rate" in texts["--help"] and "--neftune-noise-alpha" not in texts["--help"]
+    assert "--neftune-noise-alpha" in texts["--help-all"] and "--torch-compile-mode" in texts["--help-all"]
+
+
+def test_every_other_field_of_transformers_is_a_flag_that_is_read_by_its_type():
+    words = ["--torch-compile-mode", "default", "--dataloader-drop-last", "--hub-revision=v1", "--hub-strategy=end"]
+    words += ["--no-skip-memory-metrics", "--dataloader-in-order=false", "--include-for-metrics=inputs,loss"]
+    assert given(*words, "--include-num-input-tokens-seen") == {
+        **{"torch_compile_mode": "default", "dataloader_drop_last": True, "hub_revision": "v1", "hub_strategy": "end"},
+        **{"skip_memory_metrics": False, "dataloader_in_order": False, "include_for_metrics": ["inputs", "loss"]},
+        "include_num_input_tokens_seen": True,
+    }
+    for name, value in {
+        **{"--dataloader-in-order": "maybe", "--hub-strategy": "often", "--parallelism-config": "x"},
+        **{"--log-level-replica": "loud", "--train-sampling-strategy": "any"},
+        "--dataloader-multiprocessing-context": "",
+    }.items():
+        with pytest.raises(ValueError, match=f"{name} is '{value}'"):
+            given(f"{name}={value}")
+
+
+def test_a_flag_without_its_value_is_named(fails):
+    for flag in ("--torch-compile-mode", "--learning-rate"):
+        assert flag in fails("train", "data", "--output-dir", "out", flag)

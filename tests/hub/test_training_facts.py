@@ -1,0 +1,116 @@
+"""The facts that a run leaves behind, and `Trainer.push_to_hub` with them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import HfApi, ModelCard
+
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.hub import publishing
+from hf_video.hub.training_facts import describe_data, describe_source
+from hf_video.training import VideoTrainer, VideoTrainingArguments
+
+from .conftest import make_model
+
+
+@pytest.fixture
+def make_trainer(digits, tmp_path, monkeypatch):
+    """Makes trainers of one run in one folder."""
+    monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
+
+    def make(model=None, **options):
+        data = load_video_dataset(digits)
+        default_model, processor = make_model("VideoViT", data["train"].features["label"].names)
+        return VideoTrainer(
+            model or default_model,
+            VideoTrainingArguments(str(tmp_path / "model"), use_cpu=True, disable_tqdm=True, **options),
+            train_dataset=ClipDataset(data["train"], processor, training=True),
+            eval_dataset=ClipDataset(data["test"], processor, training=False),
+            processing_class=processor,
+        )
+
+    return make
+
+
+def read_facts(trainer):
+    with open(f"{trainer.args.output_dir}/training_facts.json") as file:
+        return json.load(file)
+
+
+def test_push_to_hub_publishes(hub, make_trainer):
+    trainer = make_trainer(num_train_epochs=1, push_to_hub=True, hub_model_id="alice/run", hub_private_repo=True)
+    trainer.train()
+    commit = trainer.push_to_hub()
+    api = HfApi()
+    assert api.model_info("alice/run").private and api.model_info("alice/run").sha == commit.oid
+    files = api.list_repo_files("alice/run")
+    assert {"modeling_videovit.py", "video_processing_clip.py", "model.safetensors"} <= set(files)
+    assert not [name for name in files if name.endswith((".pt", ".bin"))]
+    assert "| learning rate |" in ModelCard.load("alice/run").text
+
+
+def test_push_to_hub_in_the_background_and_without_a_name(hub, make_trainer):
+    trainer = make_trainer(num_train_epochs=1)
+    trainer.train()
+    commit = trainer.push_to_hub(blocking=False, revision="dev").result()
+    assert HfApi().model_info("alice/model", revision="dev").sha == commit.oid
+    card = HfApi().hf_hub_download("alice/model", "README.md", revision="dev")
+    assert 'model_id = "alice/model"' in ModelCard.load(card).text
+
+
+def test_a_run_records_its_facts(make_trainer):
+    trainer = make_trainer(num_train_epochs=2, seed=7)
+    trainer.train()
+    facts = read_facts(trainer)
+    assert (facts["seed"], facts["epochs"], facts["steps"], facts["source"]) == (7, 2, 2, None)
+    assert facts["clips"]["num_frames"] == 4 and facts["views"] == {"num_clips": 1, "num_crops": 1}
+    assert {split: entry["num_videos"] for split, entry in facts["data"].items()} == {"train": 8, "validation": 8}
+    assert facts["validation"]["eval_top1_accuracy"] == trainer.state.best_metric
+    assert trainer.args.output_dir not in json.dumps(facts)
+
+
+def test_a_resumed_run_keeps_its_source(make_trainer):
+    first = make_trainer(num_train_epochs=1)
+    first.model.name_or_path = "org/base"
+    first.train()
+    assert read_facts(first)["source"] == {"name": "org/base"}
+    checkpoint = f"{first.args.output_dir}/checkpoint-1"
+    second = make_trainer(type(first.model).from_pretrained(checkpoint), num_train_epochs=2)
+    second.train(resume_from_checkpoint=checkpoint)
+    assert (read_facts(second)["source"], read_facts(second)["epochs"]) == ({"name": "org/base"}, 2)
+
+
+def test_a_folder_is_named_without_its_path_and_with_the_licence_of_its_card(tmp_path):
+    folder = tmp_path / "base"
+    folder.mkdir()
+    assert describe_source(str(folder)) == {"name": "base"}
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    assert describe_source(str(folder)) == {"name": "base", "license": "mit"}
+    assert describe_source("") is None
+
+
+def test_the_hash_of_the_data_tells_other_files_and_labels_but_not_the_place(digits, tmp_path):
+    data = load_video_dataset(digits)["train"]
+
+    class Rows(list):
+        dataset = data
+
+    def digest(rows):
+        Rows.dataset = rows
+        return describe_data(Rows(rows))["sha256"]
+
+    original = digest(data)
+    assert digest(data.select(range(7))) != original
+    relabelled = data.map(lambda row: {"label": (row["label"] + 1) % 8})
+    assert digest(relabelled) != original
+    assert digest(data.select(reversed(range(8)))) == original
+    moved = data.map(lambda row: {"video": str(_copy(row["video"], tmp_path))})
+    assert digest(moved) == original
+
+
+def _copy(video, folder):
+    target = folder.joinpath(*Path(video).parts[-2:])
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(Path(video).read_bytes())
+    return target

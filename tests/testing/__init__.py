@@ -1,0 +1,1 @@
+"""What test files share: data, tiny models, commands and processes."""
