@@ -57,7 +57,7 @@ class RefusedError(VideoReadError):
 
 
 @contextmanager
-def open_address(url: str) -> Iterator[str | BinaryIO]:
+def open_address(url: str) -> Iterator[Any]:
     """
     Open the video of a URL.
 
@@ -75,7 +75,7 @@ def open_address(url: str) -> Iterator[str | BinaryIO]:
     """
     name, max_size = public_url(url), read_max_size()
     with ExitStack() as stack:
-        opened: Any = _open_http(url, max_size) if is_http(url) else _open_file_system(url, name, stack)
+        opened = _open_http(url, max_size) if is_http(url) else _open_file_system(url, name, stack)
         if not isinstance(opened, RemoteFile):
             yield opened
             return
