@@ -57,7 +57,7 @@ class RefusedError(VideoReadError):
 
 
 @contextmanager
-def open_address(url: str) -> Iterator[str | BinaryIO]:
+def open_address(url: str) -> Iterator[Any]:
     """
     Open the video of a URL.
 

@@ -26,29 +26,13 @@ from tests.testing.videos import (
     shift_video,
 )
 
-# What each of these files makes hard to seek in.
+# What each of these files makes hard to seek in; `test_video_corpus.py` has the codecs and containers.
 VIDEOS = {
     "b_frames.mp4": {},
-    "no_b_frames.mp4": {"codec_options": H264 | {"bf": "0"}},
-    "b_pyramid.mp4": {"codec_options": H264 | {"preset": "medium", "x264-params": "b-pyramid=normal:ref=4"}},
-    "open_gop.mp4": {"codec_options": H264 | {"x264-params": "open-gop=1:keyint=12:min-keyint=12:b-adapt=0"}},
     "intra_refresh.mp4": {"codec_options": H264 | {"bf": "0", "x264-params": "intra-refresh=1:keyint=12"}},
-    "one_key_frame.mp4": {"codec_options": H264 | {"g": "1000"}},
-    "only_key_frames.mp4": {"codec_options": H264 | {"g": "1"}},
     "variable_rate.mp4": {"times": np.cumsum(1 + np.arange(60) % 3).tolist()},
-    "fragmented.mp4": {"container_options": {"movflags": "frag_keyframe+empty_moov"}},
-    "h264.mkv": {},
-    "h264.ts": {},
-    "h264.flv": {},
-    "h264.avi": {},
     "mpeg4.avi": {"codec": "mpeg4", "codec_options": {"g": "12", "bf": "2"}},
-    "mpeg4.mp4": {"codec": "mpeg4", "codec_options": {"g": "12"}},
     "vp9.webm": {"codec": "libvpx-vp9", "codec_options": {"deadline": "realtime", "cpu-used": "8", "g": "20"}},
-    "hevc.mp4": {
-        "codec": "libx265",
-        "codec_options": {"preset": "ultrafast", "x265-params": "keyint=12:open-gop=1:bframes=3:log-level=none"},
-    },
-    "motion_jpeg.avi": {"codec": "mjpeg", "codec_options": {"strict": "unofficial"}},
 }
 
 
