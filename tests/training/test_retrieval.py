@@ -34,7 +34,7 @@ def test_three_videos_are_learned(folder, tmp_path):
     model, processor = make_video_text_pair(loss_weights={"vtc": 1.0, "vtm": 1.0})
     arguments = RetrievalTrainingArguments(
         str(tmp_path),
-        max_steps=30,
+        max_steps=60,
         per_device_train_batch_size=4,
         learning_rate=1e-2,
         logging_steps=1,
