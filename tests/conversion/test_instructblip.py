@@ -144,15 +144,6 @@ def test_one_frame_gives_the_answer_of_the_original(converted):
     assert torch.equal(answers, expected)
 
 
-@torch.no_grad()
-def test_a_longer_video_is_remembered(converted):
-    frames = torch.randn(2, 6, 3, 14, 14)
-    outputs = converted.model(frames, labels=converted.labels, **converted.inputs)
-    assert outputs.memory.frames_seen.tolist() == [6, 6] and outputs.memory.visual.num_entries == [3, 3]
-    last = converted.model(frames[:, -1:], labels=converted.labels, **converted.inputs)
-    assert not torch.allclose(outputs.logits, last.logits, atol=1e-2)
-
-
 def test_images_are_prepared_as_by_the_original(tmp_path):
     folder = tmp_path / "original"
     original = make_original("instructblip", "llama")

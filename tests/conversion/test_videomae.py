@@ -110,16 +110,6 @@ def test_names_of_compiled_and_distributed_training_are_understood(tmp_path):
     torch.testing.assert_close(logits, golden.expected["logits"], atol=2e-2, rtol=0)
 
 
-def test_checkpointing_in_the_original_is_that_of_every_layer(tmp_path):
-    golden = load_golden("videovit", "videomae_finetune")
-    config = tmp_path / "original.json"
-    config.write_text(json.dumps({**golden.config["kwargs"], "use_checkpoint": True}))
-    main([str(golden.folder / "checkpoint.pth"), str(tmp_path / "model"), "--original-config", str(config)])
-    model = AutoModelForVideoClassification.from_pretrained(tmp_path / "model")
-    model.activation_checkpointing_enable()
-    assert all(layer.gradient_checkpointing for layer in model.videovit.layers)
-
-
 class Unsafe:
     """What a stranger's pickle could hold."""
 

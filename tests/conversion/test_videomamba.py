@@ -133,34 +133,6 @@ def test_wrappers_of_training_scripts_are_understood(tmp_path, wrap, options):
     assert_float32_close(logits, golden.expected["logits"])
 
 
-def test_one_direction_bias_and_layer_norm_are_read_from_the_tensors(tmp_path):
-    weights = {name: value for name, value in video_checkpoint().items() if "_b" not in name}
-    for name in [name for name in weights if "norm" in name]:
-        weights[name.replace("weight", "bias")] = torch.randn_like(weights[name])
-    for layer in range(4):
-        weights[f"layers.{layer}.mixer.out_proj.bias"] = torch.randn(48)
-        weights[f"layers.{layer}.mixer.in_proj.bias"] = torch.randn(192)
-    torch.save(weights, tmp_path / "a.pth")
-    config = convert(tmp_path / "a.pth", tmp_path).config
-    assert not config.bidirectional and config.use_bias and config.norm_type == "layer_norm"
-
-
-def test_overlapping_patches_are_converted_with_their_stride(tmp_path):
-    golden = load_golden("videomamba", "image")
-    weights = torch.load(golden.folder / "checkpoint.pth", weights_only=True)["model"]
-    weights["pos_embed"] = torch.randn(1, 1 + 7 * 7, 48)
-    torch.save({"model": weights}, tmp_path / "a.pth")
-    (tmp_path / "original.json").write_text(json.dumps({**golden.config["kwargs"], "stride": 8}))
-    main([str(tmp_path / "a.pth"), str(tmp_path / "model"), "--original-config", str(tmp_path / "original.json")])
-    model = AutoModelForImageClassification.from_pretrained(tmp_path / "model")
-    assert model.config.token_grid == (1, 7, 7)
-    kernel, bias = weights["patch_embed.proj.weight"], weights["patch_embed.proj.bias"]
-    patches = torch.nn.functional.conv2d(golden.inputs["pixel_values"], kernel, bias, stride=8).flatten(2).mT
-    with torch.no_grad():
-        embeddings = model.videomamba.embeddings(golden.inputs["pixel_values"][:, None])
-    assert_float32_close(embeddings[:, 1:], patches + weights["pos_embed"][:, 1:])
-
-
 def _without(name):
     return lambda weights: {key: value for key, value in weights.items() if key != name}
 

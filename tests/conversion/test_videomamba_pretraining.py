@@ -61,19 +61,6 @@ def test_gradients_equal_the_original(converted):
         assert gradients[name] is None, name
 
 
-def test_the_path_without_fused_norms_aligns_the_output_of_the_last_mixer(converted, tmp_path):
-    golden, model = converted
-    config = dict(golden.config["kwargs"], fused_add_norm=False)
-    unfused = golden._replace(config={"kwargs": config})
-    file = write_original_config(unfused, tmp_path)
-    main([str(golden.folder / "checkpoint.pth"), str(tmp_path / "model"), "--original-config", str(file)])
-    raw = AutoModelForPreTraining.from_pretrained(tmp_path / "model")
-    with torch.no_grad():
-        hidden_states = raw(**inputs_of(golden), output_hidden_states=True).hidden_states
-    assert torch.equal(raw.aligned_features(hidden_states)[-1], hidden_states[-1])
-    assert torch.equal(model.aligned_features(hidden_states)[-1], hidden_states[-2])
-
-
 def test_a_classifier_starts_from_the_encoder(converted, tmp_path):
     golden, model = converted
     main(
