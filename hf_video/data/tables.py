@@ -26,7 +26,7 @@ from hf_video.reading.sources import is_url
 
 from .annotation_files import KNOWN_COLUMNS, cell_text, listed
 from .columns import arrow_column, data_sets
-from .places import TABLE_SUFFIXES, absolute, folder_of, split_of
+from .places import TABLE_SUFFIXES, absolute, folder_of, split_of, visible_entries
 from .stored_videos import BYTES, is_stored
 
 logger = logging.getLogger(__name__)
@@ -88,14 +88,15 @@ def is_table(data: str | os.PathLike) -> bool:
 
 def holds_table(folder: Path) -> bool:
     """Whether a folder is of `save_to_disk`, or has tars or Parquet files that are data. A Parquet file of paths is
-    data if it is named after a split: any other may be a list of the videos beside it."""
+    data if it is named after a split: any other may be a list of the videos beside it. So may a tar beside folders."""
     if _is_saved(folder):
         return True
-    found = [file for pattern in ("*.tar", "*.parquet", "data/*.parquet") for file in folder.glob(pattern)]
+    visible = visible_entries(folder)
+    if any(entry.suffix == ".tar" for entry in visible) and not any(entry.is_dir() for entry in visible):
+        return True
+    found = [file for pattern in ("*.parquet", "data/*.parquet") for file in folder.glob(pattern)]
     return any(
-        file.suffix == ".tar" or split_of(file.stem) is not None or _holds_files(file)
-        for file in found
-        if not file.name.startswith(".")
+        split_of(file.stem) is not None or _holds_files(file) for file in found if not file.name.startswith(".")
     )
 
 

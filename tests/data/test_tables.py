@@ -147,8 +147,9 @@ def test_a_column_says_the_split_and_paths_count_from_the_file(videos, tmp_path)
         load_video_dataset(moved)
 
 
-def test_a_table_of_paths_beside_class_folders_is_no_data_of_the_folder(videos):
+def test_what_lies_beside_class_folders_is_no_data_of_the_folder(videos):
     root = Path(videos[0]).parents[1]
+    (root / "archive.tar").touch()
     write_table(root / "videos.parquet", path=videos, label=[*"xyyx"])
     assert load_video_dataset(root)["train"].features["label"].names != ["x", "y"]
 
