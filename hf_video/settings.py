@@ -239,7 +239,7 @@ def groups_of(kind: Any) -> dict[str, list[Setting]]:
     """The settings under titles, in the order of the bases: the first line of the docstring of the class that declares
     a setting first."""
     known, groups = settings_of(kind), dict[str, list[Setting]]()
-    classes: list[type] = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
+    classes: list[Any] = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
     names = {base: inspect.get_annotations(base) for base in classes}
     for number, base in enumerate(classes):
         listed = groups.setdefault(str(base.__doc__).partition("\n")[0], [])

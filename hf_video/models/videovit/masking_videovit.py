@@ -146,10 +146,10 @@ def still_patches(
     changes = F.avg_pool2d((last - first).abs().flatten(0, 1), tuple(patch_size)).mean(dim=1).flatten(1)
     num_places = changes.shape[1]
     changes = F.pad(changes.unflatten(0, (pixel_values.shape[0], t - 1)).flatten(1), (num_places, 0), value=math.inf)
-    if (threshold is None) == (num_kept is None):
-        raise ValueError(f"Give either threshold or num_kept, got {threshold} and {num_kept}.")
-    if num_kept is None:
+    if threshold is not None and num_kept is None:
         return changes <= threshold
+    if num_kept is None or threshold is not None:
+        raise ValueError(f"Give either threshold or num_kept, got {threshold} and {num_kept}.")
     if not num_places <= num_kept <= changes.shape[1]:
         raise ValueError(f"num_kept must be from {num_places}, a frame, to {changes.shape[1]}, got {num_kept}.")
     kept = changes.topk(num_kept, dim=1).indices
