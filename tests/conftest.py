@@ -17,7 +17,10 @@ TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest come first, so that no process has one of them left when the others have ended."""
+    """The files that take longest come first, so that no process has one of them left when the others have ended.
+
+    `longest_files.txt` names those of four seconds and more, the longest first, by `make test ARGS=--durations=0`.
+    """
     names = (TESTS / "longest_files.txt").read_text().split()
     places = {TESTS / name: place for place, name in enumerate(names)}
     items.sort(key=lambda item: places.get(item.path, len(places)))

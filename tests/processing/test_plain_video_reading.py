@@ -138,7 +138,7 @@ def test_indices_outside_the_video_are_refused(folder):
             read_plainly(io.BytesIO((folder / "video.mp4").read_bytes()), lambda metadata, i=indices: np.array(i))
 
 
-@pytest.mark.parametrize("first", ["hf_video.reading.video_reading", "hf_video"])
+@pytest.mark.parametrize("first", ["hf_video.reading.video_reading", pytest.param("hf_video", marks=pytest.mark.slow)])
 def test_hf_video_reads_where_it_is_installed_whatever_is_imported_first(tmp_path, first):
     (tmp_path / "damaged.mp4").write_bytes(b"no video")
     program = f"import {first}, hf_video, sys; hf_video.VideoClipProcessor()(sys.argv[1])"

@@ -149,6 +149,7 @@ def test_on_a_gpu_it_takes_mamba_ssm(monkeypatch):
     assert torch.equal(found[0], u.flip(-1)) and found[5].dtype == torch.float32 and found[6] is None
 
 
+@pytest.mark.slow
 def test_the_operations_are_found_if_they_are_imported_first():
     """They import Transformers, which imports the model: it must not find them half-loaded."""
     program = (
