@@ -1,17 +1,21 @@
 """
-Runs kernels that numba compiles on several threads, which are started for one call.
+Runs kernels that numba compiles on several threads.
 
-Numba's own parallel layers are not used. They leave threads behind that a forked child waits for, and that two callers
-share.
+These are PyTorch's own threads if they can be reached. PyTorch's threads wait busily for some milliseconds after each
+operation, so that any other thread would have to share a core with one of them. PyTorch's threads do not survive a
+fork: if they cannot be reached, threads are started for one call. Numba's own parallel layers are not used. They leave
+threads behind that a forked child waits for, and that two callers share.
 """
 
+import ctypes
 import functools
 import math
+import multiprocessing
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,7 +29,9 @@ logger = logging.get_logger(__name__)
 # More than one, so that a thread which has to wait for a core leaves its next units to the others.
 UNITS_PER_THREAD = 2
 COMPILING = threading.RLock()
-# A forked child would wait forever for a lock that another thread of its parent held.
+TEAM_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+# A forked child would wait forever for threads that only its parent has, or for a lock that one of them held.
+OWNER_OF_TEAM = None if multiprocessing.parent_process() else os.getpid()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=COMPILING.acquire, after_in_parent=COMPILING.release, after_in_child=COMPILING.release)
 
@@ -87,12 +93,51 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int
     num_threads = min(torch.get_num_threads(), len(waiting))
     if num_threads < 2:
         work()
+    elif os.getpid() == OWNER_OF_TEAM and (run_in_team := openmp_team()) is not None:
+        _on_team(run_in_team, work)
     else:
         with ThreadPoolExecutor(num_threads - 1) as threads:
             others = [threads.submit(work) for _ in range(num_threads - 1)]
             work()
             for other in others:
                 other.result()
+
+
+@functools.cache
+def openmp_team() -> Callable[..., None] | None:
+    """
+    GNU OpenMP's function that starts a parallel region, from the library that PyTorch has loaded; `None` if PyTorch
+    has another OpenMP. Each calling thread has its own team, so that callers in several threads do not meet.
+    """
+    try:
+        function = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = (TEAM_TASK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    function.restype = None
+    return function
+
+
+def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None:
+    """Call a function once on every thread of the team, and raise what one of them raised, Ctrl-C included."""
+    caller, errors, has_run = threading.get_ident(), list[BaseException](), False
+
+    def task(_: Any) -> None:
+        nonlocal has_run
+        try:
+            work()
+        except BaseException as error:  # nothing can be raised through a frame of C
+            errors.append(error)
+        if threading.get_ident() == caller:
+            has_run = True
+
+    # As many threads as PyTorch's operations have: a change of their number takes longer than the work.
+    run_in_team(TEAM_TASK(task), None, torch.get_num_threads(), 0)
+    if errors:
+        raise errors[0]
+    if not has_run:
+        # Only the handler of a signal, such as Ctrl-C, can raise before the first line of the task.
+        raise KeyboardInterrupt("a signal came while threads were started")
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

@@ -183,16 +183,35 @@ class RecordedKernel:
         time.sleep(0.05)
 
 
-def test_units_run_on_all_threads(two_threads):
+@pytest.mark.parametrize("has_team", [True, False])
+def test_units_run_on_all_threads_with_and_without_those_of_pytorch(has_team, two_threads, monkeypatch):
+    if not has_team:
+        monkeypatch.setattr(numba_threads, "openmp_team", lambda: None)
+    elif numba_threads.openmp_team() is None:
+        pytest.skip("PyTorch has another OpenMP than GNU's")
     kernel = RecordedKernel()
     numba_threads.run_units(kernel, (), [(unit,) for unit in range(6)])
     assert sorted(kernel.threads) == list(range(6))
     assert len(set(kernel.threads.values())) == 2 and threading.get_ident() in kernel.threads.values()
 
 
-def test_what_a_unit_raises_reaches_the_caller(two_threads):
+@pytest.mark.parametrize("has_team", [True, False])
+def test_what_a_unit_raises_reaches_the_caller(has_team, two_threads, monkeypatch):
+    if not has_team:
+        monkeypatch.setattr(numba_threads, "openmp_team", lambda: None)
     with pytest.raises(KeyboardInterrupt, match="in a unit"):
         numba_threads.run_units(RecordedKernel(failing_unit=2), (), [(unit,) for unit in range(4)])
+
+
+def test_a_signal_that_comes_before_the_first_line_is_not_lost(two_threads, monkeypatch):
+    def team_without_its_caller(task, *_):
+        thread = threading.Thread(target=task, args=(None,))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(numba_threads, "openmp_team", lambda: team_without_its_caller)
+    with pytest.raises(KeyboardInterrupt, match="while threads were started"):
+        numba_threads.run_units(RecordedKernel(), (), [(unit,) for unit in range(4)])
 
 
 def test_forward_mode_takes_the_reference(monkeypatch):
