@@ -29,7 +29,7 @@ from torchvision.ops import box_iou
 from transformers import BatchFeature, set_seed
 
 from hf_video import STMixerConfig, STMixerForActionDetection, VideoDetectionProcessor
-from hf_video.data import DetectionCollator, DetectionDataset, load_detections
+from hf_video.data import BoxTask, VideoDataset, load_detections
 from hf_video.demo import load_digit_scans
 from hf_video.inference import EvaluateSettings, evaluate_detections
 from hf_video.inference.detector_evaluation import measure_persons
@@ -125,7 +125,8 @@ def train(steps: int, folder: str) -> ActionDetectionTrainer:
 def measure_controls(model: Any, processor: VideoDetectionProcessor, rows: Any) -> dict[str, float]:
     """The mean average precision with annotated boxes, and that of the same model class-blind."""
     generator = np.random.default_rng(0)
-    clips, collate = DetectionDataset(rows, processor, training=False), DetectionCollator(processor)
+    clips = VideoDataset(rows, BoxTask(processor), training=False)
+    collate = clips.task.collate
     of_annotated, blind = [], []
     for start in range(0, len(rows), BATCH_SIZE):
         batch = collate([clips[index] for index in range(start, min(start + BATCH_SIZE, len(rows)))])

@@ -36,7 +36,7 @@ from transformers import AutoModelForVideoClassification, AutoVideoProcessor, Pr
 
 from hf_video import training
 from hf_video.cli.demo import TRAINING, VIDEOVIT
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.inference import explain, predict_scores
 from hf_video.inference.evidence import find_patch_grid
@@ -60,8 +60,8 @@ def train(folder: Path, seed: int, smoke: bool) -> None:
 
 def read_clips(videos: Path, model: Path, count: int) -> torch.Tensor:
     """Test clips (count, num_frames, num_channels, height, width), evenly over all classes."""
-    dataset = ClipDataset(
-        load_video_dataset(videos)["test"], AutoVideoProcessor.from_pretrained(model), training=False
+    dataset = VideoDataset(
+        load_video_dataset(videos)["test"], ClipTask(AutoVideoProcessor.from_pretrained(model)), training=False
     )
     rows = torch.linspace(0, len(dataset) - 1, min(count, len(dataset))).long().tolist()
     return torch.cat([dataset[row]["pixel_values"] for row in rows])

@@ -25,7 +25,7 @@ from helpers.scene_video import FPS, encode_scene
 from transformers import PreTrainedModel
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
-from hf_video.data.read_ahead import iterate_ahead
+from hf_video.data.loader import iterate_ahead
 from hf_video.inference import extract_window_features, window_batches
 from hf_video.inference.features import choose_features, encode_clips
 from hf_video.reading import probe_video, read_video

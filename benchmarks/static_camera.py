@@ -15,7 +15,7 @@ import sys
 import torch
 from helpers.measurement import GOAL_MISSED, fastest, make_parser, print_machine, print_ratio, require_agreement
 
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
@@ -69,7 +69,7 @@ def compare_answers(folder: str, data: str) -> None:
     """How often a classifier answers right, and as it does from all patches, by the share of them that it sees."""
     model = load_trained_classifier(folder, dtype="float32").eval()
     videos = load_video_dataset(data, labels=class_names_of(model.config))["test"]
-    dataset = ClipDataset(videos, load_processor(folder, model.config), training=False)
+    dataset = VideoDataset(videos, ClipTask(load_processor(folder, model.config)), training=False)
     items = [dataset[index] for index in range(len(dataset))]
     clips, labels = torch.cat([item["pixel_values"] for item in items]), torch.tensor([i["labels"] for i in items])
     num_patches, answers = math.prod(model.config.token_grid), {}

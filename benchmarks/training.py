@@ -33,7 +33,7 @@ from helpers.training_loops import BATCH_SIZE, Trained, make_model, train_both
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader
 
-from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, collate_clips, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 
@@ -68,7 +68,7 @@ def share_of_waiting(num_layers: int, num_videos: int, folder: Path) -> float:
     model = make_model(num_layers).train()
     data = load_video_dataset(write_moving_digits(folder, train_per_class=num_videos, test_per_class=1))
     processor = VideoClipProcessor(num_frames=8, sampling_strategy="uniform", size=48, crop_size=48)
-    clips = ClipDataset(data["train"], processor, training=True)
+    clips = VideoDataset(data["train"], ClipTask(processor), training=True)
     optimizer = torch.optim.AdamW(model.parameters())
     loader = iter(DataLoader(clips, BATCH_SIZE, num_workers=2, collate_fn=collate_clips, drop_last=True))
     next(loader)  # the start of the workers

@@ -31,7 +31,7 @@ from torch.utils.data import Dataset
 from transformers import BatchFeature, BertConfig, PreTrainedTokenizerFast, set_seed
 
 from hf_video import VideoTextDualEncoderConfig, VideoTextDualEncoderModel, VideoTextDualEncoderProcessor
-from hf_video.data.caption_dataset import CaptionCollator
+from hf_video.data import TextTask
 from hf_video.demo import MOTIONS, load_labelled_scans, round_places
 from hf_video.inference import retrieval_scores
 from hf_video.metrics import retrieval_recall
@@ -263,7 +263,7 @@ def main() -> int:
     steps, minutes = sum(stage.steps for stage in stages), (time.perf_counter() - start) / 60
     print(f"{steps} steps of {BATCH_SIZE} videos in {minutes:.1f} minutes")
     test = Scenes(test_scenes, processor)
-    batch = CaptionCollator(processor)([test[index] for index in range(len(test))])
+    batch = TextTask(processor).collate([test[index] for index in range(len(test))])
     clips, texts = batch["pixel_values"], {name: batch[name] for name in ("input_ids", "attention_mask")}
     every = sorted(train_scenes + test_scenes, key=lambda scene: scene.motion)
     classes = processor(text=[scene.caption for scene in every], return_tensors="pt")

@@ -19,7 +19,7 @@ from torchvision.utils import make_grid
 from transformers import Trainer, TrainingArguments, set_seed
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForPreTraining
-from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, collate_clips, load_video_dataset
 
 NUM_FRAMES, IMAGE_SIZE = 8, 48
 
@@ -109,8 +109,8 @@ def main() -> None:
             report_to="none",
             remove_unused_columns=False,
         ),
-        # These data are small enough to be decoded once and kept. For larger ones, pass the ClipDataset itself.
-        train_dataset=list(ClipDataset(data["train"], processor, training=False)),
+        # These data are small enough to be decoded once and kept. For larger ones, pass the VideoDataset itself.
+        train_dataset=list(VideoDataset(data["train"], ClipTask(processor), training=False)),
         data_collator=collate_pixels,
         processing_class=processor,
     )
@@ -118,7 +118,7 @@ def main() -> None:
     trainer.save_model()
     losses = [{"step": row["step"], "loss": row["loss"]} for row in trainer.state.log_history if "loss" in row]
     (arguments.output_dir / "losses.json").write_text(json.dumps(losses, indent=1))
-    clip = ClipDataset(held_out, processor, training=False)[0]["pixel_values"]
+    clip = VideoDataset(held_out, ClipTask(processor), training=False)[0]["pixel_values"]
     draw_reconstruction(trainer.model, clip, arguments.output_dir / "reconstruction.png")
     print(f"Loss {losses[0]['loss']:.4f} -> {losses[-1]['loss']:.4f}; wrote {arguments.output_dir}/reconstruction.png")
 

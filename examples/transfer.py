@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from hf_video.data import ClipDataset, hold_out, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, hold_out, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.training import VideoTrainer, VideoTrainingArguments
 
@@ -155,7 +155,7 @@ def main() -> None:
     )
     # Small enough to be decoded once and kept. The videos to train on are a little larger than their crops.
     train, test = (
-        list(ClipDataset(data[split], make_processor(crop_size), training=False))
+        list(VideoDataset(data[split], ClipTask(make_processor(crop_size)), training=False))
         for split, crop_size in (("train", IMAGE_SIZE), ("test", CROP_SIZE))
     )
     row_of = {video: row for row, video in enumerate(data["train"]["video"])}

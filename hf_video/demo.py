@@ -191,14 +191,14 @@ def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
     """Accuracy on the held-out digits, logits of some of them, and a digest of all weights, as plain values."""
     import torch
 
-    from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+    from hf_video.data import ClipTask, VideoDataset, collate_clips, load_video_dataset
     from hf_video.inference import weights_digest
     from hf_video.loading.class_names import class_names_of
     from hf_video.metrics import top_k_accuracy
     from hf_video.training import evaluate_dataset
 
     split = load_video_dataset(digits, labels=class_names_of(model.config))["test"]
-    dataset = ClipDataset(split, processor, training=False)
+    dataset = VideoDataset(split, ClipTask(processor), training=False)
     scores, labels = evaluate_dataset(model, dataset, batch_size=32, progress=False)
     clips = collate_clips([dataset[index] for index in range(NUM_COMPARED_VIDEOS)])["pixel_values"]
     with torch.inference_mode():
@@ -214,17 +214,17 @@ def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
 
 def shuffled_accuracy(trainer: Any, digits: Path) -> float:
     """The top-1 accuracy on the held-out digits if the frames of every clip are in random order."""
-    from hf_video.data import ClipDataset, load_video_dataset
+    from hf_video.data import ClipTask, VideoDataset, load_video_dataset
     from hf_video.metrics import top_k_accuracy
     from hf_video.training import evaluate_dataset
 
-    class ShuffledFrames(ClipDataset):
-        def __getitem__(self, index: Any) -> Any:
-            item: Any = super().__getitem__(index)
-            order = np.random.default_rng(index).permutation(item["pixel_values"].shape[1])
+    class ShuffledFrames(ClipTask):
+        def make(self, row: Any, key: Any, training: bool) -> Any:
+            item: Any = super().make(row, key, training)
+            order = np.random.default_rng(key[2]).permutation(item["pixel_values"].shape[1])
             return {**item, "pixel_values": item["pixel_values"][:, order]}
 
-    clips = ShuffledFrames(load_video_dataset(digits)["test"], trainer.processing_class, training=False)
+    clips = VideoDataset(load_video_dataset(digits)["test"], ShuffledFrames(trainer.processing_class), training=False)
     return top_k_accuracy(*evaluate_dataset(trainer.model, clips, batch_size=32))
 
 

@@ -4,15 +4,13 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "BoxTask": ".tasks",
     "ClipAugmentation": ".augmentation",
-    "ClipDataset": ".clip_dataset",
     "ClipMixing": ".batches",
-    "ClipStream": ".clip_stream",
+    "ClipTask": ".tasks",
     "collate_clips": ".batches",
-    "DetectionCollator": ".detection_dataset",
-    "DetectionDataset": ".detection_dataset",
-    "FrameCollator": ".frame_dataset",
-    "FrameDataset": ".frame_dataset",
+    "cut_clips": ".tasks",
+    "FrameTask": ".tasks",
     "hold_out": ".holding_out",
     "inspect_videos": ".inspection",
     "is_multi_label": ".columns",
@@ -21,10 +19,14 @@ _PUBLIC_NAMES = {
     "load_detections": ".detections",
     "load_unlabelled_videos": ".video_dataset",
     "load_video_dataset": ".video_dataset",
-    "load_video_stream": ".video_streams",
+    "load_video_stream": ".video_stream",
     "MixingCollator": ".batches",
     "read_key_frame_clip": ".key_frames",
-    "ReadAheadLoader": ".read_ahead",
+    "ReadAheadLoader": ".loader",
+    "Task": ".tasks",
+    "TextTask": ".tasks",
+    "VideoDataset": ".dataset",
+    "VideoStream": ".video_stream",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -21,7 +21,7 @@ SAMPLE_KEY = "sample_key"
 
 
 def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
-    """Join the items of a `ClipDataset` into a batch.
+    """Join the items of a `ClipTask` into a batch.
 
     Args:
         items: B mappings with `pixel_values`, a float tensor (V, T, C, H, W) of V views, and, for labelled data,
@@ -37,12 +37,7 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
     Raises:
         ValueError: If no item is left, the shapes of `pixel_values` differ, or only some items have `labels`.
     """
-    readable = [item for item in items if item is not None]
-    if not readable:
-        raise ValueError(
-            "There is nothing to collate: at least one readable video is expected. Call drop_broken() of the "
-            "ClipDataset before an evaluation."
-        )
+    readable = only_readable(items)
     shapes = {tuple(item["pixel_values"].shape) for item in readable}
     if {len(shape) for shape in shapes} == {4}:
         raise ValueError(
@@ -66,6 +61,17 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
         if "labels" in batch:
             batch["labels"] = batch["labels"].repeat_interleave(num_views, dim=0)
     return batch
+
+
+def only_readable(items: Sequence[Mapping[str, Any] | None]) -> list[Mapping[str, Any]]:
+    """The items that are not None. If there is none, it is a `ValueError`."""
+    readable = [item for item in items if item is not None]
+    if not readable:
+        raise ValueError(
+            "There is nothing to collate: at least one readable video is expected. Call drop_broken() of the "
+            "VideoDataset before an evaluation."
+        )
+    return readable
 
 
 @dataclass

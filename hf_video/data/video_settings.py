@@ -72,7 +72,7 @@ class StreamSettings:
     )
     shuffle_buffer_size: AtLeast1[int] = setting(
         256,
-        "Rows of a stream that are shuffled together; encoded videos of two times as many are in memory.",
+        "Rows of a stream that are shuffled together; encoded videos of three times as many are in memory.",
         needs="streaming",
     )
 

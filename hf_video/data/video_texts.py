@@ -1,21 +1,15 @@
-"""Lists videos with questions and answers, or with captions, reads them as clips, and joins these into batches."""
+"""Lists videos with questions and answers, or with captions."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
-import torch
-from transformers import ProcessorMixin
 
 from hf_video.io import check_regular_file, named_rows, read_csv, read_json, read_json_lines
 
 from .annotation_files import cell_text, segment
-from .batches import collate_clips
-from .clip_dataset import ClipDataset
 from .places import require_root, sources_by_split
 
 SUFFIXES = (".csv", ".json", ".jsonl")
@@ -69,81 +63,6 @@ def clean_question(text: str) -> str:
 def clean_answer(text: str) -> str:
     """A caption or answer as MA-LMM learns it: like a question, but each of the characters becomes a space."""
     return _first_words(_REMOVED.sub(" ", text.lower()))
-
-
-class VideoTextDataset(ClipDataset):
-    """The clips of a data set of `load_video_texts` with their texts.
-
-    An item is that of a [`ClipDataset`] without labels, with one view of the video. Besides it has `text`, the prompt,
-    and `text_target`, the answer; both are cleaned.
-
-    Args:
-        dataset: Rows with `video`, `question`, `answer` and, optionally, `start` and `end`.
-        processor: A [`MemoryBankQFormerProcessor`].
-        prompt: The prompt; {} stands for the question.
-        kwargs: Those of [`ClipDataset`].
-
-    Raises:
-        ValueError: If there are questions and the prompt has no {}, or the prompt has one and a row has no question;
-            and for the reasons of [`ClipDataset`].
-    """
-
-    def __init__(self, dataset: datasets.Dataset, processor: ProcessorMixin, prompt: str = "{}", **kwargs: Any):
-        questions = set(dataset["question"][:])
-        if "{}" in prompt and "" in questions:
-            raise ValueError(f"The prompt {prompt!r} has a place for questions, but some rows have no question.")
-        if "{}" not in prompt and questions != {""}:
-            raise ValueError(f"The data have questions, but the prompt {prompt!r} has no place {{}} for them.")
-        super().__init__(dataset, processor.video_processor, **kwargs)
-        self.prompt = prompt
-
-    def make_item(self, index: int, key: tuple[int, ...]) -> Any:
-        item, row = super().make_item(index, key), self.dataset[index]
-        item["text"] = self.prompt.replace("{}", clean_question(row["question"]))
-        item["text_target"] = clean_answer(row["answer"])
-        return item
-
-
-@dataclass
-class VideoTextCollator:
-    """
-    Joins items of a [`VideoTextDataset`] into the inputs of a model that answers.
-
-    Args:
-        processor: A [`MemoryBankQFormerProcessor`].
-        max_length: Largest number of tokens of a prompt, see the processor.
-        max_target_length: Largest number of tokens of an answer, see the processor.
-        with_targets: Whether the inputs have the answers, to train on; otherwise they are inputs to generate from.
-    """
-
-    processor: ProcessorMixin
-    max_length: int | None = None
-    max_target_length: int | None = None
-    with_targets: bool = True
-
-    def __call__(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
-        """
-        Args:
-            items: Items of the data set. None stands for a video that could not be read, and is left out.
-
-        Raises:
-            ValueError: If no item is left, the clips differ in their shapes, or have several views.
-        """
-        readable = [item for item in items if item is not None]
-        texts = {
-            name: [item[name] for item in readable]
-            for name in ("text", *(("text_target",) if self.with_targets else ()))
-        }
-        clips = [{name: item[name] for name in item if name not in ("text", "text_target")} for item in readable]
-        batch = collate_clips(clips)
-        if len(batch["pixel_values"]) != len(readable) or batch["pixel_values"].ndim != 5:
-            raise ValueError(
-                "A video to answer about has one view: use num_clips=1, num_crops=1, num_augmentations=1."
-            )
-        inputs = self.processor(
-            **texts, max_length=self.max_length, max_target_length=self.max_target_length, return_tensors="pt"
-        )
-        return {"pixel_values": batch["pixel_values"], **inputs}
 
 
 def _first_words(text: str) -> str:

@@ -143,7 +143,7 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     The hash is the SHA-256 of the sorted list of videos: last two parts of the path, label, start and end, or second,
     boxes and actions. It shows whether two runs used the same list of files. The videos themselves are not read.
     """
-    rows = getattr(dataset, "dataset", None)
+    rows = getattr(dataset, "rows", None)
     counted = "num_key_frames" if "boxes" in getattr(rows, "column_names", ()) else "num_videos"
     description: dict[str, Any] = {counted: len(dataset)} if has_length(dataset) else {}
     if not isinstance(rows, datasets.Dataset) or "video" not in rows.column_names:

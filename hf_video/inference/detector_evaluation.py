@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_video.data import DetectionCollator, DetectionDataset, ReadAheadLoader, load_detections
+from hf_video.data import BoxTask, ReadAheadLoader, VideoDataset, load_detections
 from hf_video.data.box_files import read_label_map, write_boxes
 from hf_video.data.detections import action_names
 from hf_video.data.places import without_suffix
@@ -83,14 +83,13 @@ def evaluate_detections(settings: EvaluateSettings) -> dict[str, Any]:
             f"({few(unknown)}). It knows {few(known)}; `hf-video train --task action-detection` teaches it others."
         )
     columns = [known.index(name) for name in classes]
-    clips = DetectionDataset(splits[split], processor, training=False, on_error=settings.on_error)
-    collate = DetectionCollator(processor)
+    clips = VideoDataset(splits[split], BoxTask(processor), training=False, on_error=settings.on_error)
     loader = ReadAheadLoader(
         clips,
         batch_size=settings.batch_size,
         num_workers=settings.num_workers,
         reading_threads=settings.reading_threads,
-        collate_fn=lambda items: collate(items) if any(item is not None for item in items) else None,
+        collate_fn=lambda items: clips.task.collate(items) if any(item is not None for item in items) else None,
     )
     measured, persons = list[int](), list[dict[str, Any]]()
     for batch in tqdm(loader, desc="Key frames"):

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import BaseVideoProcessor, PreTrainedModel
 
 import hf_video
-from hf_video.data.read_ahead import iterate_ahead
+from hf_video.data.loader import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.sources import is_url
 

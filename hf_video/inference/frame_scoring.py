@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_video import VideoMambaState
-from hf_video.data.read_ahead import iterate_ahead
+from hf_video.data.loader import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
 from hf_video.reading.live_queue import LiveQueue

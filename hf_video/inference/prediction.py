@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_video.data.read_ahead import iterate_ahead
+from hf_video.data.loader import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 
 from .window_batching import window_batches

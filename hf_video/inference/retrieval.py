@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
-from hf_video.data.caption_dataset import load_captions
+from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
+from hf_video.data.captions import load_captions
 from hf_video.data.columns import rows_without
 from hf_video.data.stored_videos import BYTES
 from hf_video.loading import load_video_text_model
@@ -45,7 +45,7 @@ class CaptionedVideos(NamedTuple):
     Videos and the texts that are looked for.
 
     Attributes:
-        videos: rows of a [`ClipDataset`], one a video or segment.
+        videos: rows of a [`VideoDataset`], one a video or segment.
         texts: num_texts texts.
         relevant: (num_videos, num_texts) bool, whether a text belongs to a video.
     """
@@ -170,7 +170,7 @@ def evaluate_retrieval(settings: EvaluateSettings) -> dict[str, Any]:
         splits[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
     )
     inputs = processor(text=texts, max_length=settings.max_length, return_tensors="pt")
-    clips = ClipDataset(videos, processor.video_processor, training=False, on_error=settings.on_error)
+    clips = VideoDataset(videos, ClipTask(processor.video_processor), training=False, on_error=settings.on_error)
     broken = clips.drop_broken(num_workers=settings.num_workers).broken_videos()
     if broken:
         relevant = relevant[rows_without(videos, broken)]

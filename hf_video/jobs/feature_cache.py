@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from hf_video.data import ClipDataset
+from hf_video.data import VideoDataset
 from hf_video.data.stored_videos import stored_sha256
 from hf_video.inference.features import Pooling, choose_features, encode_clips, feature_key, video_identity
 from hf_video.io import replace_file, replace_text
@@ -45,7 +45,7 @@ class Features(NamedTuple):
 
 def extract_features(
     model: PreTrainedModel,
-    dataset: ClipDataset,
+    dataset: VideoDataset,
     folder: str | os.PathLike,
     *,
     pooling: Pooling = "head",
@@ -80,7 +80,7 @@ def extract_features(
     task = _ClipTask(dataset, pooling)
     key = json.dumps(task.key(model), indent=2, sort_keys=True)
     shards = _Shards(Path(folder), key, model.dtype)
-    videos = [_Row(number, row) for number, row in enumerate(dataset.dataset)]
+    videos = [_Row(number, row) for number, row in enumerate(dataset.rows)]
     run(task, videos, shards, LocalEngine(model, batch_size, num_workers, reading_threads), progress=progress)
     return shards.load(videos)
 
@@ -105,12 +105,12 @@ class _ClipTask(Task):
 
     quantity, is_single = "features", True
 
-    def __init__(self, dataset: ClipDataset, pooling: Pooling):
+    def __init__(self, dataset: VideoDataset, pooling: Pooling):
         self.dataset, self.pooling = dataset, pooling
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         settings = choose_features(model, self.pooling)
-        return feature_key(model, self.dataset.processor, pooling=settings.pooling)
+        return feature_key(model, self.dataset.task.processor, pooling=settings.pooling)
 
     def read(self, source: int) -> Iterator[Piece]:
         item = self.dataset[source]

@@ -29,7 +29,7 @@ import torch
 from ray.exceptions import RayError
 from transformers.utils.output_capturing import CompileableContextVar
 
-from hf_video.data.read_ahead import available_cores, iterate_ahead
+from hf_video.data.loader import available_cores, iterate_ahead
 
 from .batches import Batch, encode_batch, pieces_of, portable_error, portable_videos
 from .runner import Encoded, Part, PartResult, Sink, do_part

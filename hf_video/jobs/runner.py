@@ -17,7 +17,7 @@ from torch.utils.data import get_worker_info
 from tqdm.auto import tqdm
 
 from hf_video.data import ReadAheadLoader
-from hf_video.data.read_ahead import iterate_ahead
+from hf_video.data.loader import iterate_ahead
 
 from .batches import (
     Batch,

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback, set_seed
 
-from hf_video.data import ClipAugmentation
-from hf_video.data.video_texts import VideoTextDataset, load_video_texts
+from hf_video.data import ClipAugmentation, TextTask, VideoDataset
+from hf_video.data.video_texts import load_video_texts
 from hf_video.io import replace_text
 from hf_video.loading.configurations import check_trainable, load_config, loading
 from hf_video.loading.models import choose_device
@@ -62,13 +62,11 @@ def _train_answers(
         set_seed(arguments.seed)
         model, processor = load_answering_model(chosen, arguments)
         splits = {
-            name: VideoTextDataset(
+            name: VideoDataset(
                 rows,
-                processor,
-                arguments.prompt,
+                TextTask(processor, prompt=arguments.prompt, augmentation=augmentation),
                 training=name == "train",
                 seed=arguments.seed,
-                augmentation=augmentation if name == "train" else None,
             )
             for name, rows in data.items()
         }

@@ -1,6 +1,7 @@
 """Fine-tunes a MemoryBankQFormer on questions and answers, or on captions, as MA-LMM was trained."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,8 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 from transformers import PreTrainedModel, TrainingArguments
 
-from hf_video.data import ReadAheadLoader
-from hf_video.data.video_texts import VideoTextCollator
+from hf_video.data import ReadAheadLoader, TextTask
 from hf_video.io import naming
 
 from .adaptation import with_adapters
@@ -29,7 +29,7 @@ class AnswerTrainer(BaseTrainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 
-    A plain `Trainer` with `data_collator=VideoTextCollator(processor)` trains the same model after [`choose_trained`]
+    A plain `Trainer` with the `collate` of the [`TextTask`] trains the same model after [`choose_trained`]
     has frozen a part of it. Pass the processor as `processing_class`: it is saved with every checkpoint.
 
     If the model has adapters, a checkpoint is a plain model with the adapters merged, which `from_pretrained` loads.
@@ -37,7 +37,7 @@ class AnswerTrainer(BaseTrainer):
 
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`.
-        data_collator: defaults to a [`VideoTextCollator`] with `max_length` and `max_target_length` of the arguments.
+        data_collator: defaults to that of a [`TextTask`] with `max_length` and `max_target_length` of the arguments.
     """
 
     args: AnswerTrainingArguments
@@ -105,14 +105,14 @@ class AnswerTrainer(BaseTrainer):
         Generates answers with the generation settings of the arguments.
 
         Args:
-            dataset: a [`VideoTextDataset`]. Videos that are skipped because they cannot be read have no answers.
+            dataset: a [`VideoDataset`]. Videos that are skipped because they cannot be read have no answers.
 
         Returns:
             `num_return_sequences` answers for each video, the best first, and the true answers.
         """
         model, answers, true = self.model.eval(), [], []
         options = self.args.generation_settings() | {"num_return_sequences": self.args.num_return_sequences}
-        collate = self._collator(with_targets=False)
+        collate = partial(self._collator(), with_targets=False)
         loader = ReadAheadLoader(
             dataset,
             batch_size=self.args.eval_batch_size,
@@ -132,10 +132,9 @@ class AnswerTrainer(BaseTrainer):
             true += [item["text_target"] for item in items]
         return answers, true
 
-    def _collator(self, with_targets: bool = True) -> VideoTextCollator:
-        return VideoTextCollator(
-            self.processing_class, self.args.max_length, self.args.max_target_length, with_targets
-        )
+    def _collator(self) -> Callable[..., dict[str, Any]]:
+        lengths = {"max_length": self.args.max_length, "max_target_length": self.args.max_target_length}
+        return TextTask(self.processing_class, prompt="", **lengths).collate
 
 
 def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -> Any:

@@ -175,7 +175,7 @@ class RetrievalTrainingArguments(RetrievalTrainingSettings, TrainingArguments):
     """`transformers.TrainingArguments` with the settings that [`RetrievalTrainer`] adds. The defaults evaluate once an
     epoch, and keep the checkpoint whose first video is most often the right one.
 
-    The sample keys of `CaptionDataset` make clips depend on `seed` alone, see `VideoTrainingArguments`.
+    The sample keys of `VideoDataset` make clips depend on `seed` alone, see `VideoTrainingArguments`.
     """
 
     def __post_init__(self) -> None:

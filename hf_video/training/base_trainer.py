@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import rotate_checkpoints
 
-from hf_video.data import ClipStream, ReadAheadLoader
+from hf_video.data import ReadAheadLoader, VideoStream
 from hf_video.hub.publishing import publish
 from hf_video.io import naming, naming_disk_errors, replace_text, replacing_files
 
@@ -53,8 +53,8 @@ class BaseTrainer(Trainer):
     written. `training_args.bin` has no secrets. A run resumes from a whole checkpoint or not at all. If the weights
     are sharded, `save_model` gathers them on the first process and is called on all.
 
-    A training set may be a `ClipStream`: each process reads its own share, without worker processes, and a resumed run
-    goes on with the next clip.
+    A training set may be a `VideoStream`: each process reads its own share, without worker processes, and a resumed
+    run goes on with the next clip.
 
     With `push_to_hub=True` in the arguments, `save_model` publishes as well. Checkpoints are not uploaded while
     training runs, because they are not checked and contain paths of this machine.
@@ -70,7 +70,7 @@ class BaseTrainer(Trainer):
         super().__init__(*args, **kwargs)
         check_saves_whole_weights(self)
         self.add_callback(SetEpochCallback())
-        if isinstance(self.train_dataset, ClipStream):
+        if isinstance(self.train_dataset, VideoStream):
             self._prepare_stream(self.train_dataset)
         elif self.accelerator.dispatch_batches and not self.accelerator.split_batches and self.args.world_size > 1:
             # `accelerate.skip_first_batches` takes its number for that of one process.
@@ -84,7 +84,7 @@ class BaseTrainer(Trainer):
             self._preemption = PreemptionCallback()
             self.add_callback(self._preemption)
 
-    def _prepare_stream(self, stream: ClipStream) -> None:
+    def _prepare_stream(self, stream: VideoStream) -> None:
         if self.args.dataloader_num_workers:
             raise ValueError(
                 f"dataloader_num_workers={self.args.dataloader_num_workers}: worker processes would keep their places "
@@ -116,7 +116,7 @@ class BaseTrainer(Trainer):
         if resume_from_checkpoint:
             check_same_form(Path(resume_from_checkpoint), self)
             self._best = best_of(Path(resume_from_checkpoint)) if self.args.load_best_model_at_end else None
-            if isinstance(self.train_dataset, ClipStream):
+            if isinstance(self.train_dataset, VideoStream):
                 self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
         choose_blocks(self)
         with nullcontext() if self._preemption is None else self._preemption.giving_back():
@@ -163,7 +163,7 @@ class BaseTrainer(Trainer):
         """Does nothing, in place of uploading a checkpoint."""
 
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
-        if isinstance(dataset, ClipStream):
+        if isinstance(dataset, VideoStream):
             return self._get_stream_loader(dataset)
         drop_last = self.args.dataloader_drop_last
         self.args.dataloader_drop_last = drop_last and is_training
@@ -172,11 +172,12 @@ class BaseTrainer(Trainer):
         finally:
             self.args.dataloader_drop_last = drop_last
         # The loader of Accelerate moves the batches of an inner loader to the device.
-        inner = getattr(loader, "base_dataloader", loader)
-        ReadAheadLoader.upgrade(inner, getattr(self.args, "reading_threads", None))
+        inner = getattr(loader, "base_dataloader", None)
+        if type(inner) is DataLoader and inner.batch_sampler is not None:
+            loader.base_dataloader = ReadAheadLoader.like(inner, getattr(self.args, "reading_threads", None))
         return loader
 
-    def _get_stream_loader(self, stream: ClipStream) -> DataLoader:
+    def _get_stream_loader(self, stream: VideoStream) -> DataLoader:
         """The loader of a stream, of which each process has its own share already: Accelerate would share it again."""
         return ReadAheadLoader(
             stream,
@@ -249,7 +250,7 @@ class BaseTrainer(Trainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        if isinstance(self.train_dataset, ClipStream):
+        if isinstance(self.train_dataset, VideoStream):
             state = json.dumps(self.train_dataset.state_dict(), indent=1)
             replace_text(self._stream_file(output_dir), state + "\n")
 

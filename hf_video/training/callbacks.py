@@ -16,6 +16,7 @@ from datasets import Dataset
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
+from hf_video.data.dataset import with_those_inside
 from hf_video.data.repeated_videos import write_trained_videos
 from hf_video.hub.training_facts import describe_data, describe_training, read_facts, write_facts
 from hf_video.metrics import measured_in
@@ -25,13 +26,14 @@ THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib
 
 
 class SetEpochCallback(TrainerCallback):
-    """Tells the training set its epoch, so that random clips differ between epochs. The data loaders of Accelerate do
-    so on one process, but not when they share batches among several."""
+    """Tells the training set and all data sets inside of it their epoch, so that random clips differ between epochs.
+    The data loaders of Accelerate tell it to the outermost data set alone, and on several processes to none."""
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
-        if dataset is not None and hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(int(state.epoch or 0))
+        for each in with_those_inside(dataset):
+            if hasattr(each, "set_epoch"):
+                each.set_epoch(int(state.epoch or 0))
 
 
 class StreamEpochCallback(TrainerCallback):
@@ -150,7 +152,7 @@ class TrainingFactsCallback(TrainerCallback):
         if state.global_step > 0 and "source" in (first := read_facts(folder)):
             self.facts["source"] = first["source"]
         write_facts(folder, self.facts)
-        sets = {name: getattr(each, "dataset", None) for name, each in {"train": dataset, **self.eval_sets}.items()}
+        sets = {name: getattr(each, "rows", None) for name, each in {"train": dataset, **self.eval_sets}.items()}
         listed = {name: rows for name, rows in sets.items() if isinstance(rows, Dataset) and "video" in rows.features}
         if listed:
             write_trained_videos(folder, listed)

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
 
-from hf_video.data import ClipDataset, is_multi_label, label_names
+from hf_video.data import VideoDataset, is_multi_label, label_names
 from hf_video.data.annotation_files import listed
 from hf_video.data.columns import class_counts, label_ids
 from hf_video.io import read_csv, read_json, read_yaml
@@ -106,8 +106,8 @@ def make_class_weights(
         return torch.tensor([choice[name] for name in class_names])
     if videos is None:
         raise ValueError(
-            f"class_weights={choice} counts the videos of a ClipDataset: train on one, or give a mapping of names and "
-            "weights."
+            f"class_weights={choice} counts the videos of a VideoDataset: train on one, or give a mapping of names "
+            "and weights."
         )
     counts, is_multi = class_counts(videos), is_multi_label(videos)
     if is_multi and choice == "effective":
@@ -146,10 +146,10 @@ class ClassSampler(Sampler[tuple[int, int]]):
         seed: seed of the order.
     """
 
-    def __init__(self, dataset: ClipDataset, sampler: str, seed: int):
+    def __init__(self, dataset: VideoDataset, sampler: str, seed: int):
         self.dataset = dataset
         self.seed = seed
-        sizes = _class_sizes(dataset.dataset)
+        sizes = _class_sizes(dataset.rows)
         weights = sizes ** (_EXPONENTS[sampler] - 1)
         self.probabilities = weights / weights.sum()
 

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from hf_video.data.detection_dataset import DetectionCollator
+from hf_video.data import BoxTask
 from hf_video.inference.detector_evaluation import measure_persons
 
 from .base_trainer import BaseTrainer
@@ -26,7 +26,8 @@ NO_PERSON = -100.0
 
 class ActionDetectionTrainer(BaseTrainer):
     """
-    `transformers.Trainer` for a detector such as [`STMixerForActionDetection`] and a [`DetectionDataset`].
+    `transformers.Trainer` for a detector such as [`STMixerForActionDetection`] and a [`VideoDataset`] of a
+    [`BoxTask`].
 
     Losses are divided by the persons and clips of the whole step, over all processes and accumulated batches, so that
     its division changes nothing. With `original_loss_means` in the configuration of the model, they are divided by
@@ -38,7 +39,7 @@ class ActionDetectionTrainer(BaseTrainer):
 
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
-        data_collator: defaults to a [`DetectionCollator`].
+        data_collator: defaults to that of a [`BoxTask`].
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class ActionDetectionTrainer(BaseTrainer):
     ) -> None:
         super().__init__(model, args, data_collator, *more, **kwargs)
         if data_collator is None:
-            self.data_collator = DetectionCollator(self.processing_class)
+            self.data_collator = BoxTask(self.processing_class).collate
         self.loss_is_scaled_for_ga = not self.model.config.original_loss_means
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self._sums: dict[str, Any] = defaultdict(float)
@@ -102,7 +103,7 @@ class ActionDetectionTrainer(BaseTrainer):
         kwargs["prediction_loss_only"] = self.args.prediction_loss_only
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         if output.predictions is not None:
-            found = measure_predictions(output.predictions, dataloader.dataset.dataset)
+            found = measure_predictions(output.predictions, dataloader.dataset.rows)
             output.metrics[f"{metric_key_prefix}_mean_ap"] = found["mean_ap"]
         return output
 

@@ -8,7 +8,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 from transformers import TrainerCallback, set_seed
 
-from hf_video.data.detection_dataset import DetectionDataset
+from hf_video.data import BoxTask, VideoDataset
 from hf_video.data.detections import action_names, load_detections
 from hf_video.io import replace_text
 from hf_video.loading.detectors import load_detector
@@ -84,9 +84,10 @@ def _train_detection(
         # This call is for its errors alone.
         settings_by_arguments(model, arguments)
         check_optimization(arguments, model)
-        drawing: dict[str, Any] = {"seed": arguments.seed, "scales": chosen.scales, "flip_prob": chosen.flip_prob}
+        task = BoxTask(processor, scales=chosen.scales, flip_prob=chosen.flip_prob)
         splits = {
-            name: DetectionDataset(rows, processor, training=name == "train", **drawing) for name, rows in data.items()
+            name: VideoDataset(rows, task, training=name == "train", seed=arguments.seed)
+            for name, rows in data.items()
         }
         start.begin_writing()
     trainer = ActionDetectionTrainer(
@@ -120,13 +121,13 @@ def _check_persons(data: DatasetDict, num_queries: int) -> None:
                 )
 
 
-def _evaluate(trainer: ActionDetectionTrainer, splits: dict[str, DetectionDataset]) -> dict[str, Any]:
+def _evaluate(trainer: ActionDetectionTrainer, splits: dict[str, VideoDataset]) -> dict[str, Any]:
     split = next((name for name in ("test", "validation") if name in splits), None)
     if split is None:
         return {}
     # Every process takes part.
     found = trainer.predict(splits[split])
-    measured = measure_predictions(found.predictions, splits[split].dataset)
+    measured = measure_predictions(found.predictions, splits[split].rows)
     metrics = {"split": split, "num_key_frames": len(splits[split]), "loss": found.metrics["test_loss"], **measured}
     if trainer.is_world_process_zero():
         folder = Path(trainer.args.output_dir, "report")

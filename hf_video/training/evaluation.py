@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 from transformers import EvalPrediction, PreTrainedModel
 
-from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
+from hf_video.data import ReadAheadLoader, VideoDataset, collate_clips
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
 from hf_video.inference.prediction import predict_scores
 from hf_video.io import replace_file, replace_text, replacing_file
@@ -58,7 +58,7 @@ def evaluate_dataset(
 
     Args:
         model: a video classifier; put into evaluation mode.
-        dataset: a `ClipDataset` made with `training=False`, or any data set of the same items.
+        dataset: a `VideoDataset` made with `training=False`, or any data set of the same items.
         batch_size: videos in one forward pass, each with all its views.
         num_workers: processes that read videos; 0 reads in this one.
         reading_threads: threads that read videos ahead if no processes do; see `ReadAheadLoader`.
@@ -265,19 +265,19 @@ def write_summary(
 
 
 def clip_reader(
-    dataset: ClipDataset, num_scores: int, broken: Collection[str] = ()
+    dataset: VideoDataset, num_scores: int, broken: Collection[str] = ()
 ) -> Callable[[int], tuple[str, np.ndarray]] | None:
     """The `clip_of` of [`write_report`] for the scores of a data set made with `training=False`: the first view of a
     video as the model sees it, without normalisation. The `broken` videos have no scores. None if the numbers do not
     add up, as may happen with several processes: then the video of a row of scores is unknown."""
-    names, broken = dataset.dataset["video"][:], set(broken)
+    names, broken = dataset.rows["video"][:], set(broken)
     rows = [index for index, name in enumerate(names) if name not in broken]
     if len(rows) != num_scores:
         return None
 
     def clip_of(row: int) -> tuple[str, np.ndarray]:
         frames = dataset[rows[row]]["pixel_values"][0].movedim(1, -1).numpy()
-        processor = dataset.processor
+        processor = dataset.task.processor
         if processor.do_normalize:
             frames = frames * np.array(processor.image_std) + np.array(processor.image_mean)
         return "/".join(Path(names[rows[row]]).parts[-2:]), frames.clip(0, 1)

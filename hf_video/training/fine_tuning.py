@@ -11,11 +11,11 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_video.data import (
     ClipAugmentation,
-    ClipDataset,
     ClipMixing,
-    ClipStream,
+    ClipTask,
     MixingCollator,
-    collate_clips,
+    VideoDataset,
+    VideoStream,
     is_multi_label,
 )
 from hf_video.data.columns import class_counts, label_ids
@@ -131,23 +131,23 @@ def _train(
         start.begin_writing()
 
     on_error = chosen.on_error
-    drawing: dict[str, Any] = {"seed": arguments.seed, "augmentation": augmentation, "on_error": on_error}
-    train_dataset: ClipDataset | ClipStream
+    drawing: dict[str, Any] = {"seed": arguments.seed, "on_error": on_error}
+    task = ClipTask(processor, class_names, augmentation=augmentation)
+    train_dataset: VideoDataset | VideoStream
     if stream is None:
-        train_dataset = ClipDataset(train_split, processor, training=True, **drawing)
+        train_dataset = VideoDataset(train_split, task, training=True, **drawing)
     else:
-        drawing |= {"class_names": class_names, "shuffle_buffer_size": chosen.shuffle_buffer_size}
-        train_dataset = ClipStream(stream, processor, **drawing)
+        train_dataset = VideoStream(stream, task, shuffle_buffer_size=chosen.shuffle_buffer_size, **drawing)
     trainer = VideoTrainer(
         model=model,
         args=arguments,
         train_dataset=train_dataset,
-        eval_dataset=ClipDataset(
-            validation_split, processor, training=False, on_error=_without_replacement(on_error)
+        eval_dataset=VideoDataset(
+            validation_split, task, training=False, on_error=_without_replacement(on_error)
         ).drop_broken(),
         data_collator=MixingCollator(mixing, len(class_names), arguments.label_smoothing_factor)
         if mixing.is_on
-        else collate_clips,
+        else None,
         processing_class=processor,
         distillation=distillation,
         class_weights=class_weights,
@@ -206,13 +206,13 @@ def _without_replacement(on_error: str) -> str:
 def _measure_seen(trainer: VideoTrainer) -> dict[str, float]:
     """The metrics of the model on some of the clips that it was trained on, as they are, without augmentation; none
     for a stream."""
-    if isinstance(trainer.train_dataset, ClipStream):
+    if isinstance(trainer.train_dataset, VideoStream):
         return {}
-    rows = trainer.train_dataset.dataset
+    rows = trainer.train_dataset.rows
     rows = rows.select(range(0, len(rows), -(-len(rows) // MAX_SEEN_CLIPS)))
     if not any(label_ids(rows)):
         return {}
-    seen = ClipDataset(rows, trainer.processing_class, training=False, on_error=trainer.eval_dataset.on_error)
+    seen = VideoDataset(rows, trainer.train_dataset.task, training=False, on_error=trainer.eval_dataset.on_error)
     measured = trainer.predict(seen.drop_broken(), metric_key_prefix="seen").metrics
     return {metric.name: value for metric, value in measured_in(measured, "seen_")}
 
@@ -222,9 +222,11 @@ def _report(
 ) -> dict[str, Any]:
 
     processor, dataset, split = trainer.processing_class, trainer.eval_dataset, "validation"
-    is_stream = isinstance(trainer.train_dataset, ClipStream)
+    is_stream = isinstance(trainer.train_dataset, VideoStream)
     if test_split is not None:
-        dataset = ClipDataset(test_split, processor, training=False, on_error=trainer.eval_dataset.on_error)
+        dataset = VideoDataset(
+            test_split, trainer.eval_dataset.task, training=False, on_error=trainer.eval_dataset.on_error
+        )
         dataset, split = dataset.drop_broken(), "test"
     prediction = trainer.predict(dataset)
     on_seen = _measure_seen(trainer)
@@ -241,7 +243,7 @@ def _report(
         split=split,
         training_metrics=on_seen,
         clip_of=clip_reader(dataset, len(prediction.label_ids), broken),
-        training_counts=None if is_stream else class_counts(trainer.train_dataset.dataset),
+        training_counts=None if is_stream else class_counts(trainer.train_dataset.rows),
         details={
             "model": "the start that ships" if chosen.model == SHIPPED else chosen.model or "VideoViT from scratch",
             "training_videos": "a stream" if is_stream else len(trainer.train_dataset),

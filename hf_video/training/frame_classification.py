@@ -8,8 +8,9 @@ from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from hf_video.data import FrameCollator, FrameDataset
+from hf_video.data import VideoDataset
 from hf_video.data.frame_labels import UNKNOWN
+from hf_video.data.tasks import collate_frames
 from hf_video.inference.frame_evaluation import evaluate_frames, figures_by_name
 from hf_video.loading.class_names import class_names_of
 
@@ -21,7 +22,7 @@ from .losses import Distillation, make_distillation
 class FrameClassificationTrainer(BaseTrainer):
     """
     `transformers.Trainer` for a classifier of frames such as [`VideoMambaForFrameClassification`] and a
-    [`FrameDataset`]. The loss is the model's, over the known frames of the whole step.
+    [`VideoDataset`] of a [`FrameTask`]. The loss is the model's, over the known frames of the whole step.
 
     An evaluation gives `frame_accuracy`, `edit_score`, `f1_10`, `f1_25` and `f1_50`, see
     [`evaluate_frames`][hf_video.inference.evaluate_frames]. It puts the clips of a video together, so they must not
@@ -29,7 +30,7 @@ class FrameClassificationTrainer(BaseTrainer):
 
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
-        data_collator: defaults to a [`FrameCollator`].
+        data_collator: defaults to that of a [`FrameTask`].
         background: the class that is no segment, if there is one.
         distillation: a teacher of logits; defaults to the one that the arguments describe, if any.
     """
@@ -44,7 +45,7 @@ class FrameClassificationTrainer(BaseTrainer):
         distillation: Distillation | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(model, args, data_collator or FrameCollator(), *more, **kwargs)
+        super().__init__(model, args, data_collator or collate_frames, *more, **kwargs)
         self.background = background
         self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
@@ -82,11 +83,11 @@ class FrameClassificationTrainer(BaseTrainer):
 
 
 def measure_clips(
-    logits: np.ndarray, clips: FrameDataset, class_names: list[str], background: str | None = None
+    logits: np.ndarray, clips: VideoDataset, class_names: list[str], background: str | None = None
 ) -> dict[str, Any]:
     """What `evaluate_frames` says of logits (num_clips, t, num_classes) for the clips of a data set, which follow each
     other in each video without overlap."""
-    rows = clips.dataset.select_columns(["video", "frame_labels"])
+    rows = clips.rows.select_columns(["video", "frame_labels"])
     found, truth = defaultdict[str, list[np.ndarray]](list), defaultdict[str, list[np.ndarray]](list)
     for scores, row in zip(logits, rows, strict=True):
         labels = np.asarray(row["frame_labels"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback, set_seed
 
-from hf_video.data import ClipAugmentation, FrameDataset, is_multi_label, load_video_dataset
+from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, is_multi_label, load_video_dataset
 from hf_video.data.frame_labels import frame_classes, have_several_labels, split_videos
 from hf_video.data.holding_out import further_columns
 from hf_video.io import replace_text
@@ -89,12 +89,14 @@ def _train_frames(
             "background": background,
             "several": several,
             "frame_delay": model.config.frame_delay,
-            "seed": arguments.seed,
         }
-        changes = {"overlap": chosen.clip_overlap, "augmentation": augmentation}
+        task = FrameTask(processor, names, fps=fps, augmentation=augmentation)
         splits = {
-            name: FrameDataset(
-                each, processor, names, training=name == "train", **options, **(changes if name == "train" else {})
+            name: VideoDataset(
+                cut_clips(each, processor, names, **options, overlap=chosen.clip_overlap if name == "train" else 0.0),
+                task,
+                training=name == "train",
+                seed=arguments.seed,
             )
             for name, each in videos.items()
         }
@@ -137,7 +139,7 @@ def _make_model(
     return make_frame_classifier(chosen.family, names, kind, **options, **sizes, **changes)
 
 
-def _evaluate(trainer: FrameClassificationTrainer, splits: dict[str, FrameDataset]) -> dict[str, Any]:
+def _evaluate(trainer: FrameClassificationTrainer, splits: dict[str, VideoDataset]) -> dict[str, Any]:
     split = "test" if "test" in splits else "validation"
     # Every process takes part.
     found = trainer.predict(splits[split])

@@ -8,7 +8,7 @@ from typing import Any
 from accelerate.utils import gather_object
 from transformers import AutoModel, PreTrainedModel, TrainerCallback, set_seed
 
-from hf_video.data import ClipAugmentation, ClipDataset, load_unlabelled_videos
+from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, load_unlabelled_videos
 from hf_video.loading.configurations import loading
 from hf_video.loading.models import locate_model
 from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher
@@ -66,12 +66,11 @@ def _pretrain(
     trainer = PreTrainer(
         model=model,
         args=arguments,
-        train_dataset=ClipDataset(
+        train_dataset=VideoDataset(
             data["train"],
-            processor,
+            ClipTask(processor, augmentation=augmentation),
             training=True,
             seed=arguments.seed,
-            augmentation=augmentation,
             on_error=chosen.on_error,
         ),
         processing_class=processor,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, is_multi_label, load_video_dataset
 from hf_video.data.holding_out import further_columns
 from hf_video.data.repeated_videos import count_trained
 from hf_video.data.video_settings import dataset_options
@@ -61,7 +61,7 @@ def evaluate(
         raise ValueError(f"--split {split}: {settings.data} only has {', '.join(data)}.")
     _check_problem_type(model, settings.data, is_multi_label(data[split]))
 
-    dataset = ClipDataset(data[split], processor, training=False, on_error=settings.on_error)
+    dataset = VideoDataset(data[split], ClipTask(processor), training=False, on_error=settings.on_error)
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
     scores, labels = evaluate_dataset(
         model,
@@ -70,7 +70,7 @@ def evaluate(
         num_workers=settings.num_workers,
         reading_threads=settings.reading_threads,
     )
-    known = count_trained(Path(settings.model), dataset.dataset)
+    known = count_trained(Path(settings.model), dataset.rows)
     result = {
         "model": settings.model,
         "data": settings.data,
@@ -86,7 +86,7 @@ def evaluate(
     try:
         if table is not None:
             check_output_file("predictions", settings.predictions)
-            write_predictions(table, videos=dataset.dataset["video"], scores=scores, labels=labels, class_names=names)
+            write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
     finally:
         tell(result)
     return result

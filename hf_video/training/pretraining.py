@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
-from hf_video.data import ClipDataset, collate_clips
+from hf_video.data import VideoDataset, collate_clips
 from hf_video.data.batches import SAMPLE_KEY
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_curves
 from hf_video.io import replace_text
@@ -59,7 +59,7 @@ class PreTrainer(VideoTrainer):
     A `VideoViTForPreTraining` reconstructs the pixels that a mask hides (https://arxiv.org/abs/2203.12602; with
     `decoder_mask_ratio` the dual masking of https://arxiv.org/abs/2303.16727). A `VideoMambaForPreTraining` with a
     teacher learns the teacher's features of the visible patches (https://arxiv.org/abs/2403.06977). The training set
-    gives `pixel_values`, and sample keys as a [`ClipDataset`] for training does; labels are not used. Masks follow
+    gives `pixel_values`, and sample keys as a [`VideoDataset`] for training does; labels are not used. Masks follow
     from the sample keys, so that a resumed run sees the same ones.
 
     Args:
@@ -120,10 +120,10 @@ def write_pretraining_report(folder: Path, trainer: PreTrainer, details: dict[st
 def _reconstructed(trainer: PreTrainer) -> list[ShownClip]:
     """The first training video, its visible patches, and the output; nothing if there is no output."""
     model, dataset = trainer.model, trainer.train_dataset
-    if not hasattr(model, "reconstruction_targets") or trainer.is_sharded or not isinstance(dataset, ClipDataset):
+    if not hasattr(model, "reconstruction_targets") or trainer.is_sharded or not isinstance(dataset, VideoDataset):
         return []
-    rows = dataset.dataset.select([0])
-    item = ClipDataset(rows, dataset.processor, training=False, on_error="skip")[0]
+    rows = dataset.rows.select([0])
+    item = VideoDataset(rows, dataset.task, training=False, on_error="skip")[0]
     if item is None:
         return []
     pixel_values = item["pixel_values"][:1].to(model.device)

@@ -9,7 +9,7 @@ from huggingface_hub.constants import HF_HOME
 from torch.utils.data import TensorDataset
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from hf_video.data import ClipDataset, is_multi_label
+from hf_video.data import ClipTask, VideoDataset, is_multi_label
 from hf_video.data.columns import label_ids
 from hf_video.io import new_folder
 from hf_video.jobs.feature_cache import Features, extract_features
@@ -32,7 +32,7 @@ SPLITS = ("train", "validation", "test")
 class _Split(NamedTuple):
     """A data set, the features of its videos, and their classes: (num_videos, num_classes) float, 0 or 1."""
 
-    dataset: ClipDataset
+    dataset: VideoDataset
     features: Features
     targets: torch.Tensor
     is_multi_label: bool
@@ -44,7 +44,7 @@ class _Split(NamedTuple):
     def unread(self) -> list[str]:
         """The videos that have no features."""
         read = set(self.features.rows.tolist())
-        return [video for row, video in enumerate(self.dataset.dataset["video"]) if row not in read]
+        return [video for row, video in enumerate(self.dataset.rows["video"]) if row not in read]
 
 
 def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
@@ -82,7 +82,7 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
         scores = trainer.predict(TensorDataset(*splits[split].tensors())).predictions
         history = trainer.state.log_history
         to_plain_model(model).to(model.dtype).save_pretrained(folder)
-        splits["train"].dataset.processor.save_pretrained(folder)
+        splits["train"].dataset.task.processor.save_pretrained(folder)
         class_names = class_names_of(model.config)
         metrics = _report(chosen, folder / "report", scores, history, splits, split, class_names, broken)
     return output_dir, features_dir, metrics
@@ -106,7 +106,7 @@ def _load(
     for name in SPLITS:
         if name not in data:
             continue
-        dataset = ClipDataset(data[name], processor, training=False, on_error=settings.on_error)
+        dataset = VideoDataset(data[name], ClipTask(processor), training=False, on_error=settings.on_error)
         features = extract_features(
             model,
             dataset,
@@ -136,7 +136,7 @@ def _report(
 ) -> dict[str, Any]:
 
     measured = splits[split]
-    processor = measured.dataset.processor
+    processor = measured.dataset.task.processor
     return write_report(
         folder,
         scores=scores,

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import has_length
 
-from hf_video.data.caption_dataset import CaptionCollator
+from hf_video.data import TextTask
 from hf_video.metrics import retrieval_recall
 
 from .base_trainer import BaseTrainer
@@ -52,7 +52,7 @@ class RetrievalTrainer(BaseTrainer):
 
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
-        data_collator: defaults to a [`CaptionCollator`] with `max_length` of the arguments.
+        data_collator: defaults to that of a [`TextTask`] with `max_length` of the arguments.
     """
 
     def __init__(
@@ -65,7 +65,9 @@ class RetrievalTrainer(BaseTrainer):
     ) -> None:
         super().__init__(model, args, data_collator, *more, **{"compute_metrics": self._measure} | kwargs)
         if data_collator is None:
-            self.data_collator = CaptionCollator(self.processing_class, getattr(self.args, "max_length", None))
+            self.data_collator = TextTask(
+                self.processing_class, max_length=getattr(self.args, "max_length", None)
+            ).collate
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self._parts: dict[str, list[torch.Tensor]] = defaultdict(list)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import AutoModel, AutoProcessor, TrainerCallback, set_seed
 
-from hf_video.data import ClipAugmentation
-from hf_video.data.caption_dataset import CaptionDataset, load_captions
+from hf_video.data import ClipAugmentation, TextTask, VideoDataset
+from hf_video.data.captions import load_captions
 from hf_video.data.holding_out import VIDEO, hold_out
 from hf_video.io import replace_text
 from hf_video.loading.configurations import check_trainable, load_config, loading
@@ -67,9 +67,9 @@ def _train_retrieval(
         set_seed(arguments.seed)
         model, processor = load_trainable(chosen)
         check_optimization(arguments, model)
-        of_training = {"training": True, "seed": arguments.seed, "augmentation": augmentation}
+        task = TextTask(processor, max_length=arguments.max_length, augmentation=augmentation)
         splits = {
-            name: CaptionDataset(rows, processor, **(of_training if name == "train" else {"training": False}))
+            name: VideoDataset(rows, task, training=name == "train", seed=arguments.seed)
             for name, rows in data.items()
         }
         start.begin_writing()
@@ -110,7 +110,7 @@ def load_trainable(chosen: Any) -> tuple[Any, Any]:
     return model, processor
 
 
-def _evaluate(trainer: RetrievalTrainer, splits: dict[str, CaptionDataset]) -> dict[str, Any]:
+def _evaluate(trainer: RetrievalTrainer, splits: dict[str, VideoDataset]) -> dict[str, Any]:
     split = "test" if "test" in splits else "validation"
     # Every process takes part.
     measured = trainer.evaluate(splits[split], metric_key_prefix=split)

@@ -11,9 +11,9 @@ from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.utils import ModelOutput
 
-from hf_video.data import ClipDataset, ClipStream, collate_clips
+from hf_video.data import VideoDataset, VideoStream, collate_clips
 from hf_video.data.batches import SAMPLE_KEY
-from hf_video.data.clip_dataset import median_frame_interval
+from hf_video.data.dataset import median_frame_interval, task_of
 from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import drop_query_axis
@@ -47,7 +47,7 @@ class VideoTrainer(BaseTrainer):
 
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`.
-        data_collator: defaults to `collate_clips`.
+        data_collator: defaults to that of the task of the data sets, or to `collate_clips`.
         compute_metrics: defaults to the metrics of `hf_video.metrics.METRICS` for the `problem_type` of the model;
             None for the loss alone.
         distillation: a teacher and how to learn from it; defaults to the one that the arguments describe, if any.
@@ -58,7 +58,7 @@ class VideoTrainer(BaseTrainer):
         OSError: there is no such teacher, or no such file of weights.
         ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
             `compute_metrics` does not measure. Or the teacher does not fit, classes cannot be weighted, see
-            `make_class_weights`, or the training set is no `ClipDataset`, whose labels a `sampler` needs.
+            `make_class_weights`, or the training set is no `VideoDataset`, whose labels a `sampler` needs.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -79,7 +79,10 @@ class VideoTrainer(BaseTrainer):
     ) -> None:
         kwargs.setdefault("compute_loss_func", self._classification_loss)
         self._measures_own_loss = kwargs["compute_loss_func"] == self._classification_loss
-        super().__init__(model, args, data_collator or collate_clips, *more, compute_metrics=compute_metrics, **kwargs)
+        super().__init__(model, args, data_collator, *more, compute_metrics=compute_metrics, **kwargs)
+        if data_collator is None:
+            task = task_of(self.train_dataset) or task_of(self.eval_dataset)
+            self.data_collator = collate_clips if task is None else task.collate
         drop_query_axis(self.model)
         problem_type = problem_type_of(self.model.config)
         if compute_metrics is video_metrics and problem_type == "regression":
@@ -94,8 +97,8 @@ class VideoTrainer(BaseTrainer):
         self._given_weights = class_weights
         if self.train_dataset is not None:
             sampler = getattr(self.args, "sampler", "random")
-            if sampler != "random" and not isinstance(self.train_dataset, ClipDataset):
-                raise ValueError(f"sampler={sampler} needs all labels: give a ClipDataset as train_dataset.")
+            if sampler != "random" and not isinstance(self.train_dataset, VideoDataset):
+                raise ValueError(f"sampler={sampler} needs all labels: give a VideoDataset as train_dataset.")
             self._class_weights()  # for its errors
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self.ema = EMACallback()
@@ -110,7 +113,7 @@ class VideoTrainer(BaseTrainer):
             return self._given_weights
         chosen = getattr(self.args, "class_weights", None)
         if chosen != self._chosen_weights[0]:
-            rows = self.train_dataset.dataset if isinstance(self.train_dataset, ClipDataset) else None
+            rows = self.train_dataset.rows if isinstance(self.train_dataset, VideoDataset) else None
             self._chosen_weights = chosen, make_class_weights(chosen, class_names_of(self.model.config), rows)
         return self._chosen_weights[1]
 
@@ -136,14 +139,14 @@ class VideoTrainer(BaseTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
-        training set that is a `ClipDataset`, or beside a `ClipStream` on such an evaluation set.
+        training set that is a `VideoDataset`, or beside a `VideoStream` on such an evaluation set.
 
         Raises:
             ValueError: several processes train, and a step did not use all parameters that are trained; or see
                 [`BaseTrainer.train`].
         """
-        measured = self.eval_dataset if isinstance(self.train_dataset, ClipStream) else self.train_dataset
-        if isinstance(measured, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
+        measured = self.eval_dataset if isinstance(self.train_dataset, VideoStream) else self.train_dataset
+        if isinstance(measured, VideoDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(measured)
         try:
             return super().train(*args, **kwargs)

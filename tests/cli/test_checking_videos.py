@@ -20,7 +20,7 @@ import json, os, sys
 from pathlib import Path
 from accelerate import PartialState
 from hf_video.training.training_data import readable_videos
-from hf_video.data import ClipDataset, inspection, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, inspection, load_video_dataset
 from hf_video.processing import VideoClipProcessor
 
 PartialState(cpu=True)
@@ -29,8 +29,9 @@ inspection.inspect_video = lambda video, *more: opened.append(video["video"]) or
 data, broken = readable_videos(load_video_dataset(sys.argv[1]), "skip")
 first = opened[:]
 opened.clear()
-clips = ClipDataset(data["test"], VideoClipProcessor(num_frames=2), training=False, on_error="skip").drop_broken()
-found = {"opened": first, "broken": broken, "decoded": opened, "kept": clips.dataset["video"][:]}
+task = ClipTask(VideoClipProcessor(num_frames=2))
+clips = VideoDataset(data["test"], task, training=False, on_error="skip").drop_broken()
+found = {"opened": first, "broken": broken, "decoded": opened, "kept": clips.rows["video"][:]}
 Path(sys.argv[2], os.environ["RANK"] + ".json").write_text(json.dumps(found))
 """
 

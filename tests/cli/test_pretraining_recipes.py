@@ -264,7 +264,7 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
     for setting, value in (settings_of(name) | sizes).items():
         if setting in ("family", "device", "teacher"):
             continue
-        holders = [dataset.augmentation, args, dataset.processor, config]
+        holders = [dataset.task.augmentation, args, dataset.task.processor, config]
         if setting in ("mask_ratio", "num_frames"):
             holders = [config]
         setting, _ = find_type(PretrainSettings, setting)

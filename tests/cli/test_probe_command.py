@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForVideoClassification, pipeline
 
 from hf_video.cli.main import main
-from hf_video.data import ClipDataset
+from hf_video.data import ClipTask
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +45,17 @@ def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_
 
     monkeypatch.setattr(feature_cache, "SHARD_SIZE", 4)
     read = []
-    original = ClipDataset.make_item
+    original = ClipTask.make
 
-    def count(self, index, key):
+    def count(self, row, key, training):
         if len(read) == 6:
             raise KeyboardInterrupt
-        read.append(index)
-        return original(self, index, key)
+        read.append(row)
+        return original(self, row, key, training)
 
     features = tmp_path / "features"
     with monkeypatch.context() as patch:
-        patch.setattr(ClipDataset, "make_item", count)
+        patch.setattr(ClipTask, "make", count)
         assert probe(digits, trained, features, tmp_path / "out", "--batch-size", "2") == 130
     assert "The features of 4 of 16 videos are kept in" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from hf_video.data import ClipDataset
-from hf_video.data.video_texts import VideoTextDataset
+from hf_video.data import VideoDataset
 from tests.testing.answering import tiny_pair
 from tests.testing.videos import encode_video, make_frames
 
@@ -18,8 +17,7 @@ def refuses(tmp_path, monkeypatch, fails):
     def unread(*args):
         pytest.fail("a video was read")
 
-    for dataset in (ClipDataset, VideoTextDataset):
-        monkeypatch.setattr(dataset, "__getitem__", unread)
+    monkeypatch.setattr(VideoDataset, "__getitem__", unread)
 
     def run(*words, row):
         message = fails(*words, f"--output-dir={tmp_path / 'out'}", "--device=cpu", row)

@@ -42,7 +42,7 @@ def test_only_the_chosen_weights_change_and_the_model_is_a_plain_one(digits, tra
     # The model that is saved is the one that was measured.
     saved = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
     dataset = type(trainer.eval_dataset)
-    assert report["split"] == "test" and dataset.__name__ == "ClipDataset"
+    assert report["split"] == "test" and dataset.__name__ == "VideoDataset"
     scores, labels = evaluate_dataset(saved, trainer.eval_dataset, progress=False)
     assert top_k_accuracy(scores, labels) == trainer.predict(trainer.eval_dataset).metrics["test_top1_accuracy"]
     assert (tmp_path / "out" / "adapter" / "adapter_config.json").exists() is ("--lora-rank=2" in words)

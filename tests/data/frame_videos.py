@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from hf_video.data import FrameDataset
+from hf_video.data import FrameTask, VideoDataset, cut_clips
 from hf_video.data.frame_labels import AnnotatedVideo
 from hf_video.processing import VideoClipProcessor
 from tests.testing.videos import encode_video
@@ -29,14 +29,13 @@ def write_flashes(folder, num_videos, name="times.csv"):
     return file
 
 
-class BlankClips(FrameDataset):
+class BlankTask(FrameTask):
     """Clips of videos that have no files: the brightness of a frame is drawn from its video and its time."""
 
-    def make_item(self, index, key):
-        row = self.dataset[index]
+    def make(self, row, key, training):
         seconds = np.arange(row["num_frames"]) + round(row["start"])
         item = {"pixel_values": blank_frames(row["video"], seconds), "labels": torch.tensor(row["frame_labels"])}
-        return item | {"sample_key": key} if self.training else item
+        return item | {"sample_key": key} if training else item
 
 
 def blank_frames(video, seconds):
@@ -45,7 +44,7 @@ def blank_frames(video, seconds):
     return torch.from_numpy(np.array(levels)).float().expand(-1, -1, 16, 16)
 
 
-def blank_clips(lengths, num_frames, segments=None, training=True, kind=BlankClips, **options):
+def blank_clips(lengths, num_frames, segments=None, training=True, **options):
     """Clips of videos with so many frames, one a second. By default the two classes take turns of three seconds."""
     processor = VideoClipProcessor(num_frames=num_frames, size={"height": 16, "width": 16}, do_center_crop=False)
     videos = []
@@ -53,4 +52,5 @@ def blank_clips(lengths, num_frames, segments=None, training=True, kind=BlankCli
         starts, ends = np.array(segments or [(at, at + 3) for at in range(0, length, 3)], float).T
         labels = [[turn % 2] for turn in range(len(starts))]
         videos.append(AnnotatedVideo({"video": f"{number}.mp4"}, starts, ends, labels, 0.0, float(length)))
-    return kind(videos, processor, ["a", "b"], fps=1, tubelet_size=1, training=training, **options)
+    rows = cut_clips(videos, processor, ["a", "b"], fps=1, tubelet_size=1, **options)
+    return VideoDataset(rows, BlankTask(processor, ["a", "b"], fps=1), training=training)

@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import v2
 from transformers.image_utils import PILImageResampling
 
-from hf_video.data import ClipAugmentation, ClipDataset
+from hf_video.data import ClipAugmentation, ClipTask, VideoDataset
 from hf_video.data import augmentation as module
 from hf_video.data.augmentation import OPERATIONS, has_direction, multi_scale_crop
 from hf_video.processing import VideoClipProcessor
@@ -258,7 +258,7 @@ def test_a_training_view_is_made_in_the_order_of_the_original(tmp_path, monkeypa
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=24, crop_size=24)
     augmentation = ClipAugmentation(crop_min_area=0.08, horizontal_flip=True, rand_augment_num_ops=4)
     rows = Dataset.from_list([{"video": str(tmp_path)}])
-    dataset = ClipDataset(rows, processor, training=True, augmentation=augmentation)
+    dataset = VideoDataset(rows, ClipTask(processor, augmentation=augmentation), training=True)
     flips, names = set(), set()
     for epoch in range(12):
         dataset.set_epoch(epoch)

@@ -4,8 +4,8 @@ import datasets
 import pytest
 import torch
 
-from hf_video.data import ClipAugmentation
-from hf_video.data.caption_dataset import CaptionCollator, CaptionDataset, load_captions
+from hf_video.data import ClipAugmentation, TextTask, VideoDataset
+from hf_video.data.captions import load_captions
 
 from ..training.captions_testing import make_video_text_pair, write_captions
 
@@ -44,32 +44,42 @@ def test_a_data_set_with_columns_has_the_same_clips(is_stored, folder, processor
     columns = {"video": values, "caption": [["A dark picture"], ["a bright picture", "a white picture"], ["a"]]}
     features = datasets.Features({"video": datasets.Video(), "caption": datasets.List(datasets.Value("string"))})
     datasets.Dataset.from_dict(columns, features).save_to_disk(tmp_path / "saved")
-    found = CaptionDataset(load_captions(tmp_path / "saved")["train"], processor, training=False)
-    expected = CaptionDataset(load_captions(folder)["train"], processor, training=False)
-    assert [found[index]["video_ids"] for index in range(4)] == [0, 1, 1, 2]
+    found = VideoDataset(load_captions(tmp_path / "saved")["train"], TextTask(processor), training=False)
+    expected = VideoDataset(load_captions(folder)["train"], TextTask(processor), training=False)
+    first, second, third, fourth = (found[index]["video_ids"] for index in range(4))
+    assert second == third and len({first, second, fourth}) == 3
     for index in range(3):
         assert found[index]["text"] == expected[index]["text"]
         torch.testing.assert_close(found[index]["pixel_values"], expected[index]["pixel_values"])
 
 
 def test_a_batch_has_clips_texts_and_the_numbers_of_videos(folder, processor):
-    clips = CaptionDataset(load_captions(folder)["train"], processor, training=True)
-    batch = CaptionCollator(processor)([clips[0], None, clips[1], clips[2]])
+    clips = VideoDataset(load_captions(folder)["train"], TextTask(processor), training=True)
+    batch = clips.task.collate([clips[0], None, clips[1], clips[2]])
     assert {name: tuple(value.shape) for name, value in batch.items()} == {
         "pixel_values": (3, 2, 3, 16, 16),
         "input_ids": (3, 4),
         "attention_mask": (3, 4),
         "video_ids": (3,),
     }
-    assert batch["video_ids"].tolist() == [0, 1, 1]
-    assert CaptionCollator(processor, max_length=2)([clips[0]])["input_ids"].shape == (1, 2)
+    first, second, third = batch["video_ids"].tolist()
+    assert first != second == third >= 0
+    assert TextTask(processor, max_length=2).collate([clips[0]])["input_ids"].shape == (1, 2)
+
+
+def test_captions_need_no_times(folder, processor):
+    rows = load_captions(folder)["train"]
+    whole = VideoDataset(rows.remove_columns(["start", "end"]), TextTask(processor), training=False)
+    expected = VideoDataset(rows, TextTask(processor), training=False)
+    assert torch.equal(whole[0]["pixel_values"], expected[0]["pixel_values"])
+    assert whole[0]["video_ids"] == expected[0]["video_ids"]
 
 
 def test_a_clip_whose_caption_says_a_direction_is_not_mirrored(folder, processor):
     rows = load_captions(folder)["train"]
 
     def clips_of(index, **options):
-        clips = CaptionDataset(rows, processor, training=True, augmentation=ClipAugmentation(**options))
+        clips = VideoDataset(rows, TextTask(processor, augmentation=ClipAugmentation(**options)), training=True)
         found = []
         for epoch in range(8):
             clips.set_epoch(epoch)

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from hf_video.data import (
-    DetectionCollator,
-    DetectionDataset,
+    BoxTask,
+    VideoDataset,
     key_frame_times,
     load_detections,
     read_key_frame_clip,
@@ -71,7 +71,7 @@ def test_a_second_outside_of_the_video_is_told(second, folder, processor):
 
 
 def test_an_item_has_the_boxes_of_its_key_frame(rows, processor):
-    item = DetectionDataset(rows, processor, training=False)[0]
+    item = VideoDataset(rows, BoxTask(processor), training=False)[0]
     assert item["pixel_values"].shape == (4, 3, 32, 64)
     assert item["original_sizes"].tolist() == [32, 43]
     boxes = torch.tensor([[0.1, 0.2, 0.5, 0.9], [0.6, 0.2, 0.9, 0.9]]) * torch.tensor([64, 48, 64, 48]) * 32 / 48
@@ -82,7 +82,7 @@ def test_an_item_has_the_boxes_of_its_key_frame(rows, processor):
 
 def test_training_clips_are_resized_and_mirrored_by_their_key(rows, processor):
     def items_of(index, seed=0):
-        clips = DetectionDataset(rows, processor, training=True, seed=seed)
+        clips = VideoDataset(rows, BoxTask(processor), training=True, seed=seed)
         for epoch in range(16):
             clips.set_epoch(epoch)
             yield clips[index]
@@ -100,29 +100,29 @@ def test_training_clips_are_resized_and_mirrored_by_their_key(rows, processor):
 
 
 def test_a_clip_whose_action_names_a_direction_is_not_mirrored(rows, processor):
-    clips = DetectionDataset(rows, processor, training=True, scales=[1])
-    expected = DetectionDataset(rows, processor, training=False)[2]["pixel_values"]
+    clips = VideoDataset(rows, BoxTask(processor, scales=[1]), training=True)
+    expected = VideoDataset(rows, BoxTask(processor), training=False)[2]["pixel_values"]
     for epoch in range(8):
         clips.set_epoch(epoch)
         assert torch.equal(clips[2]["pixel_values"], expected)
 
 
 def test_a_batch_is_padded_to_its_largest_clip(rows, processor):
-    clips = DetectionDataset(rows, processor, training=False)
-    batch = DetectionCollator(processor)([clips[0], None, clips[2]])
+    clips = VideoDataset(rows, BoxTask(processor), training=False)
+    batch = clips.task.collate([clips[0], None, clips[2]])
     assert batch["pixel_values"].shape == (2, 4, 3, 32, 64)
     assert batch["original_sizes"].tolist() == [[32, 43], [32, 32]]
     assert not batch["pixel_values"][1, ..., 32:].any()
     assert [each["image_id"].item() for each in batch["labels"]] == [0, 2]
-    with pytest.raises(ValueError, match="none of these videos could be read"):
-        DetectionCollator(processor)([None])
+    with pytest.raises(ValueError, match="nothing to collate"):
+        clips.task.collate([None])
 
 
 def test_a_key_frame_beyond_the_end_is_an_unreadable_video(folder, processor, tmp_path):
     write_annotations(tmp_path, train=OWN + "b.mp4,7,0,0,1,1,walk,1\n")
     rows = load_detections(tmp_path, video_root=folder)["train"]
     with pytest.raises(VideoReadError, match=r"b.mp4 has no key frame at 7 s: it lasts 2.000 s.*900 for AVA"):
-        DetectionDataset(rows, processor, training=False)[3]
-    skipping = DetectionDataset(rows, processor, training=True, on_error="skip")
+        VideoDataset(rows, BoxTask(processor), training=False)[3]
+    skipping = VideoDataset(rows, BoxTask(processor), training=True, on_error="skip")
     assert skipping[3] is None and skipping.broken_videos() == [str(folder / "b.mp4")]
-    assert DetectionDataset(rows, processor, training=True, on_error="replace")[3] is not None
+    assert VideoDataset(rows, BoxTask(processor), training=True, on_error="replace")[3] is not None

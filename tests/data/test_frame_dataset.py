@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_video.data import FrameCollator, FrameDataset, load_video_dataset
+from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, load_video_dataset
 from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, hold_out_ends
 from hf_video.processing import VideoClipProcessor
 
@@ -40,21 +40,26 @@ def test_overlapping_segments_of_other_classes_are_several_labels(rows, tmp_path
 def test_clips_overlap_and_cover_each_frame(rows):
     names = frame_classes(rows, "rest")
     assert names == ["bright", "dark", "rest"]
-    options = {"fps": 8, "tubelet_size": 2, "training": False, "background": "rest"}
+    options = {"fps": 8, "tubelet_size": 2, "background": "rest"}
     videos = annotated_videos(rows)
-    plain = FrameDataset(videos, PROCESSOR, names, **options)
+    plain = cut_clips(videos, PROCESSOR, names, **options)
     # 32 samples are 16 token frames, and a clip has 4 of them.
-    assert plain.dataset["start"][:4] == [0, 1, 2, 3] and len(plain) == 8
-    assert sum(plain.dataset["frame_labels"][:4], []) == [2] * 4 + [0] * 4 + [1] * 6 + [2] * 2
-    half = FrameDataset(videos, PROCESSOR, names, overlap=0.5, **options)
-    assert half.dataset["start"][:7] == [0, 0.5, 1, 1.5, 2, 2.5, 3] and len(half) == 14
-    late = FrameDataset(videos, PROCESSOR, names, frame_delay=1, **options)
-    assert late.dataset["frame_labels"][1] == [-100, 0, 0, 0]
+    assert plain["start"][:4] == [0, 1, 2, 3] and len(plain) == 8
+    assert sum(plain["frame_labels"][:4], []) == [2] * 4 + [0] * 4 + [1] * 6 + [2] * 2
+    half = cut_clips(videos, PROCESSOR, names, overlap=0.5, **options)
+    assert half["start"][:7] == [0, 0.5, 1, 1.5, 2, 2.5, 3] and len(half) == 14
+    late = cut_clips(videos, PROCESSOR, names, frame_delay=1, **options)
+    assert late["frame_labels"][1] == [-100, 0, 0, 0]
+
+
+def clips_of(videos, processor=PROCESSOR, training=True, task=None, **options):
+    names = ["bright", "dark"]
+    clips = cut_clips(videos, processor, names, fps=8, tubelet_size=2, **options)
+    return VideoDataset(clips, task or FrameTask(processor, names, fps=8), training=training)
 
 
 def test_items_show_what_their_labels_say(rows):
-    options = {"fps": 8, "tubelet_size": 2, "training": False}
-    dataset = FrameDataset(annotated_videos(rows), PROCESSOR, ["bright", "dark"], **options)
+    dataset = clips_of(annotated_videos(rows), training=False)
     item = dataset[0]
     assert item["pixel_values"].shape == (8, 3, 16, 16) and item["labels"].tolist() == [0] * 4
     assert item["pixel_values"].mean() > dataset[1]["pixel_values"].mean() + 1
@@ -65,20 +70,21 @@ def test_items_show_what_their_labels_say(rows):
 def test_batches_are_padded_at_the_end(rows):
     first, second = hold_out_ends(annotated_videos(rows), 0.25)
     assert (first[0].end, second[0].begin, second[0].end) == pytest.approx((3, 3, 4))
-    options = {"fps": 8, "tubelet_size": 2, "training": True, "overlap": 0.5}
-    items = [FrameDataset(first, PROCESSOR, ["bright", "dark"], **options)[0]]
+    clips = clips_of(first, overlap=0.5)
+    items = [clips[0]]
     shorter = {name: items[0][name][:count] for name, count in {"pixel_values": 4, "labels": 2}.items()}
-    batch = FrameCollator()([*items, None, shorter])
+    batch = clips.task.collate([*items, None, shorter])
     assert batch["pixel_values"].shape == (2, 8, 3, 16, 16) and not batch["pixel_values"][1, 4:].any()
     assert batch["attention_mask"].tolist() == [[1] * 4, [1, 1, 0, 0]]
     assert batch["labels"][1, 2:].tolist() == [-100, -100] and batch["labels"].dtype == torch.int64
+    with pytest.raises(ValueError, match="nothing to collate"):
+        clips.task.collate([None, None])
 
 
 def test_draws_depend_on_seed_epoch_and_index(rows):
-    options = {"fps": 8, "tubelet_size": 2, "training": True}
     processor = VideoClipProcessor(num_frames=8, size={"shortest_edge": 20}, crop_size={"height": 16, "width": 16})
     videos = annotated_videos(rows)
-    first, second = (FrameDataset(videos, processor, ["bright", "dark"], **options) for _ in range(2))
+    first, second = (clips_of(videos, processor) for _ in range(2))
     torch.testing.assert_close(first[3]["pixel_values"], second[3]["pixel_values"], rtol=0, atol=0)
 
 
@@ -87,4 +93,19 @@ def test_nothing_to_learn(rows):
         video._replace(labels=[[]], starts=np.array([9.0]), ends=np.array([9.5])) for video in annotated_videos(rows)
     ]
     with pytest.raises(ValueError, match="No frame of the videos has a known label"):
-        FrameDataset(videos, PROCESSOR, ["bright"], fps=8, tubelet_size=2, training=False)
+        cut_clips(videos, PROCESSOR, ["bright"], fps=8, tubelet_size=2)
+
+
+@pytest.mark.parametrize("name", ["turn left", "turn"])
+def test_clips_with_a_label_that_names_a_side_are_not_mirrored(rows, name):
+    videos, flip = annotated_videos(rows), ClipAugmentation(horizontal_flip=True)
+    plain, mirrored = (
+        clips_of(videos, task=FrameTask(PROCESSOR, [name, "dark"], fps=8, augmentation=each)) for each in (None, flip)
+    )
+    changed = False
+    for epoch in range(8):
+        plain.set_epoch(epoch)
+        mirrored.set_epoch(epoch)
+        # The first clip has the first label alone.
+        changed |= not torch.equal(plain[0]["pixel_values"], mirrored[0]["pixel_values"])
+    assert changed == (name == "turn")

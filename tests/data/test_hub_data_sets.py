@@ -50,24 +50,24 @@ def write_files(folder, contents):
 
 READING = """
 import itertools, json, sys, torch
-from hf_video.data import ClipDataset, ClipStream, load_video_dataset, load_video_stream
+from hf_video.data import ClipTask, VideoDataset, VideoStream, load_video_dataset, load_video_stream
 from hf_video.processing import VideoClipProcessor
 
 processor = VideoClipProcessor(num_frames=8, sampling_strategy="uniform", size=32, crop_size=32)
 whole = load_video_dataset("alice/clips", **OPTIONS)
 names = whole["train"].features["label"].names
 stream, others = load_video_stream("alice/clips", labels=names, **OPTIONS)
-stream = ClipStream(stream, processor, class_names=names, shuffle_buffer_size=4)
+stream = VideoStream(stream, ClipTask(processor, names), shuffle_buffer_size=4)
 clips = [stream[clip] for clip in itertools.islice(stream.draw_clips(), 12)]
-rows = ClipDataset(whole["train"], processor, training=True)
-expected = [rows.make_item(index, (0, 0, 0)) for index in range(len(rows))]
+rows = VideoDataset(whole["train"], ClipTask(processor), training=True)
+expected = [rows[index] for index in range(len(rows))]
 
 def summed(items):  # a clip has all frames, and a crop the size of the video: nothing is drawn
     return sorted([round(item["pixel_values"].double().sum().item(), 3), names[item["labels"]]] for item in items)
 
 assert summed(clips) == summed(expected), (summed(clips), summed(expected))
-held = ClipDataset(others["validation"], processor, training=False)
-again = ClipDataset(whole["validation"], processor, training=False)
+held = VideoDataset(others["validation"], ClipTask(processor), training=False)
+again = VideoDataset(whole["validation"], ClipTask(processor), training=False)
 assert summed(held[index] for index in range(4)) == summed(again[index] for index in range(4))
 print("read", len(clips), sorted(names))
 """

@@ -10,7 +10,7 @@ from datasets import Dataset
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from hf_video.data import ClipDataset, collate_clips, inspect_videos, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, collate_clips, inspect_videos, load_video_dataset
 from hf_video.data.inspection import write_manifest
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
@@ -43,7 +43,7 @@ def damaged_later(tmp_path_factory):
 
 def make_dataset(paths, **options):
     rows = [{"video": str(path), "label": number} for number, path in enumerate(paths)]
-    return ClipDataset(Dataset.from_list(rows), PROCESSOR, **options)
+    return VideoDataset(Dataset.from_list(rows), ClipTask(PROCESSOR), **options)
 
 
 def test_every_way_to_be_broken_is_found_by_decoding(good, broken):
@@ -62,7 +62,7 @@ def test_every_segment_is_checked_for_a_frame(good, decode):
     rows += [{"video": good[1], "start": 0.51, "end": 0.52}]
     found = inspect_videos(Dataset.from_list(rows), decode=decode, progress=False)
     assert ["holds no frame" in (video.error or "") for video in found] == [True, True, False]
-    assert ClipDataset(Dataset.from_list(rows), PROCESSOR, training=True, on_error="skip")[0] is None
+    assert VideoDataset(Dataset.from_list(rows), ClipTask(PROCESSOR), training=True, on_error="skip")[0] is None
 
 
 def test_broken_videos_are_left_out_of_a_batch(good, broken):
@@ -173,8 +173,8 @@ def test_videos_of_a_manifest_are_not_looked_for_before_they_are_read(good, tmp_
     (tmp_path / "elsewhere").mkdir()
     write_manifest(tmp_path / "elsewhere" / "videos.parquet", splits, found, tmp_path / "elsewhere")
     (tmp_path / "0.mp4").unlink()
-    clips = ClipDataset(
-        load_video_dataset(tmp_path / "elsewhere" / "videos.parquet")["train"], PROCESSOR, training=True
+    clips = VideoDataset(
+        load_video_dataset(tmp_path / "elsewhere" / "videos.parquet")["train"], ClipTask(PROCESSOR), training=True
     )
     assert len(clips[2]["pixel_values"]) == 1
     with pytest.raises(VideoReadError, match="0.mp4 does not exist"):

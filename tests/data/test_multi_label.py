@@ -8,7 +8,8 @@ from datasets import ClassLabel, List
 
 from hf_video.data import (
     ClipAugmentation,
-    ClipDataset,
+    ClipTask,
+    VideoDataset,
     hold_out,
     is_multi_label,
     label_names,
@@ -99,11 +100,10 @@ def test_one_direction_among_the_classes_forbids_mirroring(tmp_path):
     for video in "ab":
         encode_video(tmp_path / f"{video}.mp4", half_white, fps=4)
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
-    clips = ClipDataset(
+    clips = VideoDataset(
         load_video_dataset(tmp_path)["train"],
-        processor,
+        ClipTask(processor, augmentation=ClipAugmentation(horizontal_flip=True)),
         training=True,
-        augmentation=ClipAugmentation(horizontal_flip=True),
     )
     mirrored = {0: set(), 1: set()}
     for epoch in range(20):

@@ -12,8 +12,9 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, Video
 
 from hf_video.data import (
-    ClipDataset,
-    ClipStream,
+    ClipTask,
+    VideoDataset,
+    VideoStream,
     hold_out,
     inspect_videos,
     load_unlabelled_videos,
@@ -48,7 +49,7 @@ def make(values, labels=(0, 1, 1, 0), label="label", feature=None, **columns):
 
 
 def pixels(splits, split="train"):
-    clips = ClipDataset(splits[split], PROCESSOR, training=False)
+    clips = VideoDataset(splits[split], ClipTask(PROCESSOR), training=False)
     return torch.cat([clips[index]["pixel_values"] for index in range(len(clips))])
 
 
@@ -123,7 +124,7 @@ def test_a_stream_of_parquet_files_has_their_rows(videos, tmp_path):
         columns = {"path": ["a.mp4"] * 4, "bytes": [Path(video).read_bytes() for video in videos], "label": [*"xyyx"]}
         write_table(tmp_path / "rows" / f"{split}.parquet", **columns)
     stream, others = load_video_stream(tmp_path / "rows", labels=["x", "y"])
-    clips = ClipStream(stream, PROCESSOR, class_names=["x", "y"]).draw_clips()
+    clips = VideoStream(stream, ClipTask(PROCESSOR, class_names=["x", "y"])).draw_clips()
     rows = [next(clips).row for _ in range(4)]
     assert {row["bytes"] for row in rows} == {*columns["bytes"]} and sum(row["label"] for row in rows) == 2
     assert torch.equal(pixels(others, "validation"), expected_pixels(videos))
@@ -232,7 +233,7 @@ def test_several_labels(videos, feature, values):
     values = values or [["run", "sit"], ["run"], [], ["sit"]]
     splits = load_video_dataset(make(videos, values, "labels", feature))
     assert splits["train"]["labels"][:] == [[0, 1], [0], [], [1]]
-    assert ClipDataset(splits["train"], PROCESSOR, training=False)[0]["labels"].tolist() == [1.0, 1.0]
+    assert VideoDataset(splits["train"], ClipTask(PROCESSOR), training=False)[0]["labels"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("kind", [str, stored])
@@ -248,7 +249,7 @@ def test_people_stay_together_by_a_further_column(videos, kind):
 def test_broken_videos_are_known_by_name(videos):
     broken = {"bytes": b"no video", "path": "broken.mp4"}
     rows = load_video_dataset(make([named(videos[0]), broken, named(videos[2]), stored(videos[3])]))["train"]
-    clips = ClipDataset(rows, PROCESSOR, training=True, on_error="skip")
+    clips = VideoDataset(rows, ClipTask(PROCESSOR), training=True, on_error="skip")
     assert clips[1] is None and clips.broken_videos() == ["train[1] broken.mp4"]
     found = inspect_videos(rows, progress=False)
     assert [video.path for video in found if video.error] == ["train[1] broken.mp4"]
@@ -284,4 +285,4 @@ def test_what_is_wrong_is_named(videos):
     with pytest.raises(FileNotFoundError, match="/no/such.mp4"):
         load_video_dataset(make([*videos[:3], "/no/such.mp4"]))
     with pytest.raises(ValueError, match="make it with load_video_dataset"):
-        ClipDataset(dataset.rename_column("clip", "video"), PROCESSOR, training=False)
+        VideoDataset(dataset.rename_column("clip", "video"), ClipTask(PROCESSOR), training=False)

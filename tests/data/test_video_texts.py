@@ -7,10 +7,8 @@ import torch
 from transformers.image_utils import PILImageResampling
 
 from conversion.helpers.memory_bank_qformer import make_video_processor
-from hf_video.data import ClipAugmentation
+from hf_video.data import ClipAugmentation, TextTask, VideoDataset
 from hf_video.data.video_texts import (
-    VideoTextCollator,
-    VideoTextDataset,
     clean_answer,
     clean_question,
     load_video_texts,
@@ -90,18 +88,18 @@ def test_texts_are_cleaned_as_the_original_does():
 
 def test_items_are_clips_with_prompt_and_answer(folder, processor):
     data = load_video_texts(folder)
-    dataset = VideoTextDataset(data["train"], processor, "in the video {}", training=False)
+    dataset = VideoDataset(data["train"], TextTask(processor, prompt="in the video {}"), training=False)
     assert dataset[0]["text"] == "in the video which digit came first?"
     assert [item["text_target"] for item in (dataset[0], dataset[1])] == ["one", "two three"]
-    captions = VideoTextDataset(data["test"], processor, "what is shown", training=True, seed=3)
+    captions = VideoDataset(data["test"], TextTask(processor, prompt="what is shown"), training=True, seed=3)
     assert captions[0]["text"] == "what is shown"
     assert captions[0]["pixel_values"].shape == (1, 4, 3, 14, 14)
 
 
 def test_batches_are_those_of_the_processor(folder, processor):
-    dataset = VideoTextDataset(load_video_texts(folder)["train"], processor, training=False)
+    dataset = VideoDataset(load_video_texts(folder)["train"], TextTask(processor, prompt="{}"), training=False)
     items = [dataset[0], None, dataset[1]]
-    batch = VideoTextCollator(processor, max_length=4, max_target_length=2)(items)
+    batch = TextTask(processor, prompt="{}", max_length=4, max_target_length=2).collate(items)
     texts = [item["text"] for item in (items[0], items[2])]
     expected = processor(
         text=texts, text_target=["one", "two three"], max_length=4, max_target_length=2, return_tensors="pt"
@@ -109,7 +107,7 @@ def test_batches_are_those_of_the_processor(folder, processor):
     assert batch["pixel_values"].shape == (2, 4, 3, 14, 14)
     assert set(batch) == {"pixel_values", *expected}
     assert all(torch.equal(batch[name], expected[name]) for name in expected)
-    assert "labels" not in VideoTextCollator(processor, with_targets=False)(items)
+    assert "labels" not in dataset.task.collate(items, with_targets=False)
 
 
 def test_another_video_comes_with_its_own_text(folder, processor, tmp_path):
@@ -117,17 +115,17 @@ def test_another_video_comes_with_its_own_text(folder, processor, tmp_path):
     rows = [{"video": broken, "answer": "zero"}, {"video": str(folder / "b.mp4"), "answer": "nine"}]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     data = load_video_texts(tmp_path / "rows.json")["train"]
-    replacing = VideoTextDataset(data, processor, "what is shown", training=True, on_error="replace")
+    replacing = VideoDataset(data, TextTask(processor, prompt="what is shown"), training=True, on_error="replace")
     assert replacing[0]["text_target"] == "nine"
-    assert VideoTextDataset(data, processor, "what is shown", training=False, on_error="skip")[0] is None
+    assert VideoDataset(data, TextTask(processor, prompt="what is shown"), training=False, on_error="skip")[0] is None
 
 
 def test_prompts_and_questions_must_fit(folder, processor):
     data = load_video_texts(folder)
     with pytest.raises(ValueError, match="has no place {} for them"):
-        VideoTextDataset(data["train"], processor, "what is shown", training=False)
+        VideoDataset(data["train"], TextTask(processor, prompt="what is shown"), training=False)
     with pytest.raises(ValueError, match="some rows have no question"):
-        VideoTextDataset(data["test"], processor, "{}", training=False)
+        VideoDataset(data["test"], TextTask(processor, prompt="{}"), training=False)
 
 
 def test_training_crops_of_a_processor_that_squeezes_are_bicubic(folder):
@@ -139,7 +137,25 @@ def test_training_crops_of_a_processor_that_squeezes_are_bicubic(folder):
     items = {}
     for resample in (PILImageResampling.BICUBIC, PILImageResampling.BILINEAR):
         video.resample = resample
-        items[resample] = VideoTextDataset(data, processor, training=True, augmentation=augmentation)[0]
+        items[resample] = VideoDataset(
+            data, TextTask(processor, prompt="{}", augmentation=augmentation), training=True
+        )[0]
         assert items[resample]["pixel_values"].shape[-2:] == (14, 14)
     first, second = (item["pixel_values"] for item in items.values())
     assert not torch.equal(first, second) and torch.allclose(first, second, atol=1.0)
+
+
+@pytest.mark.parametrize(("answer", "is_mirrored"), [("turn left", False), ("turn", True)])
+def test_a_clip_whose_answer_says_a_direction_is_not_mirrored(answer, is_mirrored, folder, processor, tmp_path):
+    (tmp_path / "rows.json").write_text(json.dumps([{"video": str(folder / "a.mp4"), "answer": answer}]))
+    rows = load_video_texts(tmp_path / "rows.json")["train"]
+
+    def clips_of(augmentation):
+        task = TextTask(processor, prompt="what is done", augmentation=augmentation)
+        clips = VideoDataset(rows, task, training=True)
+        for epoch in range(8):
+            clips.set_epoch(epoch)
+            yield clips[0]["pixel_values"]
+
+    plain, mirrored = clips_of(None), clips_of(ClipAugmentation(horizontal_flip=True))
+    assert all(map(torch.equal, plain, mirrored)) != is_mirrored

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import hf_video
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.hub import loading_check
 from hf_video.training import VideoTrainer, VideoTrainingArguments
@@ -69,8 +69,8 @@ def train(family, digits, folder):
     trainer = VideoTrainer(
         model,
         VideoTrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, num_train_epochs=1),
-        train_dataset=ClipDataset(data["train"], processor, training=True),
-        eval_dataset=ClipDataset(data["test"], processor, training=False),
+        train_dataset=VideoDataset(data["train"], ClipTask(processor), training=True),
+        eval_dataset=VideoDataset(data["test"], ClipTask(processor), training=False),
         processing_class=processor,
     )
     trainer.train()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi, ModelCard
 
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.hub import publishing
 from hf_video.hub.training_facts import describe_data, describe_source
 from hf_video.training import VideoTrainer, VideoTrainingArguments
@@ -25,8 +25,8 @@ def make_trainer(digits, tmp_path, monkeypatch):
         return VideoTrainer(
             model or default_model,
             VideoTrainingArguments(str(tmp_path / "model"), use_cpu=True, disable_tqdm=True, **options),
-            train_dataset=ClipDataset(data["train"], processor, training=True),
-            eval_dataset=ClipDataset(data["test"], processor, training=False),
+            train_dataset=VideoDataset(data["train"], ClipTask(processor), training=True),
+            eval_dataset=VideoDataset(data["test"], ClipTask(processor), training=False),
             processing_class=processor,
         )
 
@@ -94,10 +94,10 @@ def test_the_hash_of_the_data_tells_other_files_and_labels_but_not_the_place(dig
     data = load_video_dataset(digits)["train"]
 
     class Rows(list):
-        dataset = data
+        rows = data
 
     def digest(rows):
-        Rows.dataset = rows
+        Rows.rows = rows
         return describe_data(Rows(rows))["sha256"]
 
     original = digest(data)

@@ -11,7 +11,7 @@ from hf_video import (
     VideoMambaConfig,
     VideoMambaForVideoClassification,
 )
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.inference import extract_window_features, window_batches
 from hf_video.inference.window_batching import choose_windows
 from hf_video.reading import read_video, timed_samples
@@ -152,7 +152,7 @@ def test_windows_take_frames_at_the_distance_of_training(tmp_path, said):
         folder.mkdir(parents=True, exist_ok=True)
         encode_video(folder / f"{number}.mp4", frames, fps=fps)
     processor = uniform()
-    clips = ClipDataset(load_video_dataset(tmp_path / "data")["train"], processor, training=True)
+    clips = VideoDataset(load_video_dataset(tmp_path / "data")["train"], ClipTask(processor), training=True)
     options = {"max_steps": 1, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
     arguments = make_arguments(tmp_path / "out", **options)
     VideoTrainer(make_model(num_frames=8), arguments, train_dataset=clips, processing_class=processor).train()

@@ -4,7 +4,7 @@ import shutil
 import pytest
 import torch
 
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.inference import watch_features, weights_digest
 from hf_video.jobs import extract_features, feature_cache
@@ -29,7 +29,7 @@ def make_processor(**options):
     return VideoClipProcessor(**sizes | options)
 
 
-class WatchedClips(ClipDataset):
+class WatchedClips(VideoDataset):
     """Remembers which videos were read, and is interrupted at the one in `interrupt_at`."""
 
     def __init__(self, *args, interrupt_at=None, **kwargs):
@@ -44,7 +44,7 @@ class WatchedClips(ClipDataset):
 
 
 def clips_of(data, processor=None, **options):
-    return WatchedClips(load_video_dataset(data)["train"], processor or make_processor(), **options)
+    return WatchedClips(load_video_dataset(data)["train"], ClipTask(processor or make_processor()), **options)
 
 
 def extract(model, dataset, folder, **options):
@@ -100,7 +100,7 @@ def test_another_model_processor_or_video_is_never_given_the_same_features(digit
     assert read_by() == 4
     # Another segment of each video is another one.
     dataset = clips_of(data)
-    dataset.dataset = dataset.dataset.map(lambda row: {"end": 0.5})
+    dataset.rows = dataset.rows.map(lambda row: {"end": 0.5})
     extract(make_model(), dataset, folder)
     assert len(dataset.read) == 16
     # The head and the names of classes have no part in it.
@@ -146,7 +146,7 @@ def test_the_digest_tells_values_names_shapes_and_dtypes_apart():
 
 def test_errors(digits, tmp_path):
     with pytest.raises(ValueError, match="make the data set with training=False"):
-        dataset = ClipDataset(load_video_dataset(digits)["train"], make_processor(), training=True)
+        dataset = VideoDataset(load_video_dataset(digits)["train"], ClipTask(make_processor()), training=True)
         extract_features(make_model(), dataset, tmp_path)
     with pytest.raises(ValueError, match="VideoViTModel has no head `classifier`"):
         with watch_features(make_model().videovit):

@@ -8,7 +8,7 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Video
 
 from hf_video import VideoClipProcessor
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.reading import VideoReadError, probe_video, read_video
 from tests.testing.videos import encode_video
 
@@ -72,6 +72,6 @@ def test_a_data_set_that_decodes_is_read_without_torchcodec(ramp):
     dataset = Dataset.from_dict({"clip": [ramp, ramp], "label": [0, 1]}, features=features)
     assert dataset.features["clip"].decode
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=20, crop_size=16)
-    item = ClipDataset(load_video_dataset(dataset)["train"], processor, training=False)[1]
+    item = VideoDataset(load_video_dataset(dataset)["train"], ClipTask(processor), training=False)[1]
     assert item["labels"] == 1
     assert torch.equal(item["pixel_values"], processor(ramp, return_tensors="pt")["pixel_values"])

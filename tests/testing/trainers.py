@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import set_seed
 
-from hf_video.data import ClipDataset
+from hf_video.data import ClipTask, VideoDataset
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer, VideoTrainingArguments
@@ -27,19 +27,24 @@ def labelled_rows(labels):
     return datasets.Dataset.from_dict({"video": videos, column: labels}, features)
 
 
-class LabelledClips(ClipDataset):
-    """Training clips of such rows, drawn from their keys."""
+class NoiseTask(ClipTask):
+    """Clips without videos, drawn from their keys."""
 
-    def __init__(self, labels):
-        super().__init__(labelled_rows(labels), VideoClipProcessor(num_frames=2, size=16, crop_size=16), training=True)
+    def __init__(self):
+        super().__init__(VideoClipProcessor(num_frames=2, size=16, crop_size=16))
 
-    def make_item(self, index, key):
+    def make(self, row, key, training):
         clips = np.random.default_rng(np.random.SeedSequence(key)).standard_normal((1, 2, 3, 16, 16), np.float32)
-        return {"pixel_values": torch.from_numpy(clips), "labels": self.dataset[index]["label"], "sample_key": key}
+        return {"pixel_values": torch.from_numpy(clips), "labels": row["label"], "sample_key": key}
+
+
+def labelled_clips(labels):
+    """Training clips of such rows."""
+    return VideoDataset(labelled_rows(labels), NoiseTask(), training=True)
 
 
 class RandomClips(Dataset):
-    """Clips drawn from (epoch, index), as those of a `ClipDataset`; the class shows in their brightness."""
+    """Clips drawn from (epoch, index), as those of a `VideoDataset`; the class shows in their brightness."""
 
     def __init__(self, length=8, num_views=1, num_labels=2, training=False):
         self.length, self.num_views, self.num_labels, self.training = length, num_views, num_labels, training

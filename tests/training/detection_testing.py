@@ -56,7 +56,7 @@ def make_arguments(folder, **options):
 
 
 class KeyFrames(Dataset):
-    """Random clips, as of a `DetectionDataset`, with persons at random places; `dataset` are their annotations."""
+    """Random clips, as of a `VideoDataset`, with persons at random places; `dataset` are their annotations."""
 
     def __init__(self, num_persons=NUM_PERSONS, dtype=torch.float32):
         generator = torch.Generator().manual_seed(0)

@@ -17,7 +17,7 @@ from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
 from tests.data.frame_videos import blank_clips
 from tests.testing import trainers
-from tests.testing.trainers import LAST_WEIGHTS, LabelledClips, RandomClips, make_arguments, make_model
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, labelled_clips, make_arguments, make_model
 from tests.training.captions_testing import make_video_text_pair
 from tests.training.detection_testing import evaluated_detector, first_step
 from tests.training.frames_testing import make_frame_model, make_frame_trainer
@@ -55,7 +55,7 @@ def balanced(folder, num_processes):
     """Classes of different sizes, weighted and drawn alike; one process has two batches a step."""
     options = {"loss": "focal", "class_weights": "balanced", "sampler": "sqrt"}
     options |= {"gradient_accumulation_steps": 2 // num_processes}
-    return losses_of(make_trainer(folder, LabelledClips([0] * 12 + [1] * 4), GLOBAL_BATCH_SIZE // 2, **options))
+    return losses_of(make_trainer(folder, labelled_clips([0] * 12 + [1] * 4), GLOBAL_BATCH_SIZE // 2, **options))
 
 
 def framewise(folder, num_processes):

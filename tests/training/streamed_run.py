@@ -13,7 +13,7 @@ from pathlib import Path
 import torch.distributed as dist
 from transformers import TrainerCallback
 
-from hf_video.data import ClipAugmentation, ClipStream, collate_clips, load_video_stream
+from hf_video.data import ClipAugmentation, ClipTask, VideoStream, collate_clips, load_video_stream
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
 from hf_video.training.output_folder import last_checkpoint
@@ -32,8 +32,8 @@ class KillBehindStep(TrainerCallback):
 def main(data, folder, num_steps, killed_at):
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="dense", size=20, crop_size=16)
     augmentation = ClipAugmentation(crop_min_area=0.3, horizontal_flip=True)
-    stream = ClipStream(
-        load_video_stream(data)[0], processor, seed=3, shuffle_buffer_size=5, augmentation=augmentation
+    stream = VideoStream(
+        load_video_stream(data)[0], ClipTask(processor, augmentation=augmentation), seed=3, shuffle_buffer_size=5
     )
     arguments = make_arguments(
         folder,

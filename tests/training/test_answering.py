@@ -7,7 +7,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModel, AutoModelForImageTextToText
 
-from hf_video.data.video_texts import VideoTextDataset, load_video_texts
+from hf_video.data import TextTask, VideoDataset
+from hf_video.data.video_texts import load_video_texts
 from hf_video.training.answering import (
     AnswerTrainer,
     AnswerTrainingArguments,
@@ -37,7 +38,7 @@ def make_trainer(data, folder, **options):
     arguments = AnswerTrainingArguments(output_dir=str(folder), **defaults | options)
     before = weights_of(model)
     adapters = choose_trained(model, arguments)
-    dataset = VideoTextDataset(data, processor, training=True)
+    dataset = VideoDataset(data, TextTask(processor, prompt="{}"), training=True)
     datasets = {"train_dataset": dataset, "eval_dataset": dataset}
     return AnswerTrainer(model, arguments, **datasets, processing_class=processor), before, adapters
 
@@ -185,7 +186,7 @@ def test_answers_of_an_evaluation_are_measured(data, tmp_path):
 def test_it_learns_and_generates_what_it_learned(data, tmp_path):
     options = {"max_steps": 30, "learning_rate": 1e-2, "train_language_model": True, "num_return_sequences": 2}
     trainer, _, _ = make_trainer(data, tmp_path, **options, repetition_penalty=1.0, num_beams=3)
-    dataset = VideoTextDataset(data, trainer.processing_class, training=False)
+    dataset = VideoDataset(data, TextTask(trainer.processing_class, prompt="{}"), training=False)
     trainer.eval_dataset = dataset
     before = trainer.evaluate()["eval_loss"]
     trainer.train()

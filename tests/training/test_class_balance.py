@@ -12,7 +12,7 @@ from hf_video.data import ClipMixing, MixingCollator, collate_clips
 from hf_video.training import VideoTrainer, VideoTrainingArguments, classification_loss
 from hf_video.training.class_balance import ClassSampler, make_class_weights, read_class_weights
 from tests.testing import trainers
-from tests.testing.trainers import LAST_WEIGHTS, LabelledClips, labelled_rows, make_arguments, make_model, weights_of
+from tests.testing.trainers import LAST_WEIGHTS, labelled_clips, labelled_rows, make_arguments, make_model, weights_of
 
 from .test_accumulation import gradients, rows
 
@@ -87,13 +87,13 @@ def test_weights_that_cannot_be_are_named(tmp_path):
         make_class_weights("balanced", NAMES, labelled_rows([[0, 1], [0], [0, 2]]))
     with pytest.raises(ValueError, match="effective is for videos of one class each"):
         make_class_weights("effective", NAMES, labelled_rows(SEVERAL))
-    with pytest.raises(ValueError, match="counts the videos of a ClipDataset"):
+    with pytest.raises(ValueError, match="counts the videos of a VideoDataset"):
         make_class_weights("balanced", NAMES, None)
 
 
 @pytest.mark.parametrize(("sampler", "shares"), [("balanced", (1, 1, 1)), ("sqrt", (20**0.5, 2, 1))])
 def test_a_sampler_draws_classes_by_their_sizes(sampler, shares):
-    clips = LabelledClips(LABELS)
+    clips = labelled_clips(LABELS)
     order = ClassSampler(clips, sampler, seed=0)
     drawn = Counter()
     for epoch in range(100):
@@ -108,7 +108,7 @@ def test_a_sampler_draws_classes_by_their_sizes(sampler, shares):
 
 
 def test_the_order_follows_from_seed_and_epoch():
-    clips = LabelledClips(LABELS)
+    clips = labelled_clips(LABELS)
     first = list(ClassSampler(clips, "balanced", seed=0))
     assert list(ClassSampler(clips, "balanced", seed=0)) == first != list(ClassSampler(clips, "balanced", seed=1))
     clips.set_epoch(1)
@@ -116,8 +116,8 @@ def test_the_order_follows_from_seed_and_epoch():
 
 
 def test_a_video_of_several_classes_counts_as_its_rarest():
-    clips = LabelledClips(LABELS[:7])
-    clips.dataset = labelled_rows(SEVERAL)
+    clips = labelled_clips(LABELS[:7])
+    clips.rows = labelled_rows(SEVERAL)
     # Three videos count as a, one as b, one as c, two as none of them.
     np.testing.assert_allclose(
         ClassSampler(clips, "balanced", seed=0).probabilities,
@@ -137,7 +137,7 @@ class Recorder:
 
 
 def make_trainer(folder, clips=None, collator=None, num_labels=3, **options):
-    clips = LabelledClips(LABELS) if clips is None else clips
+    clips = labelled_clips(LABELS) if clips is None else clips
     options = {"per_device_train_batch_size": 5, **LAST_WEIGHTS, **options}
     model = make_model(num_labels=num_labels, id2label=dict(enumerate(NAMES[:num_labels])))
     return trainers.make_trainer(folder, clips, model=model, data_collator=collator, **options)
@@ -184,7 +184,7 @@ def test_evaluation_and_soft_targets(tmp_path):
     """Evaluation losses are plain, so that they compare. Training losses take the soft targets of mixed clips."""
     trainer = make_trainer(tmp_path, class_weights="balanced", label_smoothing_factor=0.1)
     weights = make_class_weights("balanced", NAMES, labelled_rows(LABELS))
-    clips = LabelledClips(LABELS)
+    clips = labelled_clips(LABELS)
     items = [clips[index] for index in (0, 20, 24)]
     batch = collate_clips(items)
     logits = trainer.model.train()(batch["pixel_values"]).logits

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from hf_video.data.video_texts import VideoTextDataset
+from hf_video.data import TextTask, VideoDataset
 from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments
 from hf_video.training.resuming import choose_values, make
 from tests.cli.flags import read
@@ -79,7 +79,7 @@ def train(rows, folder, checkpoint=None, **options):
     defaults |= {"eval_strategy": "no", "load_best_model_at_end": False, "save_strategy": "no"}
     arguments = AnswerTrainingArguments(output_dir=str(folder), **OPTIONS | defaults | options)
     rates = Rates()
-    dataset = VideoTextDataset(rows, processor, training=True)
+    dataset = VideoDataset(rows, TextTask(processor, prompt="{}"), training=True)
     trainer = AnswerTrainer(model, arguments, train_dataset=dataset, processing_class=processor, callbacks=[rates])
     trainer.train(resume_from_checkpoint=checkpoint)
     return rates.found

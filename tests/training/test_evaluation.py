@@ -7,7 +7,7 @@ import torch
 from transformers import Trainer, TrainingArguments, VideoMAEConfig, VideoMAEForVideoClassification, pipeline
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, collate_clips, load_video_dataset
 from hf_video.inference import predict_scores
 from hf_video.loading.clip_size import check_views
 from hf_video.metrics import compute_metrics
@@ -68,7 +68,7 @@ def test_trainer_pipeline_and_loop_have_the_scores_of_a_loop_over_views_by_hand(
         scores = {entry["label"]: entry["score"] for entry in classify(video, num_frames=4, top_k=8)}
         np.testing.assert_allclose([scores[name] for name in names], row, atol=1e-6)
 
-    dataset = ClipDataset(data, processor, training=False)
+    dataset = VideoDataset(data, ClipTask(processor), training=False)
     scores, labels = evaluate_dataset(model, dataset, batch_size=3, progress=False)
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     loss = -np.log(expected[np.arange(len(labels)), labels]).mean()

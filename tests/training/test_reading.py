@@ -4,14 +4,14 @@ import threading
 
 import torch
 
-from hf_video.data import ClipAugmentation, ClipDataset, load_video_dataset
+from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
 from tests.testing.trainers import RandomClips, make_arguments, make_model
 
 
-class WatchedClips(ClipDataset):
+class WatchedClips(VideoDataset):
     """Clips that keep the kinds of threads by which they were read."""
 
     def __getitem__(self, index):
@@ -26,8 +26,8 @@ def test_clips_read_in_threads_train_the_same_weights(tmp_path):
 
     def train(reading_threads):
         augmentation = ClipAugmentation(color_jitter=0.4, erasing_prob=0.5)
-        training = WatchedClips(rows["train"], processor, training=True, augmentation=augmentation)
-        held_out = WatchedClips(rows["test"], processor, training=False)
+        training = WatchedClips(rows["train"], ClipTask(processor, augmentation=augmentation), training=True)
+        held_out = WatchedClips(rows["test"], ClipTask(processor), training=False)
         # Drop-out draws from the global generator while clips are read.
         trainer = VideoTrainer(
             make_model(num_labels=8, classifier_dropout=0.3),

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.drawing.report_pictures import plot_clips
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import write_report
@@ -92,8 +92,8 @@ def test_the_clips_with_the_highest_loss_are_shown_worst_first(tmp_path, monkeyp
 
 def test_clips_are_shown_as_the_model_sees_them(digits):
     processor = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=16, crop_size=16, num_clips=2)
-    dataset = ClipDataset(load_video_dataset(digits)["test"], processor, training=False)
-    videos = dataset.dataset["video"]
+    dataset = VideoDataset(load_video_dataset(digits)["test"], ClipTask(processor), training=False)
+    videos = dataset.rows["video"]
     name, frames = clip_reader(dataset, 7, broken=[videos[2]])(3)
     assert name == "right-down/0000.mp4" and videos[4].endswith(name)
     expected = processor(videos[4], do_normalize=False, return_tensors="pt")["pixel_values"][0, 0]

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModel, AutoProcessor, EvalPrediction
 
 from hf_video.cli.main import main
-from hf_video.data import hold_out
-from hf_video.data.caption_dataset import CaptionDataset, load_captions
+from hf_video.data import TextTask, VideoDataset, hold_out
+from hf_video.data.captions import load_captions
 from hf_video.training import RetrievalTrainer, RetrievalTrainingArguments
 from hf_video.training.retrieval import compute_retrieval_metrics
 from tests.testing.trainers import make_model, weights_of
@@ -47,7 +47,7 @@ def test_three_videos_are_learned(folder, tmp_path):
     )
     rows = load_captions(folder)["train"]
     clips = {
-        name: CaptionDataset(rows, processor, training=name == "train_dataset")
+        name: VideoDataset(rows, TextTask(processor), training=name == "train_dataset")
         for name in ("train_dataset", "eval_dataset")
     }
     trainer = RetrievalTrainer(model, arguments, **clips, processing_class=processor)

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 from hf_video.hub.training_facts import read_facts
 from hf_video.training import VideoTrainer
-from tests.testing.trainers import LabelledClips, RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, labelled_clips, make_arguments, make_model, weights_of
 
 
 class Watcher(TrainerCallback):
@@ -72,7 +72,7 @@ def test_a_trial_changes_the_loss_and_the_average(tmp_path):
 
 
 def test_a_trial_changes_the_draws_and_weights_of_classes(tmp_path):
-    watcher, clips = Watcher(), LabelledClips([0, 0, 0, 1])
+    watcher, clips = Watcher(), labelled_clips([0, 0, 0, 1])
     space = {"class_weights": ["balanced"], "sampler": ["random", "balanced"]}
     search(tmp_path, space, watcher=watcher, train_dataset=clips, learning_rate=0.0, num_train_epochs=1)
     assert len(watcher.losses) == 2 and watcher.losses[0] != watcher.losses[1]
@@ -109,7 +109,7 @@ def test_a_batch_that_fits_is_found(tmp_path):
         trainer = VideoTrainer(
             limited_model(most_clips),
             arguments,
-            train_dataset=LabelledClips([0, 1] * 8),
+            train_dataset=labelled_clips([0, 1] * 8),
             eval_dataset=RandomClips(),
             callbacks=[watcher],
         )

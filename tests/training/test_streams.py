@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hf_video.data import ClipStream, load_video_stream
+from hf_video.data import ClipTask, VideoStream, load_video_stream
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import TrainSettings, VideoTrainer, train
 from tests.testing.processes import launched, run_forked
 from tests.testing.trainers import make_arguments, make_model
 
-from ..data.test_clip_stream import write_shard
+from ..data.test_video_stream import write_shard
 from . import streamed_run
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,9 @@ def make_trainer(shards, folder, **options):
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="dense", size=20, crop_size=16)
     options = {"eval_strategy": "no", "load_best_model_at_end": False, "save_strategy": "steps"} | options
     return VideoTrainer(
-        model=make_model(), args=make_arguments(folder, **options), train_dataset=ClipStream(stream, processor)
+        model=make_model(),
+        args=make_arguments(folder, **options),
+        train_dataset=VideoStream(stream, ClipTask(processor)),
     )
 
 

@@ -1,15 +1,26 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from datasets import Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 from transformers import Trainer, TrainerState
 
-from hf_video.data import ClipMixing, MixingCollator, collate_clips
+from hf_video.data import ClipMixing, ClipTask, MixingCollator, VideoDataset, collate_clips
 from hf_video.metrics import compute_metrics
+from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer, multi_label_loss, soft_target_loss
 from hf_video.training.callbacks import SetEpochCallback
-from tests.testing.trainers import RandomClips, make_arguments, make_model, weights_of
+from tests.testing.trainers import (
+    LAST_WEIGHTS,
+    RandomClips,
+    labelled_clips,
+    make_arguments,
+    make_model,
+    make_trainer,
+    weights_of,
+)
 
 
 @pytest.fixture
@@ -50,6 +61,46 @@ def test_the_epoch_reaches_the_data_set_where_the_data_loader_does_not_pass_it_o
     loader = DataLoader(RandomClips())
     SetEpochCallback().on_epoch_begin(None, TrainerState(epoch=2.0), None, train_dataloader=loader)
     assert loader.dataset.epoch == 2
+
+
+@pytest.mark.parametrize("how", ["subset", "split", "joined", "nested"])
+def test_the_epoch_reaches_data_sets_inside_of_others(how, tmp_path):
+    clips = labelled_clips([0, 1] * 4)
+    wrapped = {
+        "subset": lambda: Subset(clips, range(8)),
+        "split": lambda: random_split(clips, [8, 0])[0],
+        "joined": lambda: ConcatDataset([clips]),
+        "nested": lambda: Subset(ConcatDataset([Subset(clips, range(8))]), range(8)),
+    }[how]()
+    seen = set()
+
+    def collate(items):
+        seen.update(item["sample_key"] for item in items)
+        return collate_clips(items)
+
+    make_trainer(tmp_path, wrapped, data_collator=collate, **LAST_WEIGHTS, num_train_epochs=3).train()
+    assert len(seen) == 3 * 8 and {epoch for _, epoch, _ in seen} == {0, 1, 2}
+
+
+class NumberTask(ClipTask):
+    columns = ("video", "number")
+
+    def make(self, row, key, training):
+        pixels = np.random.default_rng(key[2]).normal(size=(1, 2, 3, 16, 16)).astype(np.float32)
+        return {"pixel_values": torch.from_numpy(pixels), "labels": row["number"]}
+
+
+def test_a_task_of_a_users_own_learns_a_number(tmp_path):
+    rows = Dataset.from_dict({"video": ["a.mp4", "b.mp4"] * 4, "number": [0.0, 3.0] * 4})
+    task = NumberTask(VideoClipProcessor(num_frames=2, size=16, crop_size=16))
+    clips = VideoDataset(rows, task, training=True)
+    model = make_model(num_labels=1, problem_type="regression")
+    trainer = make_trainer(tmp_path, clips, clips, model=model, **LAST_WEIGHTS, num_train_epochs=8)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before / 2
+    with pytest.raises(ValueError, match="but not 'number'"):
+        VideoDataset(rows.remove_columns("number"), task, training=True)
 
 
 def test_soft_targets_leave_the_problem_type_alone(model, tmp_path):

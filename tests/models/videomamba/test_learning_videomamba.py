@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from hf_video import VideoClipProcessor, VideoMambaForVideoClassification
-from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 
 from .videomamba_testing import make
@@ -20,7 +20,7 @@ def clips_of(videos):
         size={"shortest_edge": 24},
         crop_size={"height": 24, "width": 24},
     )
-    clips = ClipDataset(videos, processor, training=False)
+    clips = VideoDataset(videos, ClipTask(processor), training=False)
     items = [clips[index] for index in range(len(clips))]
     return torch.cat([item["pixel_values"] for item in items]), torch.tensor([item["labels"] for item in items])
 

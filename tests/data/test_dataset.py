@@ -1,4 +1,4 @@
-"""Items of a `ClipDataset`: fixed views for evaluation, reproducible random ones for training."""
+"""Items of a `VideoDataset`: fixed views for evaluation, reproducible random ones for training."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,9 @@ from torch.utils.data import DataLoader
 
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
-from hf_video.data import ClipAugmentation, ClipDataset, collate_clips, load_video_dataset
-from hf_video.data import clip_dataset as module
-from hf_video.data.clip_dataset import median_frame_interval
+from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, collate_clips, load_video_dataset
+from hf_video.data import dataset as module
+from hf_video.data.dataset import median_frame_interval
 from tests.testing.videos import encode_video, make_frames
 
 
@@ -50,7 +50,7 @@ def rows(video: str, count: int = 1, **columns) -> Dataset:
 @pytest.mark.parametrize("views", [{}, {"num_clips": 2, "num_crops": 3}, {"fps": 6, "sampling_strategy": "dense"}])
 def test_evaluation_gives_the_views_of_the_processor(ramp, views):
     processor = make_processor(**views)
-    item = ClipDataset(rows(ramp), processor, training=False)[0]
+    item = VideoDataset(rows(ramp), ClipTask(processor), training=False)[0]
     assert item["labels"] == 0
     views = processor.num_clips * processor.num_crops
     assert item["pixel_values"].shape == (views, 4, 3, 24, 24)
@@ -60,13 +60,13 @@ def test_evaluation_gives_the_views_of_the_processor(ramp, views):
 
 def test_training_normalises_as_the_processor_does(ramp):
     processor = make_processor(num_frames=24)  # every frame of the video, so that nothing but the crop is drawn
-    training, evaluation = (ClipDataset(rows(ramp), processor, training=flag)[0] for flag in (True, False))
+    training, evaluation = (VideoDataset(rows(ramp), ClipTask(processor), training=flag)[0] for flag in (True, False))
     torch.testing.assert_close(training["pixel_values"], evaluation["pixel_values"])
 
 
 def test_draws_depend_on_seed_epoch_and_index_alone(ramp):
     def draw(seed: int, epoch: int, index: int) -> torch.Tensor:
-        dataset = ClipDataset(rows(ramp, count=2), make_processor(), training=True, seed=seed)
+        dataset = VideoDataset(rows(ramp, count=2), ClipTask(make_processor()), training=True, seed=seed)
         dataset.set_epoch(epoch)
         return dataset[index]["pixel_values"]
 
@@ -80,7 +80,7 @@ def test_draws_depend_on_seed_epoch_and_index_alone(ramp):
 
 
 def test_persistent_workers_follow_the_epoch(ramp):
-    dataset = ClipDataset(rows(ramp, count=4), make_processor(), training=True)
+    dataset = VideoDataset(rows(ramp, count=4), ClipTask(make_processor()), training=True)
     loader = DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True, collate_fn=collate_clips)
     for epoch in range(2):
         dataset.set_epoch(epoch)
@@ -89,7 +89,7 @@ def test_persistent_workers_follow_the_epoch(ramp):
 
 
 def test_training_draws_all_over_a_segment_and_never_outside(ramp):
-    dataset = ClipDataset(rows(ramp, start=1.0, end=2.0), plain_processor(num_frames=3), training=True)
+    dataset = VideoDataset(rows(ramp, start=1.0, end=2.0), ClipTask(plain_processor(num_frames=3)), training=True)
     drawn = set()
     for epoch in range(40):
         dataset.set_epoch(epoch)
@@ -100,7 +100,7 @@ def test_training_draws_all_over_a_segment_and_never_outside(ramp):
 
 
 def test_one_random_crop_for_all_frames(chart):
-    dataset = ClipDataset(rows(chart), plain_processor(), training=True)
+    dataset = VideoDataset(rows(chart), ClipTask(plain_processor()), training=True)
     corners = set()
     for epoch in range(60):
         dataset.set_epoch(epoch)
@@ -116,7 +116,7 @@ def test_one_random_crop_for_all_frames(chart):
 
 def test_horizontal_flip_is_off_by_default(chart):
     def orientations(**options) -> set[bool]:
-        dataset = ClipDataset(rows(chart), plain_processor(), training=True, **options)
+        dataset = VideoDataset(rows(chart), ClipTask(plain_processor(), **options), training=True)
         found = set()
         for epoch in range(20):
             dataset.set_epoch(epoch)
@@ -133,7 +133,7 @@ def test_transform_sees_cropped_uint8_frames(ramp):
         assert frames.shape == (4, 3, 24, 24) and frames.dtype == torch.uint8
         return torch.full_like(frames, int(generator.integers(256)))
 
-    dataset = ClipDataset(rows(ramp), plain_processor(), training=True, transform=darken)
+    dataset = VideoDataset(rows(ramp), ClipTask(plain_processor(), transform=darken), training=True)
     first = dataset[0]["pixel_values"]
     assert first.unique().numel() == 1
     assert torch.equal(first, dataset[0]["pixel_values"])
@@ -142,10 +142,8 @@ def test_transform_sees_cropped_uint8_frames(ramp):
 
 
 def test_wrong_arguments(ramp):
-    with pytest.raises(ValueError, match="path"):
-        ClipDataset(Dataset.from_dict({"path": [ramp]}), make_processor(), training=False)
-    with pytest.raises(ValueError, match="for training"):
-        ClipDataset(rows(ramp), make_processor(), training=False, augmentation=ClipAugmentation())
+    with pytest.raises(ValueError, match="video"):
+        VideoDataset(Dataset.from_dict({"path": [ramp]}), ClipTask(make_processor()), training=False)
 
 
 SIZE = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}
@@ -160,7 +158,7 @@ def write_videos(folder, lengths, fps=25):
 
 def clips(data, num_frames=8, **options):
     processor = VideoClipProcessor(num_frames=num_frames, **{"sampling_strategy": "uniform"} | SIZE | options)
-    return ClipDataset(load_video_dataset(data)["train"], processor, training=True)
+    return VideoDataset(load_video_dataset(data)["train"], ClipTask(processor), training=True)
 
 
 def test_clips_that_span_the_video(tmp_path):

@@ -14,12 +14,13 @@ from torch.utils.data import Dataset as TorchDataset
 
 from hf_video.data import (
     ClipAugmentation,
-    ClipDataset,
     ClipMixing,
+    ClipTask,
     MixingCollator,
     ReadAheadLoader,
+    VideoDataset,
     collate_clips,
-    read_ahead,
+    loader,
 )
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
@@ -52,10 +53,10 @@ def no_thread_is_left():
     assert set(threading.enumerate()) <= before
 
 
-def make_clips(videos: list[str], **options) -> ClipDataset:
+def make_clips(videos: list[str], augmentation=None, **options) -> VideoDataset:
     processor = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=28, crop_size=24)
     rows = Dataset.from_dict({"video": videos, "label": [number % 3 for number in range(len(videos))]})
-    return ClipDataset(rows, processor, **({"training": False} | options))
+    return VideoDataset(rows, ClipTask(processor, augmentation=augmentation), **{"training": False} | options)
 
 
 class Clips(TorchDataset):
@@ -208,14 +209,30 @@ def test_a_reading_thread_begins_one_thread_of_openmp_and_ends_it():
 def test_by_default_half_of_the_cores_read(monkeypatch):
     begun = []
     monkeypatch.setattr(
-        read_ahead,
+        loader,
         "ThreadPoolExecutor",
         lambda number, *given: begun.append(number) or ThreadPoolExecutor(number, *given),
     )
     for cores in (1, 8, 64):
-        monkeypatch.setattr(read_ahead, "available_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(loader, "available_cores", lambda cores=cores: cores)
         assert list(ReadAheadLoader(Clips(1), collate_fn=list)) == [[0]]
-    assert begun == [1, 4, 16]
+    # Those of a machine are shared out among its processes.
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert list(ReadAheadLoader(Clips(1), collate_fn=list)) == [[0]]
+    assert begun == [1, 4, 16, 4]
+
+
+def test_batches_of_a_task_are_joined_in_threads(videos):
+    class Watched(ClipTask):
+        def collate(self, items):
+            joined.append(threading.current_thread().name.split("_")[0])
+            return super().collate(items)
+
+    joined: list[str] = []
+    clips = make_clips(videos)
+    task = Watched(clips.task.processor)
+    list(ReadAheadLoader(VideoDataset(clips.rows, task, training=False), 5, collate_fn=task.collate))
+    assert joined == ["reading"] * 3
 
 
 def test_reading_threads_leave_pytorch_as_it_is():

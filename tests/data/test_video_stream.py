@@ -9,9 +9,10 @@ import torch
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, Video
 
 from hf_video.data import (
-    ClipDataset,
-    ClipStream,
+    ClipTask,
     ReadAheadLoader,
+    VideoDataset,
+    VideoStream,
     collate_clips,
     load_video_dataset,
     load_video_stream,
@@ -45,8 +46,10 @@ def write_shard(path, rows, label=None):
     Dataset.from_list(rows, features=features).cast_column("clip", Video()).to_parquet(path)
 
 
-def make_stream(shards, process=0, num_processes=1, **options):
-    stream = ClipStream(load_video_stream(shards)[0], PROCESSOR, **{"shuffle_buffer_size": 5} | options)
+def make_stream(shards, process=0, num_processes=1, class_names=None, **options):
+    stream = VideoStream(
+        load_video_stream(shards)[0], ClipTask(PROCESSOR, class_names), **{"shuffle_buffer_size": 5} | options
+    )
     stream.split_by_process(process, num_processes)
     return stream
 
@@ -73,7 +76,7 @@ def test_items_are_those_of_a_data_set(shards):
     item = stream[clip]
     rows = load_video_dataset(shards)["train"]
     index = next(i for i, name in enumerate(rows["video"]) if name.endswith(" " + clip.row["video"]))
-    expected = ClipDataset(rows, PROCESSOR, training=True).make_item(index, clip.key)
+    expected = VideoDataset(rows, ClipTask(PROCESSOR), training=True).task.make(rows[index], clip.key, True)
     assert torch.equal(item["pixel_values"], expected["pixel_values"])
     assert item["labels"] == expected["labels"] and item["sample_key"] == expected["sample_key"] == clip.key
     renamed = make_stream(shards, class_names=["run", "sit", "walk"])
@@ -122,6 +125,17 @@ def test_a_stream_goes_on_with_the_next_clip(shards, num_processes, reading_thre
             assert torch.equal(batch["labels"], expected["labels"])
 
 
+def test_shards_that_are_sorted_by_class_are_mixed(shards, tmp_path):
+    content = load_video_dataset(shards)["validation"]["bytes"][0]
+    for number in range(3):
+        rows = [{"clip": {"bytes": content, "path": f"{number}-{each}.mp4"}, "action": number} for each in range(6)]
+        write_shard(tmp_path / f"train-{number}.parquet", rows, ClassLabel(names=["walk", "run", "sit"]))
+    clips = list(islice(make_stream(tmp_path, shuffle_buffer_size=6).draw_clips(), 18))
+    assert len(set(names_of(clips))) == 18
+    for start in (0, 6, 12):
+        assert sorted(clip.row["label"] for clip in clips[start : start + 6]) == [0, 0, 1, 1, 2, 2]
+
+
 def test_a_state_of_another_order_is_refused(shards):
     state = make_stream(shards).state_dict()
     with pytest.raises(ValueError, match="shuffle_buffer_size=5.* shuffle_buffer_size=4"):
@@ -155,15 +169,15 @@ def test_labels_need_names(shards, tmp_path):
     with pytest.raises(ValueError, match="names"):
         load_video_stream(tmp_path)
     stream, _ = load_video_stream(tmp_path, labels=NAMES)
-    assert next(iter(ClipStream(stream, PROCESSOR, class_names=NAMES)))["labels"] == 1
+    assert next(iter(VideoStream(stream, ClipTask(PROCESSOR, class_names=NAMES))))["labels"] == 1
     with pytest.raises(ValueError, match=r"a\.mp4 has the label 'run'"):
-        next(iter(ClipStream(stream, PROCESSOR, class_names=["walk"])))
+        next(iter(VideoStream(stream, ClipTask(PROCESSOR, class_names=["walk"]))))
 
 
 def test_what_cannot_be_a_stream(shards, tmp_path):
     with pytest.raises(ValueError, match="cannot be a stream"):
         load_video_stream(tmp_path)
     with pytest.raises(ValueError, match=r"not 'video' with Video\(decode=False\)"):
-        ClipStream(Dataset.from_dict({"a": [1]}).to_iterable_dataset(), PROCESSOR)
+        VideoStream(Dataset.from_dict({"a": [1]}).to_iterable_dataset(), ClipTask(PROCESSOR))
     with pytest.raises(ValueError, match="config is for data sets of the datasets library"):
         load_video_dataset(shards.parent / "mp4", config="small")

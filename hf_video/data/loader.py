@@ -1,11 +1,10 @@
 """Reads the next clips in threads while a model works on the last ones: as a `DataLoader`, or from an iterator."""
 
-import ctypes
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +12,7 @@ from accelerate.utils import recursively_apply
 from torch.utils.data import DataLoader, get_worker_info
 
 from .batches import collate_clips
+from .tasks import Task
 
 Item = TypeVar("Item")
 
@@ -22,39 +22,46 @@ _BATCHES_AHEAD = 2
 _MOST_THREADS = 16
 # PyTorch takes a second thread for more numbers than this.
 _PARALLEL_NUMBERS = 32768
+_BEGINNING = Lock()
 
 
 class ReadAheadLoader(DataLoader):
     """A `DataLoader` that reads ahead in threads if it has no worker processes.
 
     Decoding and PyTorch's operations leave Python's lock to the model. Batches, their order and all draws are those of
-    a `DataLoader`: samplers draw in the thread of the loop, and so do collators, except `collate_clips`, which draws
-    nothing. At most two batches are read ahead. If reading a clip fails, the loop raises its error in the turn of its
-    batch. After the loop, however it ends, no thread is left.
+    a `DataLoader`: samplers draw in the thread of the loop, and so do collators, except `collate` of a [`Task`] and
+    `collate_clips`, which draw nothing. At most two batches are read ahead. If reading a clip fails, the loop raises
+    its error in the turn of its batch. After the loop, however it ends, no thread is left.
 
-    Threads read only data sets that are made for it, as `ClipDataset` is: they have a method
+    Threads read only data sets that are made for it, as `VideoDataset` is: they have a method
     `complete_batch(items, indices)`, which is called with what `__getitem__` gave, and returns the items to join.
-    Neither may draw from a global generator. Other data sets are read as by a `DataLoader`. A `ClipStream` hands out
+    Neither may draw from a global generator. Other data sets are read as by a `DataLoader`. A `VideoStream` hands out
     clips that are not read yet in place of indices, and hears which of them the loop got.
 
     Args:
         args, kwargs: those of `DataLoader`.
-        reading_threads: clips that are read at a time; 0 reads in the thread of the loop, None in one thread for
-            every two cores, at most 16.
+        reading_threads: clips that are read at a time; 0 reads in the thread of the loop, None in one thread for every
+            two cores of the machine, shared out among its processes, and at most 16.
     """
-
-    reading_threads: int | None = None
 
     def __init__(self, *args: Any, reading_threads: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.reading_threads = reading_threads
 
     @classmethod
-    def upgrade(cls, loader: DataLoader, reading_threads: int | None = None) -> None:
-        """Makes a `DataLoader` of this class of one that another library has made, in place."""
-        if type(loader) is DataLoader:
-            loader.__class__ = cls
-            loader.reading_threads = reading_threads
+    def like(cls, loader: DataLoader, reading_threads: int | None = None) -> "ReadAheadLoader":
+        """A loader of the same batches as a `DataLoader` that has batches."""
+        kept: tuple[str, ...] = (
+            "batch_sampler",
+            "num_workers",
+            "collate_fn",
+            "pin_memory",
+            "timeout",
+            "worker_init_fn",
+        )
+        kept += ("generator", "multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order")
+        options = {name: getattr(loader, name) for name in kept}
+        return cls(loader.dataset, reading_threads=reading_threads, **options)
 
     def __iter__(self) -> Any:
         num_threads = self._num_threads()
@@ -75,9 +82,7 @@ class ReadAheadLoader(DataLoader):
         is_readable = hasattr(self.dataset, "complete_batch") and self.batch_sampler is not None
         if self.num_workers or not is_readable or get_worker_info() is not None:
             return 0
-        if self.reading_threads is not None:
-            return self.reading_threads
-        return min(max(available_cores() // 2, 1), _MOST_THREADS)
+        return threads_of_process() if self.reading_threads is None else self.reading_threads
 
     def _read_in_turn(self, batches: Iterable[list[Any]]) -> Iterator[Any]:
         for indices in batches:
@@ -118,7 +123,8 @@ class ReadAheadLoader(DataLoader):
     @property
     def _draws_nothing(self) -> bool:
         # `Trainer` puts the collator into one that removes columns.
-        return getattr(self.collate_fn, "data_collator", self.collate_fn) is collate_clips
+        collate = getattr(self.collate_fn, "data_collator", self.collate_fn)
+        return collate is collate_clips or isinstance(getattr(collate, "__self__", None), Task)
 
 
 def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
@@ -146,16 +152,26 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads_of_process() -> int:
+    """Threads that read in this process: one for every two cores, shared out among the processes that `torchrun` and
+    its like began on this machine."""
+    num_processes = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), 1)
+    return min(max(available_cores() // 2 // num_processes, 1), _MOST_THREADS)
+
+
 def _keep_to_one_core() -> None:
-    """Makes PyTorch's operations in the calling thread use no other threads. `torch.set_num_threads` would set the
-    number for threads that begin later, too.
+    """Makes PyTorch's operations in the calling thread use no other threads.
+
+    `torch.set_num_threads` also sets the number for threads that begin later. A thread that ends at once sets it back.
 
     Between two operations, GNU OpenMP lets the threads of the model spin for milliseconds, where reading needs a core.
     It throttles them while it has more threads than cores. So the calling thread begins one, which sleeps until the
     calling thread ends."""
-    torch.get_num_threads()  # sets the number of a thread at its first call, and would undo what follows
-    with suppress(OSError, AttributeError):  # without OpenMP there is nothing to set
-        openmp = ctypes.CDLL(torch._C.__file__)
-        openmp.omp_set_num_threads(2)
+    with _BEGINNING:
+        number = torch.get_num_threads()
+        torch.set_num_threads(2)
         torch.zeros(2 * _PARALLEL_NUMBERS)
-        openmp.omp_set_num_threads(1)
+        torch.set_num_threads(1)
+        thread = Thread(target=torch.set_num_threads, args=(number,))
+        thread.start()
+        thread.join()

@@ -1,0 +1,461 @@
+"""Says for each task how a row becomes an item, and items a batch."""
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import BaseVideoProcessor, BatchFeature, ProcessorMixin
+
+from hf_video.processing import VideoDetectionProcessor
+from hf_video.reading import read_video
+from hf_video.reading.video_reading import read_video_at
+
+from .augmentation import ClipAugmentation, has_direction
+from .batches import SAMPLE_KEY, collate_clips, only_readable
+from .detections import action_names
+from .frame_labels import UNKNOWN, AnnotatedVideo
+from .key_frames import read_key_frame_clip
+from .stored_videos import BYTES, open_video
+from .video_texts import clean_answer, clean_question
+
+Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
+# A tokenizer that pads in one thread must not be used in another.
+_TOKENIZING = Lock()
+
+
+class Task:
+    """What a [`VideoDataset`] or a [`VideoStream`] makes of its rows. A task of your own inherits from this class, or
+    from [`ClipTask`], which reads and augments clips.
+
+    Attributes:
+        columns: the columns that rows must have.
+    """
+
+    columns: tuple[str, ...] = ("video",)
+
+    def for_rows(self, rows: datasets.Dataset | datasets.IterableDataset) -> "Task":
+        """This task, or a copy that knows what it needs of the whole of the rows, such as the names of classes."""
+        return self
+
+    def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> Mapping[str, Any]:
+        """The item of a row.
+
+        Args:
+            row: a value for each column.
+            key: (seed, epoch, index), and the number of the repetition if there is one. Every draw must depend on it
+                alone.
+            training: whether the item is to learn from. Otherwise nothing is drawn.
+
+        Raises:
+            VideoReadError: the video cannot be read; what happens then is the choice of the data set.
+        """
+        raise NotImplementedError
+
+    def collate(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+        """The batch of items, of which None stands for a video that could not be read. It runs in threads, and must
+        not draw from a global generator.
+
+        Raises:
+            ValueError: no item is left, or the items do not go together.
+        """
+        raise NotImplementedError
+
+
+class ClipTask(Task):
+    """Clips of videos with one, several or no labels.
+
+    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` if the rows have them:
+    an int of a column `label`, or float32 (num_classes,) of zeros and ones of a column `labels`. In evaluation the
+    views are those of the processor, num_clips * num_crops of them, the crops of a clip next to each other. In
+    training there is one view, or `augmentation.num_augmentations`: a random clip that is resized as by the processor
+    and cropped at a random place, the same for all its frames. Then an item also has a `sample_key`, which a collator
+    can seed its own draws by. The batch is that of [`collate_clips`].
+
+    Args:
+        processor: a `VideoClipProcessor`, or a processor with one and a tokenizer. Its options decide everything that
+            is not random.
+        class_names: names by class id; by default those that the rows declare.
+        augmentation: further random changes of training clips; none by default.
+        transform: called in training as `transform(frames, generator)` with the augmented frames, uint8 (T, C, H, W),
+            and a NumPy generator to draw from; returns frames of the same dtype and layout.
+
+    Raises:
+        ValueError: the augmentation resizes its crops and the processor does not crop.
+    """
+
+    def __init__(
+        self,
+        processor: BaseVideoProcessor | ProcessorMixin,
+        class_names: Sequence[str] | None = None,
+        *,
+        augmentation: ClipAugmentation | None = None,
+        transform: Transform | None = None,
+    ):
+        self.processor = getattr(processor, "video_processor", processor)
+        self.class_names = class_names
+        self.augmentation = augmentation or ClipAugmentation()
+        self.transform = transform
+        if self.augmentation.crops_whole_frames and not self._crop_size().get("height"):
+            name = "multi_scale_crop" if self.augmentation.multi_scale_crop else "crop_min_area"
+            raise ValueError(
+                f"{name} needs a size to crop to: use a processor with do_center_crop=True, or with height and width "
+                "in size."
+            )
+
+    def for_rows(self, rows: datasets.Dataset | datasets.IterableDataset) -> "ClipTask":
+        known = copy.copy(self)
+        if known.class_names is None:
+            known.class_names = declared_names(rows)
+        return known
+
+    def named_by(self, row: Mapping[str, Any]) -> str:
+        """What the clip of a row is called. If that names a side, the clip is not mirrored."""
+        if self.class_names is None:
+            return ""
+        ids = np.atleast_1d(row.get("labels", row.get("label", ())))
+        return ", ".join(self.class_names[each] for each in ids.astype(int))
+
+    def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> BatchFeature:
+        item = self.make_clip(row, key, training)
+        if "labels" in row:
+            item["labels"] = torch.zeros(len(self.class_names or ()))
+            item["labels"][row["labels"]] = 1
+        elif "label" in row:
+            item["labels"] = row["label"]
+        return item
+
+    def collate(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+        return collate_clips(items)
+
+    def make_clip(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> BatchFeature:
+        """The item of a row without its labels."""
+        if not training:
+            clips = self._read_clips(row, self.processor.sample_frames)
+            return BatchFeature({"pixel_values": self._process(list(clips)).flatten(0, -5)})
+        generator = np.random.default_rng(np.random.SeedSequence(key))
+        clips = self._read_clips(row, partial(self.processor.sample_frames, num_clips=1, generator=generator))
+        name = self.named_by(row)
+        views = [self._draw_view(clips[0], generator, name) for _ in range(self.augmentation.num_augmentations)]
+        # `Trainer` would remove the key from a dict, because no argument of the model has its name.
+        return BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})
+
+    def _read_clips(self, row: Mapping[str, Any], sample_indices_fn: Callable[..., np.ndarray]) -> np.ndarray:
+        """The clips of a row, (num_clips, T, H, W, 3) uint8."""
+        clips, _ = read_video(open_video(row), sample_indices_fn, start=row.get("start"), end=row.get("end"))
+        return clips
+
+    def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, name: str) -> torch.Tensor:
+        """A random view, (1, T, C, H, W) float32, of a clip (T, H, W, 3) uint8."""
+        processor, augmentation = self.processor, self.augmentation
+        frames = self._process(
+            clip,
+            num_crops=1,
+            do_resize=processor.do_resize and not augmentation.crops_whole_frames,
+            do_center_crop=False,
+            do_rescale=False,
+            do_normalize=False,
+        )[0]
+        frames = augmentation.rand_augment(frames, generator)
+        if processor.do_center_crop or augmentation.crops_whole_frames:
+            size = self._crop_size()["height"], self._crop_size()["width"]
+            frames = augmentation.crop(frames, size, processor.antialias, generator, processor.resample)
+        frames = augmentation.change_pixels(frames, generator, name)
+        if self.transform is not None:
+            frames = self.transform(frames, generator)
+        frames = self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)[0]
+        return augmentation.erase(frames, generator)[None]
+
+    def _crop_size(self) -> Mapping[str, int]:
+        # A processor without a crop squeezes frames to `size`, as that of MA-LMM.
+        return self.processor.crop_size if self.processor.do_center_crop else self.processor.size
+
+    def _process(self, videos: Any, **options: Any) -> torch.Tensor:
+        inputs = self.processor(videos, do_sample_frames=False, return_tensors="pt", **options)
+        return inputs[self.processor.model_input_names[0]]
+
+
+class TextTask(ClipTask):
+    """Clips of videos with captions, or with questions and answers.
+
+    An item has the `pixel_values` and `sample_key` of a [`ClipTask`], with one view of the video. Without a prompt,
+    rows have a `caption`. Then an item has `text`, the caption, and `video_ids`, a number that rows of one video
+    share, or of one segment of it. With a prompt, rows have `question` and `answer`. Then an item has `text`, the
+    prompt, and `text_target`, the answer; both are cleaned as MA-LMM does.
+
+    A batch has `pixel_values` (B, T, C, H, W) and what the processor makes of the texts: `input_ids` and
+    `attention_mask` (B, L), and `labels` if there are answers. Captions also have `video_ids` (B,) int64.
+
+    Args:
+        processor: a processor of videos and texts: a [`VideoTextDualEncoderProcessor`] for captions, a
+            [`MemoryBankQFormerProcessor`] for answers.
+        prompt: the prompt; {} stands for the question.
+        max_length, max_target_length: largest number of tokens of a text and of an answer; by default those of the
+            processor.
+        augmentation, transform: see [`ClipTask`].
+
+    Raises:
+        ValueError: there are questions and the prompt has no {}, or the prompt has one and a row has no question.
+    """
+
+    def __init__(
+        self,
+        processor: ProcessorMixin,
+        *,
+        prompt: str | None = None,
+        max_length: int | None = None,
+        max_target_length: int | None = None,
+        augmentation: ClipAugmentation | None = None,
+        transform: Transform | None = None,
+    ):
+        super().__init__(processor, augmentation=augmentation, transform=transform)
+        self.text_processor, self.prompt = processor, prompt
+        self.max_length, self.max_target_length = max_length, max_target_length
+        self.columns = ("video", "caption") if prompt is None else ("video", "question", "answer")
+
+    def for_rows(self, rows: datasets.Dataset | datasets.IterableDataset) -> "TextTask":
+        if self.prompt is not None and isinstance(rows, datasets.Dataset):
+            questions = set(rows["question"][:])
+            if "{}" in self.prompt and "" in questions:
+                raise ValueError(
+                    f"The prompt {self.prompt!r} has a place for questions, but some rows have no question."
+                )
+            if "{}" not in self.prompt and questions != {""}:
+                raise ValueError(
+                    f"The data have questions, but the prompt {self.prompt!r} has no place {{}} for them."
+                )
+        return self
+
+    def named_by(self, row: Mapping[str, Any]) -> str:
+        # Words name what a clip shows, as a class does.
+        return row["caption"] if self.prompt is None else f"{row['question']} {row['answer']}"
+
+    def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> BatchFeature:
+        item = self.make_clip(row, key, training)
+        if self.prompt is None:
+            item["text"], item["video_ids"] = row["caption"], number_of_clip(row)
+        else:
+            item["text"] = self.prompt.replace("{}", clean_question(row["question"]))
+            item["text_target"] = clean_answer(row["answer"])
+        return item
+
+    def collate(self, items: Sequence[Mapping[str, Any] | None], with_targets: bool = True) -> dict[str, Any]:
+        """The batch of items.
+
+        Args:
+            items: of the data set. None stands for a video that could not be read, and is left out.
+            with_targets: whether the inputs have the answers, to learn from; otherwise a model generates from them.
+
+        Raises:
+            ValueError: no item is left, the clips differ in their shapes, or have several views.
+        """
+        readable = only_readable(items)
+        clips = [{name: item[name] for name in item if not name.startswith("text")} for item in readable]
+        batch = collate_clips(clips)
+        if len(batch["pixel_values"]) != len(readable) or batch["pixel_values"].ndim != 5:
+            raise ValueError("A video with a text has one view: use num_clips=1, num_crops=1, num_augmentations=1.")
+        options: dict[str, Any] = {"text": [item["text"] for item in readable], "max_length": self.max_length}
+        if self.prompt is not None:
+            options["max_target_length"] = self.max_target_length
+            if with_targets:
+                options["text_target"] = [item["text_target"] for item in readable]
+        with _TOKENIZING:
+            return {**batch, **self.text_processor(**options, return_tensors="pt")}
+
+
+class FrameTask(ClipTask):
+    """Clips of rows of [`cut_clips`], with a label for each token frame.
+
+    An item has `pixel_values` (num_frames, num_channels, height, width) float32, and `labels`: (t,) int64 class ids of
+    the token frames, or (t, num_classes) float32 where a frame may have several; -100 is unknown. In training clips
+    are cropped and changed at random, each the same for all its frames.
+
+    A batch has `pixel_values` (B, T, C, H, W), padded with zeros at the end; `labels`, padded with -100; and
+    `attention_mask` (B, t) int64, 1 for token frames and 0 for padding.
+
+    Args:
+        processor, augmentation, transform: see [`ClipTask`].
+        class_names: names by class id.
+        fps: samples a second, as of `cut_clips`.
+    """
+
+    columns = ("video", "start", "num_frames", "frame_labels")
+
+    def __init__(self, processor: BaseVideoProcessor, class_names: Sequence[str], *, fps: float, **options: Any):
+        super().__init__(processor, class_names, **options)
+        self.fps = fps
+
+    def named_by(self, row: Mapping[str, Any]) -> str:
+        labels = np.asarray(row["frame_labels"])
+        ids = np.unique(labels[labels != UNKNOWN]) if labels.ndim == 1 else np.flatnonzero((labels > 0).any(axis=0))
+        return ", ".join((self.class_names or ())[each] for each in ids.astype(int))
+
+    def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> Any:
+        times = row["start"] + np.arange(row["num_frames"]) / self.fps
+        frames = read_video_at(open_video(row), times.tolist()).frames
+        item: dict[str, Any] = {"labels": torch.tensor(row["frame_labels"])}
+        if training:
+            generator = np.random.default_rng(np.random.SeedSequence(key))
+            return item | {
+                "pixel_values": self._draw_view(frames, generator, self.named_by(row))[0],
+                SAMPLE_KEY: key,
+            }
+        return item | {"pixel_values": self._process(frames, num_crops=1)[0]}
+
+    def collate(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+        return collate_frames(items)
+
+
+def collate_frames(items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """The batch of items of a [`FrameTask`]."""
+    readable = only_readable(items)
+    labels = [item["labels"] for item in readable]
+    return {
+        "pixel_values": pad_sequence([item["pixel_values"] for item in readable], batch_first=True),
+        "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
+        "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
+    }
+
+
+def cut_clips(
+    videos: Sequence[AnnotatedVideo],
+    processor: BaseVideoProcessor,
+    class_names: Sequence[str],
+    *,
+    fps: float,
+    tubelet_size: int,
+    overlap: float = 0.0,
+    background: str | None = None,
+    several: bool = False,
+    frame_delay: int = 0,
+) -> datasets.Dataset:
+    """Cut videos with labels of frames into clips of `num_frames` of the processor, for a [`FrameTask`].
+
+    A token frame has the label of the middle of the time that it stands for. The last clip of a video may be shorter,
+    and a clip without a known label is left out.
+
+    Args:
+        videos: as of `annotated_videos`.
+        processor: says how many frames a clip has.
+        class_names: names by class id.
+        fps: samples a second.
+        tubelet_size: samples of a token frame.
+        overlap: share of a clip that the next one shows again.
+        background: the class of frames outside of all segments; by default they are unknown.
+        several: whether a frame may have several classes.
+        frame_delay: token frames by which labels are late, so that a causal model sees what follows.
+
+    Returns:
+        A row for each clip, with `video`, `start`, `end`, `num_frames` and `frame_labels`.
+
+    Raises:
+        ValueError: no frame has a known label, or a clip has no whole token frame.
+    """
+    num_tokens = processor.num_frames // tubelet_size
+    if not num_tokens:
+        raise ValueError(f"num_frames={processor.num_frames} is less than a token frame of {tubelet_size} frames.")
+    outside = None if background is None else list(class_names).index(background)
+    step = max(round(num_tokens * (1 - overlap)), 1)
+    seconds = tubelet_size / fps
+    stored = [BYTES] if videos and BYTES in videos[0].row else []
+    names = ("video", "start", "end", "num_frames", "frame_labels", *stored)
+    clips: dict[str, list[Any]] = {name: [] for name in names}
+    for video in videos:
+        # Samples are taken as long as the video shows something.
+        total = math.ceil((video.end - video.begin) * fps - 1e-3) // tubelet_size
+        for first in range(0, max(total - num_tokens + step, 1), step):
+            length = min(num_tokens, total - first)
+            start = video.begin + first * seconds
+            middles = start + (np.arange(length) + 0.5 - frame_delay) * seconds
+            labels = video.labels_at(middles, len(class_names), outside, several)
+            # What came before the clip is not in it.
+            labels[:frame_delay] = UNKNOWN
+            if (labels == UNKNOWN).all():
+                continue
+            row = {"video": video.row["video"], "start": start, "end": start + length * seconds}
+            row |= {"num_frames": length * tubelet_size, "frame_labels": labels.tolist()}
+            row |= {name: video.row[name] for name in stored}
+            for name, value in row.items():
+                clips[name].append(value)
+    if not clips["video"]:
+        raise ValueError("No frame of the videos has a known label: give segments, or a background.")
+    return datasets.Dataset.from_dict(clips)
+
+
+class BoxTask(Task):
+    """The clips around the key frames of rows of `load_detections`, with boxes and actions.
+
+    An item has `pixel_values` (num_frames, 3, height, width) float32 and `original_sizes` (2,) int64, height and width
+    before padding; and `labels`: `boxes` (n, 4) float32, left, top, right and bottom in pixels of the clip,
+    `class_labels` (n, num_classes) float32 of zeros and ones, and `image_id`, the number of the row. In training the
+    shorter side is the processor's times one of `scales`, and half of the clips are mirrored, except where a person
+    does something whose name says left or right.
+
+    A batch has `pixel_values` (B, num_frames, 3, height, width), padded to the largest clip; `original_sizes` (B, 2);
+    and `labels`, a list of B mappings.
+
+    Args:
+        processor: says which frames a clip has, their size, and how clips are padded.
+        scales: factors of the shorter side in training; STMixer's recipe has 256 and 320 pixels.
+        flip_prob: share of training clips that are mirrored.
+    """
+
+    columns = ("video", "second", "boxes", "actions")
+
+    def __init__(
+        self, processor: VideoDetectionProcessor, *, scales: Sequence[float] = (1, 1.25), flip_prob: float = 0.5
+    ):
+        self.processor, self.scales, self.flip_prob = processor, scales, flip_prob
+        self.class_names: Sequence[str] = ()
+
+    def for_rows(self, rows: datasets.Dataset | datasets.IterableDataset) -> "BoxTask":
+        known = copy.copy(self)
+        known.class_names = action_names(rows)
+        return known
+
+    def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> dict[str, Any]:
+        clip = read_key_frame_clip(open_video(row), row["second"], self.processor)
+        height, width = clip.shape[1:3]
+        class_labels = torch.zeros(len(row["actions"]), len(self.class_names))
+        for labels, actions in zip(class_labels, row["actions"], strict=True):
+            labels[actions] = 1
+        annotation = {"boxes": np.array(row["boxes"]) * [width, height, width, height], "class_labels": class_labels}
+        options: dict[str, Any] = {}
+        if training:
+            generator = np.random.default_rng(np.random.SeedSequence(key))
+            scale, is_flipped = generator.choice(self.scales), generator.random() < self.flip_prob
+            options["size"] = {"shortest_edge": round(self.processor.size["shortest_edge"] * scale)}
+            done = {self.class_names[each] for actions in row["actions"] for each in actions}
+            options["flip"] = [is_flipped and not any(map(has_direction, done))]
+        batch = self.processor([clip], annotations=[annotation], return_tensors="pt", **options)
+        item = {name: batch[name][0] for name in ("pixel_values", "original_sizes", "labels")}
+        item["labels"]["image_id"] = torch.tensor(key[2])
+        return item
+
+    def collate(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+        readable = only_readable(items)
+        return {
+            "pixel_values": self.processor.pad_clips([item["pixel_values"] for item in readable]),
+            "original_sizes": torch.stack([item["original_sizes"] for item in readable]),
+            "labels": [item["labels"] for item in readable],
+        }
+
+
+def number_of_clip(row: Mapping[str, Any]) -> int:
+    """A number below 2^63 that depends on the video and the segment of a row alone."""
+    text = repr((row["video"], row.get("start"), row.get("end")))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+
+
+def declared_names(rows: datasets.Dataset | datasets.IterableDataset) -> list[str] | None:
+    """The class names that the labels of rows declare, by id; None for labels without names, or no labels."""
+    features = rows.features or {}
+    feature = features.get("labels", features.get("label"))
+    return getattr(feature.feature if isinstance(feature, datasets.List) else feature, "names", None)

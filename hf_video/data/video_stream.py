@@ -1,0 +1,419 @@
+"""Streams of the `datasets` library: opening them, and training on their videos while none are kept."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Video
+from torch.utils.data import IterableDataset
+
+from hf_video.reading import VideoReadError
+
+from .annotation_files import listed
+from .dataset import check_on_error
+from .loader import iterate_ahead
+from .stored_videos import BYTES, stored_sha256
+from .tables import find_columns, find_dataset, known_splits, load_table
+from .tasks import Task, declared_names
+
+SHUFFLE_BUFFER_SIZE = 256
+# Shards that are read at the same time, so that shards that are sorted by class do not give batches of one class.
+NUM_OPEN_SHARDS = 8
+
+
+class StreamedClip(NamedTuple):
+    """A clip that is not read yet.
+
+    Attributes:
+        row: `video`, `bytes` if the stream has them, and the other columns, as of `load_video_dataset`.
+        key: what its draws depend on.
+        state: the state of the stream after it, see `VideoStream.state_dict`.
+        block: the rows that were shuffled together with it.
+    """
+
+    row: dict[str, Any]
+    key: tuple[int, ...]
+    state: dict[str, Any]
+    block: list[dict[str, Any]]
+
+
+class VideoStream(IterableDataset):
+    """The training items that a task makes of a stream of the `datasets` library, epoch after epoch without end.
+
+    In every epoch the shards come in another order. Eight are read at a time, a row of each in turn, and rows are
+    shuffled in blocks of `shuffle_buffer_size`. At most three blocks of encoded videos are in memory: one that is
+    read, one that is drawn from, and one whose last clips are in use. The order depends on (seed, epoch, number of the
+    block), the draws of a clip on (seed, epoch, the video) alone: not on the process, nor on whether the run was
+    interrupted.
+
+    Processes share the rows by `split_by_process`. Where their number divides that of the shards each reads its own
+    shards, otherwise each reads all and takes its part. Shares differ in length, so one process may begin an epoch
+    before another.
+
+    `state_dict` says where the stream is; with it, a stream goes on with the very next clip. Read it with
+    `ReadAheadLoader` or a `DataLoader` without worker processes: processes keep their places to themselves.
+
+    Args:
+        rows: from `load_video_stream`.
+        task: what an item is, as for [`VideoDataset`].
+        seed: seed of the order and of all draws.
+        shuffle_buffer_size: number of rows that are shuffled together.
+        on_error: what happens to a video that cannot be read: "error" raises, "skip" leaves it out, "replace" takes
+            another one of its block. A batch that would be empty gets one replacement also with "skip".
+
+    Raises:
+        ValueError: `on_error` is unknown, the stream lacks a column or has no `video` that is read undecoded, or its
+            labels have no names.
+        VideoReadError: in the turn of a video that cannot be read, if `on_error` is "error", or no other of its block
+            can be read.
+    """
+
+    training = True
+
+    def __init__(
+        self,
+        rows: datasets.IterableDataset,
+        task: Task,
+        *,
+        seed: int = 0,
+        shuffle_buffer_size: int = SHUFFLE_BUFFER_SIZE,
+        on_error: str = "error",
+    ):
+        features = rows.features or {}
+        if not isinstance(features.get("video"), Video) or features["video"].decode:
+            raise ValueError(
+                f"The stream has the columns {', '.join(features) or 'none'}, but not 'video' with "
+                "Video(decode=False): make it with load_video_stream."
+            )
+        if missing := [name for name in task.columns if name not in features]:
+            raise ValueError(f"The stream has the columns {', '.join(features)}, but not {missing[0]!r}.")
+        if shuffle_buffer_size < 1:
+            raise ValueError(f"shuffle_buffer_size={shuffle_buffer_size}: at least 1 row is expected.")
+        check_on_error(on_error)
+        self.rows = rows
+        self.task: Any = task.for_rows(rows)
+        self.seed = seed
+        self.shuffle_buffer_size = shuffle_buffer_size
+        self.on_error = on_error
+        self._label = next((name for name in ("labels", "label") if name in features), None)
+        names = require_names(getattr(self.task, "class_names", None)) if self._label else []
+        self._ids = {name: index for index, name in enumerate(names)}
+        self._broken: set[str] = set()
+        self._process, self._num_processes = 0, 1
+        self._place: dict[str, Any] = {"epoch": 0, "block": 0, "position": 0, "source": None}
+
+    def split_by_process(self, process: int, num_processes: int) -> None:
+        """Keep the rows of one of several processes. Call it once, before the stream is read."""
+        self._process, self._num_processes = process, num_processes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is after the clips that were handed out, for JSON: `epoch`, `block`, the `position` in the
+        permuted block, `source`, the state of the rows where the block begins, and what the order depends on."""
+        return self._place | {"made_for": self._made_for}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was.
+
+        Raises:
+            ValueError: The state is of a stream with another seed, size of the buffer or number of processes.
+        """
+        for name, value in self._made_for.items():
+            if state["made_for"][name] != value:
+                raise ValueError(
+                    f"The stream stopped with {name}={state['made_for'][name]}, and here it has {name}={value}: its "
+                    "order would be another. Go on with the same, or begin anew."
+                )
+        self._place = {name: state[name] for name in self._place}
+
+    @property
+    def _made_for(self) -> dict[str, int]:
+        return {
+            "seed": self.seed,
+            "shuffle_buffer_size": self.shuffle_buffer_size,
+            "num_processes": self._num_processes,
+        }
+
+    def broken_videos(self) -> list[str]:
+        """Names of the videos that this process could not read so far."""
+        return sorted(self._broken)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for clip in self.draw_clips():
+            item = self[clip]
+            if item is not None:
+                self.mark_used([clip])
+                yield item
+
+    def draw_batches(self, size: int) -> Iterator[list[StreamedClip]]:
+        """The next clips in lists of a size, without reading them, for `ReadAheadLoader`."""
+        clips = self.draw_clips()
+        while batch := list(islice(clips, size)):
+            yield batch
+
+    def draw_clips(self) -> Iterator[StreamedClip]:
+        """The next clips, without reading them."""
+        start = self._place["position"]
+        for place, rows in iterate_ahead(self._blocks()):
+            draws = np.random.default_rng(np.random.SeedSequence((self.seed, place["epoch"], place["block"])))
+            order = draws.permutation(len(rows)).tolist()
+            for position in range(start, len(rows)):
+                row = rows[order[position]]
+                key = (self.seed, place["epoch"], _number(row))
+                yield StreamedClip(row, key, place | {"position": position + 1}, rows)
+            start = 0
+
+    def _blocks(self) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """The blocks of rows from the current one on, each with its place."""
+        epoch, block, source = (self._place[name] for name in ("epoch", "block", "source"))
+        while True:
+            shards = self._shards(epoch, source)
+            rows, begin, is_empty = iter(shards), source, block == 0
+            while found := [self._plain(row) for row in islice(rows, self.shuffle_buffer_size)]:
+                yield {"epoch": epoch, "block": block, "source": begin}, found
+                begin, block, is_empty = shards.state_dict(), block + 1, False
+            if is_empty:
+                raise ValueError(
+                    f"The stream has no row for each of {self._num_processes} processes: start fewer processes."
+                )
+            epoch, block, source = epoch + 1, 0, None
+
+    def _shards(self, epoch: int, source: Mapping[str, Any] | None) -> "_Shards":
+        """The rows of an epoch that belong to this process, from a state on."""
+        order = np.random.default_rng(np.random.SeedSequence((self.seed, epoch))).permutation(self.rows.num_shards)
+        if len(order) % self._num_processes == 0:
+            return _Shards(self.rows, order[self._process :: self._num_processes].tolist(), source)
+        return _Shards(self.rows, order.tolist(), source, self._process, self._num_processes)
+
+    def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A row as of `load_video_dataset`."""
+        found: dict[str, Any] = {name: value for name, value in row.items() if name not in ("video", self._label)}
+        video = row["video"] or {}
+        content, path = video.get("bytes"), video.get("path")
+        if content is None and path is None:
+            raise ValueError(f"A row of the stream has no video. Leave such rows out: stream.filter(...). It is {row}")
+        found["video"] = path or f"a video of {len(content or b'')} bytes"
+        if content is not None:
+            found[BYTES] = content
+        if self._label:
+            found[self._label] = self._ids_of(row[self._label], found["video"])
+        return found
+
+    def _ids_of(self, value: Any, video: str) -> Any:
+        if isinstance(value, list):
+            return [self._ids_of(each, video) for each in value]
+        feature = self.rows.features[self._label]
+        feature = feature.feature if isinstance(feature, List) else feature
+        if isinstance(feature, ClassLabel) and value is not None and value >= 0:
+            value = feature.int2str(value)
+        if str(value) not in self._ids:
+            raise ValueError(
+                f"{video} has the label {value!r}, which is not among the {len(self._ids)} classes: "
+                f"{listed(map(repr, self._ids))}."
+            )
+        return self._ids[str(value)]
+
+    def __getitem__(self, clip: StreamedClip) -> Mapping[str, Any] | None:
+        """The item of a clip; None for a video that cannot be read, if `on_error` is "skip"."""
+        try:
+            return self.task.make(clip.row, clip.key, True)
+        except VideoReadError:
+            self._broken.add(clip.row["video"])
+            if self.on_error == "error":
+                raise
+        return self._replacement(clip) if self.on_error == "replace" else None
+
+    def complete_batch(
+        self, items: list[Mapping[str, Any] | None], clips: Sequence[StreamedClip]
+    ) -> list[Mapping[str, Any] | None]:
+        """The items of a batch, at least one of which is not None; see `ReadAheadLoader`."""
+        if all(item is None for item in items):
+            items[0] = self._replacement(clips[0])
+        return items
+
+    def mark_used(self, clips: Sequence[StreamedClip]) -> None:
+        """Let `state_dict` be the state after these clips."""
+        self._place = clips[-1].state
+
+    def _replacement(self, clip: StreamedClip) -> Mapping[str, Any]:
+        reason = ""
+        for index in np.random.default_rng(np.random.SeedSequence(clip.key)).permutation(len(clip.block)).tolist():
+            try:
+                return self.task.make(clip.block[index], clip.key, True)
+            except VideoReadError as error:
+                self._broken.add(clip.block[index]["video"])
+                reason = str(error)
+        raise VideoReadError(f"None of {len(clip.block)} videos next to each other can be read. Of one: {reason}")
+
+
+class _OpenShard:
+    """A shard that is being read, from a state on; `place` is that in the order of shards."""
+
+    def __init__(self, place: int, rows: datasets.IterableDataset, state: dict[str, Any] | None):
+        rows.load_state_dict(state)
+        self.place, self.state = place, state
+        self._source, self._rows = rows, iter(rows)
+
+    def read(self) -> dict[str, Any] | None:
+        """The next row; None at the end."""
+        row = next(self._rows, None)
+        # The library has no state of a shard of which nothing was read.
+        self.state = self._source.state_dict()
+        return row
+
+
+class _Shards:
+    """The rows of shards in an order, `NUM_OPEN_SHARDS` of them at a time, of which each gives a row in turn. Of
+    several processes each takes its part of the rows."""
+
+    def __init__(
+        self,
+        rows: datasets.IterableDataset,
+        order: Sequence[int],
+        state: Mapping[str, Any] | None,
+        process: int = 0,
+        num_processes: int = 1,
+    ):
+        self._source, self._order = rows, order
+        self._process, self._num_processes = process, num_processes
+        state = state or {"num_begun": 0, "turn": 0, "num_rows": 0, "open": []}
+        self._num_begun, self._turn, self._num_rows = (state[name] for name in ("num_begun", "turn", "num_rows"))
+        self._open = [self._begin(place, inner) for place, inner in state["open"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the shards are after the rows that were taken, for JSON."""
+        return {
+            "num_begun": self._num_begun,
+            "turn": self._turn,
+            "num_rows": self._num_rows,
+            "open": [[shard.place, shard.state] for shard in self._open],
+        }
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while len(self._open) < NUM_OPEN_SHARDS and (shard := self._begin_next()):
+            self._open.append(shard)
+        while self._open:
+            self._turn %= len(self._open)
+            row = self._open[self._turn].read()
+            if row is None:
+                following = self._begin_next()
+                self._open[self._turn : self._turn + 1] = [following] if following else []
+                continue
+            is_own = self._num_rows % self._num_processes == self._process
+            self._turn, self._num_rows = self._turn + 1, self._num_rows + 1
+            if is_own:
+                yield row
+
+    def _begin_next(self) -> _OpenShard | None:
+        if self._num_begun == len(self._order):
+            return None
+        self._num_begun += 1
+        return self._begin(self._num_begun - 1, None)
+
+    def _begin(self, place: int, state: dict[str, Any] | None) -> _OpenShard:
+        count = self._source.num_shards
+        rows = self._source if count == 1 else self._source.shard(count, self._order[place])
+        return _OpenShard(place, rows, state)
+
+
+def require_names(names: Sequence[str] | None) -> list[str]:
+    """The names of classes. None is a `ValueError`."""
+    if names is None:
+        raise ValueError(
+            "The labels of the stream have no names, and a stream is not read to find them: declare them as a "
+            "ClassLabel, such as in dataset_info of the README.md of the data set, train a model that knows them, or "
+            "in Python pass them as labels of load_video_stream and class_names of ClipTask."
+        )
+    return list(names)
+
+
+def load_video_stream(
+    data: str | os.PathLike | Mapping[str, datasets.IterableDataset],
+    *,
+    labels: Sequence[str] | None = None,
+    video_root: str | os.PathLike | None = None,
+    config: str | None = None,
+    revision: str | None = None,
+    train_split: str | None = None,
+    validation_split: str | None = None,
+) -> tuple[datasets.IterableDataset, DatasetDict]:
+    """Open the training split of a data set with a column of the feature `Video` as a stream for `VideoStream`.
+
+    Args:
+        data: The name of a data set on the Hub, a folder of Parquet files or tars, or streams by the names of their
+            splits.
+        labels: The class names by id, such as those of a trained model; by default those that the data set declares.
+        video_root: The folder that relative paths of the other splits count from.
+        config, revision, train_split, validation_split: As for `load_video_dataset`.
+
+    Returns:
+        The stream, with the columns `video` (`Video(decode=False)`), `label` or `labels`, `start` and `end`; and the
+        other splits, as of `load_video_dataset`. These are read whole and kept in memory.
+
+    Raises:
+        FileNotFoundError: There are no such data.
+        ValueError: The data cannot be a stream, a split is not there, the columns are not clear, or the labels have no
+            names.
+    """
+    splits = open_video_streams(
+        data, config=config, revision=revision, train_split=train_split, validation_split=validation_split
+    )
+    stream = splits.pop("train")
+    names = require_names(declared_names(stream) if labels is None else labels)
+    if not splits:
+        return stream, DatasetDict()
+    held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
+    return stream, load_table(DatasetDict(held), names, video_root) or DatasetDict()
+
+
+def open_video_streams(
+    data: str | os.PathLike | Mapping[str, datasets.IterableDataset],
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    train_split: str | None = None,
+    validation_split: str | None = None,
+) -> dict[str, datasets.IterableDataset]:
+    """All splits of `load_video_stream` as streams, by "train", "validation" and "test"; there is "train"."""
+    found: object = data
+    if isinstance(data, str | os.PathLike):
+        found = find_dataset(data, config=config, revision=revision, streaming=True)
+    if not isinstance(found, dict) or not all(isinstance(split, datasets.IterableDataset) for split in found.values()):
+        raise ValueError(
+            f"{data} cannot be a stream: data sets on the Hub and folders of Parquet files or tars can, and streams "
+            "of the datasets library by the names of their splits. Leave streaming out for other data."
+        )
+    splits = known_splits(found, train_split, validation_split)
+    if "train" not in splits:
+        raise ValueError(f"{data} has no training split, only {', '.join(splits)}: name one with train_split.")
+    return {name: _with_plain_columns(split) for name, split in splits.items()}
+
+
+def _with_plain_columns(stream: datasets.IterableDataset) -> datasets.IterableDataset:
+    """A stream with the columns that `VideoStream` reads, and videos that are not decoded."""
+    features = stream.features or Features()
+    columns = find_columns(features)
+    label = str(columns.label)
+    names = {columns.video: "video", label: "labels" if isinstance(features[label], List) else "label"}
+    # First of all, because the other steps, and the threads of the library for remote files, would decode.
+    stream = stream.decode(False)
+    if BYTES in features:
+        joined = {name: kind for name, kind in features.items() if name != BYTES}
+        stream = stream.map(
+            lambda row: {columns.video: {"path": row[columns.video], "bytes": row[BYTES]}},
+            remove_columns=BYTES,
+            features=Features(joined | {columns.video: Video(decode=False)}),
+        )
+    stream = stream.select_columns([columns.video, label, *columns.times])
+    if not isinstance(features[columns.video], Video):
+        stream = stream.cast_column(columns.video, Video(decode=False))
+    return stream.rename_columns({old: new for old, new in names.items() if old != new})
+
+
+def _number(row: Mapping[str, Any]) -> int:
+    """A number of a clip that depends on its video and segment alone."""
+    text = repr((stored_sha256(row) or row["video"], row.get("start"), row.get("end")))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
