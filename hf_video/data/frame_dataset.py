@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
 from transformers import BaseVideoProcessor
 
-from hf_video.reading.video_reading import read_video_at
+from hf_video.reading import VideoReader
 
 from .augmentation import ClipAugmentation
 from .batches import SAMPLE_KEY
@@ -102,7 +102,8 @@ class FrameDataset(ClipDataset):
     def make_item(self, index: int, key: tuple[int, ...]) -> Any:
         row = self.dataset[index]
         times = row["start"] + np.arange(row["num_frames"]) / self.fps
-        frames = read_video_at(open_video(row), times.tolist()).frames
+        with VideoReader(open_video(row)) as reader:
+            frames = reader.read(reader.shown_at(times))
         item: dict[str, Any] = {"labels": torch.tensor(row["frame_labels"])}
         if self.training:
             generator = np.random.default_rng(np.random.SeedSequence(key))
