@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from hf_video.processing import VideoDetectionProcessor
-from hf_video.reading import VideoReadError, probe_video
-from hf_video.reading.sources import describe
-from hf_video.reading.video_reading import TIME_ROUNDING, VideoSource, read_video_at
+from hf_video.reading import VideoReader, VideoReadError, probe_video
+from hf_video.reading.video import TIME_ROUNDING, VideoSource
 
 
 def read_key_frame_clip(video: VideoSource, second: float, processor: VideoDetectionProcessor) -> np.ndarray:
@@ -25,13 +24,14 @@ def read_key_frame_clip(video: VideoSource, second: float, processor: VideoDetec
     Raises:
         VideoReadError: If the video cannot be read, or shows nothing at `second`.
     """
-    timed = read_video_at(video, processor.key_frame_times(second), source_fps=processor.fps)
-    if not 0 <= second < timed.end:
-        raise VideoReadError(
-            f"{describe(video)} has no key frame at {second:g} s: it lasts {timed.end:.3f} s. If annotations "
-            "count from elsewhere, first_second (--first-second) says where: 900 for AVA's files of 15 minutes."
-        )
-    return timed.frames
+    with VideoReader(video) as reader:
+        end = len(reader) / processor.fps if math.isnan(reader.end) else reader.end
+        if not 0 <= second < end:
+            raise VideoReadError(
+                f"{reader.name} has no key frame at {second:g} s: it lasts {end:.3f} s. If annotations count from "
+                "elsewhere, first_second (--first-second) says where: 900 for AVA's files of 15 minutes."
+            )
+        return reader.read(reader.shown_at(processor.key_frame_times(second), processor.fps))
 
 
 def key_frame_times(video: VideoSource, processor: VideoDetectionProcessor, every: float = 1.0) -> list[float]:

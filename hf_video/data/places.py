@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from hf_video.reading.sources import is_url
-from hf_video.reading.video_reading import FRAME_EXTENSIONS
+from hf_video.reading.sources import FRAME_EXTENSIONS, is_url
 
 # Of files of rows that may hold videos.
 TABLE_SUFFIXES = (".parquet", ".tar")

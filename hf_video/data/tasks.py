@@ -15,8 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import BaseVideoProcessor, BatchFeature, ProcessorMixin
 
 from hf_video.processing import VideoDetectionProcessor
-from hf_video.reading import read_video
-from hf_video.reading.video_reading import read_video_at
+from hf_video.reading import VideoReader, read_video
 
 from .augmentation import ClipAugmentation, has_direction
 from .batches import SAMPLE_KEY, collate_clips, only_readable
@@ -299,7 +298,8 @@ class FrameTask(ClipTask):
 
     def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> Any:
         times = row["start"] + np.arange(row["num_frames"]) / self.fps
-        frames = read_video_at(open_video(row), times.tolist()).frames
+        with VideoReader(open_video(row)) as reader:
+            frames = reader.read(reader.shown_at(times))
         item: dict[str, Any] = {"labels": torch.tensor(row["frame_labels"])}
         if training:
             generator = np.random.default_rng(np.random.SeedSequence(key))

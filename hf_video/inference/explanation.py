@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from hf_video.processing import VideoClipProcessor
-from hf_video.reading.sources import describe, kind_of
-from hf_video.reading.video_reading import read_timed_video
+from hf_video.reading import VideoReader
 
 from .evidence import PatchGrid, find_patch_grid, reads_into_memory, roll_out_attention, weigh_memory, weigh_patches
 
@@ -243,21 +242,24 @@ def read_clip(
         VideoReadError: the video cannot be read, or the part holds no frame.
         ValueError: a folder of frames comes without `source_fps`, or with `start` or `end`.
     """
-    if source_fps is None and kind_of(video) == "folder":
-        raise ValueError(
-            f"{describe(video)} has no times: give source_fps=..., the rate at which its frames were taken."
-        )
-    read = read_timed_video(video, partial(processor.sample_frames, num_clips=1), start=start, end=end)
+    with VideoReader(video) as reader:
+        if source_fps is None and math.isnan(reader.end):
+            raise ValueError(
+                f"{reader.name} has no times: give source_fps=..., the rate at which its frames were taken."
+            )
+        segment = reader.segment(start, end)
+        chosen = processor.sample_frames(reader.metadata_of(segment), num_clips=1) + segment.start
+        clips = reader.read(chosen)
+        times = np.append(reader.times, reader.end)
+        times, stop = times[chosen[0]], float(times[segment.stop])
     # A model takes one clip; what resizes and crops is apart from what makes numbers of bytes.
     as_images = partial(_process, processor, do_rescale=False, do_normalize=False)
-    images = as_images(read.frames[0])
-    height, width = read.frames.shape[2:4]
+    images = as_images(clips[0])
+    height, width = clips.shape[2:4]
     columns, rows = np.meshgrid(np.arange(width), np.arange(height))
     places = as_images(np.stack([columns, rows, 0 * rows], axis=-1)[None].astype(np.float32))
-    times, stop = read.seconds[0], read.end
     if source_fps is not None:
-        times = np.array(read.metadata.frames_indices) / source_fps
-        stop = read.metadata.total_num_frames / source_fps
+        times, stop = chosen[0] / source_fps, len(segment) / source_fps
     step = (times[-1] - times[0]) / (len(times) - 1) if times[-1] > times[0] else math.inf
     return Clip(
         _process(processor, images, do_resize=False, do_center_crop=False),

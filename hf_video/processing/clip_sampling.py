@@ -196,6 +196,31 @@ def sample_clip_indices(
     return SAMPLING_STRATEGIES[sampling_strategy](*layout, generator).astype(np.int64)
 
 
+def sample_at_rate(
+    sampling_strategy: str,
+    times: np.ndarray,
+    duration: float,
+    fps: float,
+    num_frames: int | None,
+    num_clips: int,
+    repeat_last_frame: bool,
+    generator: Generator,
+) -> np.ndarray | None:
+    """The frames of "dense" or "strided" clips of `fps` frames a second that are nearest to their times, (num_clips,
+    num_frames) int64, of a video whose frames have the `times`, rising seconds. `None` if they come steadily, so that
+    [`sample_clip_indices`] finds them."""
+    mean = len(times) / duration
+    if np.abs(times - np.arange(len(times)) / mean).max() <= 0.5 / mean:
+        return None
+    # The clips of a steady video of at least the mean rate, of which a clip takes every `step`-th frame.
+    step = max(int(np.ceil(mean / fps)), 1)
+    total = max(int(duration * fps * step + 1e-6), 1)
+    length = max(total // step, 1) if num_frames is None else num_frames
+    options = {"repeat_last_frame": repeat_last_frame, "generator": generator}
+    steady = sample_clip_indices(sampling_strategy, total, length, step, num_clips, **options)  # type: ignore[arg-type]
+    return np.searchsorted((times[1:] + times[:-1]) / 2, steady / (fps * step))
+
+
 def _clip_starts(room: float, num_clips: int, generator: Generator) -> np.ndarray:
     """Starts in [0, room]: drawn, in the centre for a single clip, else evenly spaced. (num_clips,)"""
     room = max(room, 0)

@@ -1,7 +1,5 @@
-"""Reads sampled frames of a video by decoding it in order, where hf_video is not installed.
-
-`hf_video.reading` is used where it is: it also reads addresses, is faster, and refuses damaged files.
-"""
+"""Reads sampled frames of a video by decoding it in order, where hf_video is not installed: `hf_video.reading` also
+reads addresses, is faster, and refuses damaged files."""
 
 import io
 import os
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 from transformers.video_utils import VideoMetadata
 
 try:
@@ -32,40 +30,41 @@ def read_video(video: Any, sample_indices_fn: Callable[..., Any] | None = None) 
     is_path = isinstance(source, (str, os.PathLike))
     if is_path and not os.path.exists(source):
         raise ValueError(f"{source} does not exist. To read addresses, install hf_video.")
-    # `read` takes rising numbers of frames.
     try:
-        count, seconds, read = (_open_folder if is_path and os.path.isdir(source) else _open_file)(source)
+        times, seconds, read = (_open_folder if is_path and os.path.isdir(source) else _open_file)(source)
     except (OSError, RuntimeError, ValueError, IndexError, getattr(av, "FFmpegError", OSError)) as error:
         raise ValueError(f"{source!s:.200} cannot be read as a video: {error}") from error
-    metadata = VideoMetadata(total_num_frames=count, fps=count / seconds if seconds else None, duration=seconds)
-    indices = np.arange(count) if sample_indices_fn is None else np.asarray(sample_indices_fn(metadata=metadata))
-    if not indices.size or indices.min() < 0 or indices.max() >= count:
-        raise ValueError(f"{source!s:.200} has {count} frames, and {indices} are asked for.")
+    metadata = VideoMetadata(len(times), len(times) / seconds if seconds else None, duration=seconds)
+    metadata.times = np.array(times) - times[0] if seconds else None  # type: ignore[attr-defined]
+    indices = np.arange(len(times)) if sample_indices_fn is None else np.asarray(sample_indices_fn(metadata=metadata))
+    if not indices.size or indices.min() < 0 or indices.max() >= len(times):
+        raise ValueError(f"{source!s:.200} has {len(times)} frames, and {indices} are asked for.")
     wanted, inverse = np.unique(indices, return_inverse=True)
     frames = np.stack([*read(wanted.tolist())])
     metadata.height, metadata.width, metadata.frames_indices = *frames.shape[1:3], indices.ravel().tolist()
     return frames[inverse.ravel()].reshape(*indices.shape, *frames.shape[1:]), metadata
 
 
-def _open_folder(folder: Any) -> tuple[int, float | None, Any]:
+def _open_folder(folder: Any) -> tuple[Any, float | None, Any]:
     frames = [path for path in Path(folder).glob("[!.]*") if path.suffix.lower() in (".jpg", ".jpeg", ".png")]
-    paths = sorted(frames, key=lambda path: [part.rjust(20, "0") for part in re.split(r"(\d+)", path.name)])
-    return len(paths), None, lambda wanted: (np.asarray(Image.open(paths[i]).convert("RGB")) for i in wanted)
+    paths = sorted(frames, key=lambda p: [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", p.name)])
+    upright = partial(map, lambda i: ImageOps.exif_transpose(Image.open(paths[i])).convert("RGB"))
+    return paths, None, lambda wanted: map(np.asarray, upright(wanted))
 
 
-def _open_file(source: Any) -> tuple[int, float | None, Any]:
+def _open_file(source: Any) -> tuple[Any, float | None, Any]:
     if av is None:
         try:
             from torchcodec.decoders import VideoDecoder
         except (ImportError, OSError, RuntimeError) as error:
             raise ImportError("To read video files, install PyAV: pip install av") from error
         decoder = VideoDecoder(source, dimension_order="NHWC")
-        read = decoder.get_frames_at
-        return len(decoder), decoder.metadata.duration_seconds, lambda wanted: read(wanted).data.numpy()
+        seconds, read = decoder.metadata.duration_seconds, decoder.get_frames_at
+        return np.linspace(0, seconds, len(decoder), False), seconds, lambda wanted: read(wanted).data.numpy()
     # Not every file says how many frames it has.
-    times = [frame.time or 0.0 for frame in _decode(source)]
-    mean = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-    return len(times), mean * len(times) or None, partial(_pick, source)
+    times = sorted(frame.time or 0.0 for frame in _decode(source))
+    mean = (times[-1] - times[0]) / max(len(times) - 1, 1)
+    return times, mean * len(times) or None, partial(_pick, source)
 
 
 def _pick(source: Any, wanted: list[int]) -> Iterator[np.ndarray]:
@@ -76,5 +75,5 @@ def _pick(source: Any, wanted: list[int]) -> Iterator[np.ndarray]:
 
 def _decode(source: Any) -> Iterator[Any]:
     getattr(source, "seek", lambda place: None)(0)
-    with av.open(source) as container:
-        yield from container.decode(video=0)
+    with av.open(source, "r") as container:
+        yield from container.decode(container.streams.best("video") or container.streams.video[0])

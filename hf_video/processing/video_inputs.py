@@ -16,6 +16,11 @@ def is_array(video: Any) -> bool:
     return isinstance(video, (np.ndarray, torch.Tensor))
 
 
+def to_tensor(video: Any) -> torch.Tensor:
+    """The frames of an array or tensor. Reversed arrays have negative strides, which tensors cannot have."""
+    return video if isinstance(video, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(video))
+
+
 def flatten_videos(videos: Any) -> list[Any]:
     """
     The videos of a (nested) list as `VideoClipProcessor` takes them: arrays and tensors of four dimensions; paths,

@@ -22,10 +22,10 @@ from transformers.utils import TensorType
 from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoInput, VideoMetadata, make_batched_metadata
 
-from .clip_sampling import STRIDED_STRATEGIES, sample_clip_indices
+from .clip_sampling import STRIDED_STRATEGIES, sample_at_rate, sample_clip_indices
 from .option_checks import check_options, check_shapes, check_statistics, is_positive
 from .uint8_resize import resize_bicubic, resize_bilinear
-from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array
+from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array, to_tensor
 
 
 class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-arg]
@@ -206,6 +206,15 @@ class VideoClipProcessor(BaseVideoProcessor):
                     f"fps={fps} needs the frame rate of the video, which is unknown. Give video_metadata with `fps`, "
                     "or use frame_sampling_rate."
                 )
+            # `hf_video.reading` tells the times of frames.
+            times, duration = getattr(metadata, "times", None), metadata.duration
+            if times is not None and duration and options["sampling_strategy"] in STRIDED_STRATEGIES:
+                del options["frame_sampling_rate"]
+                unsteady = sample_at_rate(
+                    times=times, duration=duration, fps=fps, num_frames=num_frames, generator=generator, **options
+                )
+                if unsteady is not None:
+                    return unsteady
             options["frame_sampling_rate"] = metadata.fps / fps
         if options["sampling_strategy"] not in STRIDED_STRATEGIES or options["frame_sampling_rate"] is None:
             options["frame_sampling_rate"] = 1
@@ -265,14 +274,8 @@ class VideoClipProcessor(BaseVideoProcessor):
         input_data_format: str | ChannelDimension | None = None,
         device: Any = None,
     ) -> list[torch.Tensor]:
-        prepared = []
-        for video in videos:
-            if isinstance(video, np.ndarray):
-                # Reversed arrays have negative strides, which tensors cannot have.
-                video = torch.from_numpy(np.ascontiguousarray(video))
-            video = channels_first(video.to(device), input_data_format)
-            prepared.append(self.convert_to_rgb(video) if do_convert_rgb else video)
-        return prepared
+        clips = [channels_first(to_tensor(video).to(device), input_data_format) for video in videos]
+        return [self.convert_to_rgb(clip) if do_convert_rgb else clip for clip in clips]
 
     def resize(
         self,

@@ -14,7 +14,7 @@ from transformers.video_utils import VideoInput
 
 from .option_checks import check_shapes, check_statistics, is_number, is_positive, is_whole
 from .uint8_resize import resize_bilinear
-from .video_inputs import channels_first, check_values, flatten_videos, is_array
+from .video_inputs import channels_first, check_values, flatten_videos, is_array, to_tensor
 
 # Without a person above the threshold, the original returns so many queries.
 _NUM_FALLBACK = 3
@@ -95,8 +95,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         check_shapes(kwargs)
         super().__init__(**kwargs)
         for name in ("num_frames", "pad_size_divisor"):
-            if not is_whole(getattr(self, name)) or getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number, at least 1.")
+            _check_whole(name, getattr(self, name))
         for name in ("frame_sampling_rate", "fps"):
             if not is_positive(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be positive and finite.")
@@ -145,6 +144,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
             `boxes`, (n, 4) float32 in pixels of the clip before padding, and `class_labels`, (n, num_labels) float32.
         """
         return_tensors = kwargs.pop("return_tensors", None)
+        divisor = kwargs.get("pad_size_divisor")
         prepared = super().preprocess(videos, **kwargs)
         clips, raw_sizes = prepared["clips"], prepared["raw_sizes"]
         for name, values in {"annotations": annotations, "flip": flip}.items():
@@ -153,7 +153,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         flips = [False] * len(clips) if flip is None else flip
         sizes = [tuple(clip.shape[-2:]) for clip in clips]
         clips = [clip.flip(-1) if is_flipped else clip for clip, is_flipped in zip(clips, flips, strict=True)]
-        data: dict[str, Any] = {"pixel_values": self.pad_clips(clips), "original_sizes": torch.tensor(sizes)}
+        data: dict[str, Any] = {"pixel_values": self.pad_clips(clips, divisor), "original_sizes": torch.tensor(sizes)}
         batch = BatchFeature(data, tensor_type=return_tensors)
         if annotations is not None:
             batch["labels"] = [
@@ -165,13 +165,15 @@ class VideoDetectionProcessor(BaseVideoProcessor):
             ]
         return batch
 
-    def pad_clips(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+    def pad_clips(self, clips: Sequence[torch.Tensor], pad_size_divisor: int | None = None) -> torch.Tensor:
         """
         Join clips of any heights and widths.
 
         Args:
             clips (`Sequence[torch.Tensor]`):
                 (num_frames, channels, height, width), normalised.
+            pad_size_divisor (`int`, *optional*):
+                Defaults to that of the processor.
 
         Returns:
             `torch.Tensor`: (batch, num_frames, channels, height, width), zero at the right and bottom. Height and
@@ -180,10 +182,9 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         lengths = sorted({len(clip) for clip in clips})
         if len(lengths) > 1:
             raise ValueError(f"Clips of {lengths} frames do not fit into one batch; num_frames of each are expected.")
-        height, width = (
-            -(-max(clip.shape[dim] for clip in clips) // self.pad_size_divisor) * self.pad_size_divisor
-            for dim in (-2, -1)
-        )
+        divisor = self.pad_size_divisor if pad_size_divisor is None else pad_size_divisor
+        _check_whole("pad_size_divisor", divisor)
+        height, width = (-(-max(clip.shape[dim] for clip in clips) // divisor) * divisor for dim in (-2, -1))
         batch = clips[0].new_zeros(len(clips), *clips[0].shape[:2], height, width)
         for canvas, clip in zip(batch, clips, strict=True):
             canvas[..., : clip.shape[-2], : clip.shape[-1]] = clip
@@ -270,7 +271,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
     def _prepare_input_videos(
         self, videos: list[Any], do_convert_rgb: bool | None = None, input_data_format: Any = None, device: Any = None
     ) -> list[torch.Tensor]:
-        clips = [channels_first(torch.as_tensor(np.ascontiguousarray(clip)), input_data_format) for clip in videos]
+        clips = [channels_first(to_tensor(clip), input_data_format) for clip in videos]
         return [(self.convert_to_rgb(clip) if do_convert_rgb else clip).to(device) for clip in clips]
 
     def _preprocess(
@@ -304,6 +305,11 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         sides = image.shape[-2:]
         height, width = (int(side / min(sides) * size.shortest_edge + 0.5) for side in sides)
         return resize_bilinear(image, height, width)
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if not is_whole(value) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a whole number, at least 1.")
 
 
 def _move_boxes(boxes: Any, raw_size: tuple[int, int], size: tuple[int, int], is_flipped: bool) -> torch.Tensor:

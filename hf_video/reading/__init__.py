@@ -5,11 +5,12 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "group_samples": ".windows",
-    "probe_video": ".video_reading",
-    "read_video": ".video_reading",
+    "probe_video": ".video",
+    "read_video": ".video",
     "Sample": ".windows",
     "SampleGroup": ".windows",
     "timed_samples": ".windows",
+    "VideoReader": ".video",
     "VideoReadError": ".sources",
 }
 

@@ -9,7 +9,6 @@ FFmpeg may use only the protocols of the address, and only formats that hold a s
 name any other address, and is refused.
 """
 
-import io
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -21,21 +20,10 @@ import av
 import numpy as np
 from huggingface_hub import constants
 
-from .pyav_streams import RgbConverter, choose_stream, open_stream, pixel_limit
+from .decoding import RgbConverter, choose_stream, decode_in_order, decode_packet, demux, open_stream, pixel_limit
 from .remote import open_address, open_response
-from .sources import (
-    LIVE_PROTOCOLS,
-    VideoReadError,
-    describe,
-    is_camera,
-    is_http,
-    is_live,
-    kind_of,
-    public_url,
-    scheme_of,
-)
-from .video_decoding import decode_in_order
-from .video_reading import FrameFolder
+from .sources import LIVE_PROTOCOLS, Source, VideoReadError
+from .video import FrameFolder, find_file
 
 _DEFAULT_RATE = Fraction(25)
 _OPTIONS = {
@@ -50,6 +38,8 @@ _FORMATS = "mpegts,mpegtsraw,flv,live_flv,matroska,webm,mpeg,h264,hevc,mjpeg,mpj
 CAMERA_FORMAT = "v4l2"
 # Types of http bodies that hold a stream, if the server does not say where they end.
 _STREAM_TYPES = ("video/mp2t", "video/x-flv", "video/mpeg", "video/h264", "video/x-motion-jpeg", "video/webm")
+# Headers of a body that is a file.
+_OF_FILES = ("Content-Length", "Content-Disposition", "Accept-Ranges", "ETag", "Last-Modified")
 _PICTURES = "multipart/x-mixed-replace"
 _PLAYLIST_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "application/dash+xml")
 
@@ -170,7 +160,7 @@ def stream_frames(source: Any, fps: float | None = None, source_fps: float | Non
     """
     check_rate("fps", fps)
     check_rate("source_fps", source_fps)
-    return _take_at_rate(_open_frames(source, source_fps), fps)
+    return _take_at_rate(_open_frames(Source.of(source), source_fps), fps)
 
 
 def comes_live(source: Any) -> bool:
@@ -181,10 +171,11 @@ def comes_live(source: Any) -> bool:
     Raises:
         `VideoReadError`: if the server cannot be reached or refuses, or the address is that of a playlist.
     """
-    if not is_http(source):
-        return is_live(source)
-    with open_response(source) as response:
-        return _is_stream(response, describe(source))
+    source = Source.of(source)
+    if not source.is_http:
+        return source.kind == "stream"
+    with open_response(source.place) as response:
+        return _is_stream(response, source.name)
 
 
 def check_rate(name: str, rate: float | None) -> None:
@@ -203,25 +194,24 @@ def _take_at_rate(frames: Iterable[StreamedFrame], fps: float | None) -> Iterato
         yield frame
 
 
-def _open_frames(source: Any, source_fps: float | None) -> Iterator[StreamedFrame]:
-    kind, name = kind_of(source), describe(source)
-    if kind == "folder":
-        return _stream_folder(FrameFolder(Path(source)), _required(source_fps, f"{name} is a folder of frames, which"))
-    if kind == "frames":
-        return _stream_iterable(source, source_fps)
+def _open_frames(source: Source, source_fps: float | None) -> Iterator[StreamedFrame]:
+    name = source.name
+    if source.kind == "folder":
+        rate = _required(source_fps, f"{name} is a folder of frames, which")
+        return _stream_folder(FrameFolder(Path(source.place)), rate)
+    if source.kind == "frames":
+        return _stream_iterable(source.place, source_fps)
     if source_fps is not None:
         raise ValueError(
             f"source_fps={source_fps} is the rate of a folder or iterable of frames; {name} has times of its own. "
             "fps=... sets how many frames are taken in a second."
         )
-    if kind == "stream":
-        return _stream_live(os.fspath(source), public_url(os.fspath(source)))
-    if kind == "address":
-        return _stream_address(source, name)
-    if kind == "path" and not os.path.isfile(source):
-        raise VideoReadError(f"{name} does not exist.")
-    opened = io.BytesIO(source) if kind == "bytes" else os.fspath(source) if kind == "path" else source
-    return _stream_file(opened, name)
+    if source.kind == "stream":
+        return _stream_live(source)
+    if source.kind == "decoder":
+        raise TypeError(f"{name} is read by number of frame; to stream a video, give its path.")
+    file = find_file(source)
+    return _stream_address(source) if file is None else _stream_file(file, name)
 
 
 def _required(source_fps: float | None, subject: str) -> float:
@@ -231,7 +221,7 @@ def _required(source_fps: float | None, subject: str) -> float:
 
 
 def _stream_folder(folder: FrameFolder, source_fps: float) -> Iterator[StreamedFrame]:
-    for number in range(len(folder)):
+    for number in range(len(folder.times)):
         yield StreamedFrame(number, number / source_fps, folder.read(np.array([number]))[0], 1 / source_fps)
 
 
@@ -252,14 +242,14 @@ def _stream_file(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
         yield from _time_frames(decode_in_order(container, stream, name), StreamClock(stream.average_rate))
 
 
-def _stream_address(url: str, name: str) -> Iterator[StreamedFrame]:
-    if is_http(url):
-        with open_response(url) as response:
-            if _is_stream(response, name):
-                yield from _stream_response(response, name)
+def _stream_address(source: Source) -> Iterator[StreamedFrame]:
+    if source.is_http:
+        with open_response(source.place) as response:
+            if _is_stream(response, source.name):
+                yield from _stream_response(response, source.name)
                 return
-    with open_address(url) as file:
-        yield from _stream_file(file, name)
+    with open_address(source) as file:
+        yield from _stream_file(file, source.name)
 
 
 def _time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[StreamedFrame]:
@@ -271,27 +261,27 @@ def _time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[Streame
         yield StreamedFrame(number, seconds, frame, duration, to_rgb, clock.num_restarts)
 
 
-def _stream_live(source: str, name: str) -> Iterator[StreamedFrame]:
+def _stream_live(source: Source) -> Iterator[StreamedFrame]:
     """The frames of a live stream or a camera, as they come."""
-    if is_camera(source):
-        if not os.path.exists(source):
-            raise VideoReadError(f"There is no camera {name}.")
-        return _decode_live(source, name, {}, CAMERA_FORMAT)
-    scheme = scheme_of(source)
-    options = {"protocol_whitelist": LIVE_PROTOCOLS[scheme], "format_whitelist": _FORMATS}
-    return _decode_live(source, name, options | _OPTIONS.get(scheme, {}))
+    if not source.scheme:
+        if not os.path.exists(source.place):
+            raise VideoReadError(f"There is no camera {source.name}.")
+        return _decode_live(source.place, source.name, {}, CAMERA_FORMAT)
+    options = {"protocol_whitelist": LIVE_PROTOCOLS[source.scheme], "format_whitelist": _FORMATS}
+    return _decode_live(source.place, source.name, options | _OPTIONS.get(source.scheme, {}))
 
 
 def _is_stream(response: Any, name: str) -> bool:
     """Whether the body of an http response is a live stream: pictures that replace each other, or a stream of which
-    the server does not say where it ends. Raises `VideoReadError` for a playlist."""
+    the server says neither where it ends nor what only a file has, such as its version. Raises `VideoReadError` for a
+    playlist."""
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind in _PLAYLIST_TYPES:
         raise VideoReadError(
             f"{name} is a playlist, which may name any other address, and is not read. Give the address of the stream "
             "itself, or let another program read it: ffmpeg -i URL -c copy -f mpegts tcp://127.0.0.1:PORT"
         )
-    return kind == _PICTURES or (kind in _STREAM_TYPES and "Content-Length" not in response.headers)
+    return kind == _PICTURES or (kind in _STREAM_TYPES and not any(name in response.headers for name in _OF_FILES))
 
 
 def _stream_response(response: Any, name: str) -> Iterator[StreamedFrame]:
@@ -346,11 +336,5 @@ def _decode_live(
 
 
 def _decode_packets(container: Any, stream: Any) -> Iterator[Any]:
-    for packet in container.demux(stream):
-        try:
-            decoded = stream.decode(packet)
-        except av.error.InvalidDataError:
-            continue
-        for frame in decoded:
-            if not frame.is_corrupt:
-                yield frame
+    for packet in demux(container, stream):
+        yield from (frame for frame in decode_packet(stream, packet) or () if not frame.is_corrupt)

@@ -23,7 +23,7 @@ from huggingface_hub import constants, get_session
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import httpx
 
-from .sources import VideoReadError, is_http, public_url
+from .sources import Source, VideoReadError, public_url
 
 SIZE_VARIABLE = "HF_VIDEO_MAX_DOWNLOAD_SIZE"
 # More than an hour of full HD.
@@ -57,13 +57,9 @@ class RefusedError(VideoReadError):
 
 
 @contextmanager
-def open_address(url: str) -> Iterator[Any]:
+def open_address(source: Source) -> Iterator[Any]:
     """
-    Open the video of a URL.
-
-    Args:
-        url (`str`):
-            A URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed.
+    Open the video of a URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed.
 
     Returns:
         `str` or `BinaryIO`: the path of a `file://` URL; of any other a [`RemoteFile`], or if the server does not
@@ -73,9 +69,9 @@ def open_address(url: str) -> Iterator[Any]:
         `VideoReadError`: if the video cannot be fetched; also in the block, if a part of it could not.
         `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is not a positive integer.
     """
-    name, max_size = public_url(url), read_max_size()
+    url, name, max_size = source.place, source.name, read_max_size()
     with ExitStack() as stack:
-        opened = _open_http(url, max_size) if is_http(url) else _open_file_system(url, name, stack)
+        opened = _open_http(url, max_size) if source.is_http else _open_file_system(url, name, stack)
         if not isinstance(opened, RemoteFile):
             yield opened
             return
@@ -204,6 +200,8 @@ def _open_file_system(url: str, name: str, stack: ExitStack) -> str | RemoteFile
             "not complete. Expected http://, https://, s3://, hf://, ..., or a path."
         ) from error
     if isinstance(system, LocalFileSystem):
+        if not os.path.isfile(path):
+            raise VideoReadError(f"{name} does not exist.")
         return path
 
     def fetch(start: int, end: int) -> bytes:

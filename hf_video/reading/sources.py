@@ -5,7 +5,7 @@ import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 # What FFmpeg may use for a live stream whose address begins so.
@@ -17,8 +17,13 @@ LIVE_PROTOCOLS = {
     "udp": "udp",
     "tcp": "tcp",
 }
+FRAME_EXTENSIONS = (".jpg", ".jpeg", ".png")
+# The number of Linux for cameras among the devices, of which /dev/null is one, too.
+_CAMERAS = 81
+# Names of sources in messages are cut to this length.
+_LONGEST_NAME = 300
 
-Kind = Literal["stream", "address", "folder", "path", "bytes", "file", "frames"]
+Kind = Literal["stream", "address", "folder", "path", "bytes", "file", "decoder", "frames"]
 
 
 class VideoReadError(OSError):
@@ -28,31 +33,66 @@ class VideoReadError(OSError):
     """
 
 
-def kind_of(source: Any) -> Kind:
+class Source(NamedTuple):
     """
-    What a source is: "stream" (of [`is_live`]), "address" (another URL), "folder" (of pictures), "path" (of a file,
-    which need not exist), "bytes", "file" (open), or "frames" (another iterable).
+    What a source of frames is.
 
-    Raises:
-        `TypeError`: if it is none of them.
+    Attributes:
+        kind: "stream" (an address of a live stream, or a camera), "address" (another URL), "folder" (of pictures),
+            "path" (of a file, which need not exist), "bytes", "file" (open), "decoder" (a `VideoDecoder` of
+            torchcodec), or "frames" (another iterable).
+        name: a short name for messages.
+        place: the path or URL as text; else the object itself.
+        scheme: the protocol of a URL, in lower case; else "".
     """
-    if isinstance(source, (str, os.PathLike)):
-        if is_live(source):
-            return "stream"
-        if is_url(source):
-            return "address"
-        return "folder" if os.path.isdir(source) else "path"
-    if isinstance(source, bytes):
-        return "bytes"
-    if hasattr(source, "read"):
-        return "file"
-    if isinstance(source, Iterable):
-        return "frames"
-    raise TypeError(
-        "A video is a path, a URL, bytes, an open binary file, the path of a folder of frames, a VideoDecoder of "
-        "torchcodec where frames are read by number or, where they come one after another, an iterable of frames, not "
-        f"{type(source).__name__}."
-    )
+
+    kind: Kind
+    name: str
+    place: Any
+    scheme: str = ""
+
+    @classmethod
+    def of(cls, source: Any) -> "Source":
+        """Raises `TypeError` for what is no source."""
+        if isinstance(source, (str, os.PathLike)):
+            path = os.fspath(source)
+            if is_url(source):
+                scheme = path.partition("://")[0].lower()
+                return cls("stream" if scheme in LIVE_PROTOCOLS else "address", public_url(path), path, scheme)
+            name = path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}..."
+            return cls("stream" if _is_camera(path) else "folder" if os.path.isdir(path) else "path", name, path)
+        if isinstance(source, bytes):
+            return cls("bytes", f"The video of {len(source)} bytes", source)
+        if hasattr(source, "read"):
+            return cls("file", str(getattr(source, "name", None) or f"The {type(source).__name__}"), source)
+        if hasattr(source, "get_frames_at") and hasattr(source, "metadata"):
+            # The datasets library notes the path.
+            return cls("decoder", getattr(source.metadata, "path", None) or f"The {type(source).__name__}", source)
+        if isinstance(source, Iterable):
+            return cls("frames", f"The {type(source).__name__}", source)
+        raise TypeError(
+            "A video is a path, a URL, bytes, an open binary file, the path of a folder of frames, a VideoDecoder of "
+            "torchcodec where frames are read by number or, where they come one after another, an iterable of frames, "
+            f"not {type(source).__name__}."
+        )
+
+    @property
+    def is_http(self) -> bool:
+        """Whether it is a URL of `http` or `https`."""
+        return self.scheme in ("http", "https")
+
+
+def kind_of(source: Any) -> Kind:
+    """The kind of a source, see [`Source`]. Raises `TypeError` for what is none."""
+    return Source.of(source).kind
+
+
+def describe(source: Any) -> str:
+    """A short name of anything for messages."""
+    try:
+        return Source.of(source).name
+    except TypeError:
+        return f"The {type(source).__name__}"
 
 
 def is_url(source: Any) -> bool:
@@ -61,43 +101,20 @@ def is_url(source: Any) -> bool:
     return isinstance(source, str) and re.match(r"([a-z0-9]{2,}::)*[a-z][a-z0-9+.-]+://", source, re.I) is not None
 
 
-def is_http(source: Any) -> bool:
-    """Whether a source is a URL of `http` or `https`."""
-    return isinstance(source, str) and source.lower().startswith(("http://", "https://"))
-
-
-def is_live(source: Any) -> bool:
-    """Whether a source is the address of a live stream (other than of http), or a camera of this machine."""
-    return is_camera(source) or (is_url(source) and scheme_of(source) in LIVE_PROTOCOLS)
-
-
-def is_camera(source: Any) -> bool:
-    """Whether a source is the path of a camera of this machine, such as `/dev/video0`, plugged in or not."""
-    if not isinstance(source, (str, os.PathLike)) or not os.fspath(source).startswith("/dev/"):
+def _is_camera(path: str) -> bool:
+    """Whether a path is that of a camera of this machine, such as `/dev/video0`, plugged in or not."""
+    if not path.startswith("/dev/"):
         return False
-    if not os.path.exists(source):
-        return os.fspath(source).startswith("/dev/video")
-    return stat.S_ISCHR(os.stat(source).st_mode)
-
-
-def scheme_of(url: str) -> str:
-    """The protocol of a URL, in lower case."""
-    return url.partition("://")[0].lower()
+    if not os.path.exists(path):
+        return path.startswith("/dev/video")
+    found = os.stat(path)
+    return stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) == _CAMERAS
 
 
 def public_url(url: str) -> str:
     """A URL for messages: without user, password and query, which may hold keys."""
     bare, mark, _ = re.sub(r"(?<=//)[^/?#]*(:[^?#]*)?@", "", url).partition("?")
     return bare[:200] + ("..." if len(bare) > 200 else "") + ("?..." if mark else "")
-
-
-def describe(source: Any) -> str:
-    """A short name of a source for messages."""
-    if isinstance(source, (str, os.PathLike)):
-        return public_url(source) if isinstance(source, str) and is_url(source) else os.fspath(source)
-    if isinstance(source, bytes):
-        return f"The video of {len(source)} bytes"
-    return str(getattr(source, "name", f"The {type(source).__name__}"))
 
 
 def name_of(video: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .frame_streaming import StreamedFrame, check_rate, stream_frames
 from .sources import VideoReadError, describe
-from .video_reading import TIME_ROUNDING
+from .video import TIME_ROUNDING
 
 LastWindow = Literal["pad", "drop", "shift"]
 

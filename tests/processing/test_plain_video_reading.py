@@ -132,13 +132,23 @@ def test_whole_files_of_any_kind_give_the_same_frames(step):
     assert len(variants) > 40 and not other
 
 
+def test_frames_of_a_folder_come_in_natural_order_and_upright(tmp_path):
+    for number, name in enumerate(("z_1", "aa_1", "aa_10", "aa_2", "B3")):
+        exif = Image.Exif()
+        exif[0x0112] = 6 if number < 3 else 1
+        size = (8, 6) if number < 3 else (6, 8)
+        Image.new("RGB", size, (40 * number, 0, 0)).save(tmp_path / f"{name}.jpg", exif=exif)
+    expected, _ = read_video(tmp_path)
+    assert np.array_equal(read_plainly(tmp_path)[0], expected)
+
+
 def test_indices_outside_the_video_are_refused(folder):
     for indices in ([60], [-1], []):
         with pytest.raises(ValueError, match="has 60 frames"):
             read_plainly(io.BytesIO((folder / "video.mp4").read_bytes()), lambda metadata, i=indices: np.array(i))
 
 
-@pytest.mark.parametrize("first", ["hf_video.reading.video_reading", pytest.param("hf_video", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", ["hf_video.reading.video", pytest.param("hf_video", marks=pytest.mark.slow)])
 def test_hf_video_reads_where_it_is_installed_whatever_is_imported_first(tmp_path, first):
     (tmp_path / "damaged.mp4").write_bytes(b"no video")
     program = f"import {first}, hf_video, sys; hf_video.VideoClipProcessor()(sys.argv[1])"

@@ -7,7 +7,7 @@ from transformers import VideoMAEConfig, VideoMAEForVideoClassification, pipelin
 from transformers.video_utils import VideoMetadata
 
 from hf_video.processing import VideoClipProcessor
-from hf_video.reading import read_video
+from hf_video.reading import probe_video, read_video
 from tests.testing.goldens import FIXTURES
 from tests.testing.videos import encode_video, make_frames
 
@@ -237,3 +237,19 @@ def test_the_distance_of_the_training_is_saved_and_is_no_option_of_a_call(tmp_pa
     assert loaded.frame_interval == 0.12
     with pytest.raises(TypeError, match="frame_interval"):
         loaded(np.zeros((9, 8, 8, 3), np.uint8), frame_interval=0.2)
+
+
+def test_fps_of_a_video_of_changing_rate_takes_the_frames_nearest_to_the_times(tmp_path):
+    ticks = np.concatenate([np.arange(60), 60 + 20 * np.arange(30)])
+    path = encode_video(tmp_path / "changing.mp4", make_frames(90), fps=30, times=ticks.tolist())
+    times = ticks / 30
+    for sampling_strategy in ("dense", "strided"):
+        for generator in (None, np.random.default_rng(0)):
+            processor = VideoClipProcessor(num_frames=8, fps=1.5, sampling_strategy=sampling_strategy, num_clips=3)
+            for clip in processor.sample_frames(probe_video(path), generator=generator):
+                wanted = times[clip[0]] + np.arange(8) / 1.5
+                assert np.abs(times[clip] - wanted).max() < 0.67
+    # Every second, from the start to the end.
+    everything = VideoClipProcessor(num_frames=None, fps=1).sample_frames(probe_video(path))[0]
+    assert everything.tolist() == [np.abs(times - second).argmin() for second in range(len(everything))]
+    assert len(everything) == int(probe_video(path).duration)

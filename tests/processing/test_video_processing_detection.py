@@ -44,6 +44,25 @@ def test_prepares_clips_and_boxes_as_the_original():
         assert torch.equal(labels["class_labels"], torch.eye(3))
 
 
+def test_an_option_of_a_call_counts():
+    clip = np.zeros((16, 40, 60, 3), dtype=np.uint8)
+    batch = VideoDetectionProcessor(size={"shortest_edge": 40})([clip], pad_size_divisor=48, return_tensors="pt")
+    assert batch["pixel_values"].shape[-2:] == (48, 96)
+    with pytest.raises(ValueError, match="pad_size_divisor=0 must be"):
+        VideoDetectionProcessor()([clip], pad_size_divisor=0)
+
+
+def test_clips_of_another_device_are_taken(monkeypatch):
+    class Far(torch.Tensor):
+        def __array__(self, *args, **kwargs):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+
+    clip = torch.randint(0, 255, (16, 3, 40, 60), dtype=torch.uint8)
+    processor = VideoDetectionProcessor(size={"shortest_edge": 40})
+    found, expected = (processor([each], return_tensors="pt") for each in (clip.as_subclass(Far), clip))
+    assert torch.equal(found["pixel_values"].as_subclass(torch.Tensor), expected["pixel_values"])
+
+
 def test_times_of_a_clip_are_those_of_the_original_frames():
     processor = VideoDetectionProcessor()
     for case in load_golden("stmixer", "preprocessing").config["clip_frame_indices_16x4"]:

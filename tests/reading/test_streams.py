@@ -95,15 +95,15 @@ def tcp_server(data, interval=0.0, then_wait=False):
 
 
 @contextmanager
-def http_server(kind, pieces, length=None):
+def http_server(kind, pieces, length=None, **headers):
     """Answers every request with pieces of a body; without a length the end of the connection is that of the body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
             self.send_header("Content-Type", kind)
-            if length is not None:
-                self.send_header("Content-Length", str(length))
+            for name, value in (headers | ({} if length is None else {"Content-Length": str(length)})).items():
+                self.send_header(name.replace("_", "-"), value)
             self.end_headers()
             for piece in pieces:
                 self.wfile.write(piece)
@@ -232,6 +232,19 @@ def test_an_http_stream_is_not_downloaded_and_a_file_is(tmp_path, monkeypatch):
             list(timed_samples(address))
 
 
+@pytest.mark.parametrize("header", [{"ETag": '"1"'}, {"Last_Modified": "x"}, {"Accept_Ranges": "bytes"}])
+@pytest.mark.parametrize("kind", ["video/webm", "video/mp2t"])
+def test_a_file_without_a_length_is_no_live_stream_and_its_damage_is_told(header, kind):
+    data = bytearray(encode_stream(100))
+    data[len(data) // 2 : len(data) // 2 + 5 * 188] = bytes(5 * 188)
+    with http_server(kind, [bytes(data)], **header) as address:
+        assert not frame_streaming.comes_live(address)
+        with pytest.raises(VideoReadError, match="is damaged"):
+            list(timed_samples(address))
+    with http_server(kind, [bytes(data)]) as address:
+        assert frame_streaming.comes_live(address)
+
+
 def test_the_pictures_of_an_http_camera_have_the_times_at_which_they_come():
     frames = make_frames(12)
 
@@ -251,12 +264,11 @@ def test_the_pictures_of_an_http_camera_have_the_times_at_which_they_come():
 
 
 def test_a_camera_is_read_in_its_format(monkeypatch, tmp_path):
-    assert not sources.is_camera("/dev/shm/missing.mp4")
+    assert sources.kind_of("/dev/shm/missing.mp4") == sources.kind_of("/dev/null") == "path"
     with pytest.raises(VideoReadError, match="There is no camera /dev/video99"):
         next(timed_samples("/dev/video99"))
     monkeypatch.setattr(frame_streaming, "CAMERA_FORMAT", "lavfi")
-    for module in (sources, frame_streaming):
-        monkeypatch.setattr(module, "is_camera", lambda source: source == "testsrc=rate=10:size=64x48")
+    monkeypatch.setattr(sources, "_is_camera", lambda path: path == "testsrc=rate=10:size=64x48")
     monkeypatch.setattr(frame_streaming.os.path, "exists", lambda path: True)
     samples = timed_samples("testsrc=rate=10:size=64x48", fps=5)
     found = [next(samples) for _ in range(3)]

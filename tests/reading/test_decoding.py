@@ -5,10 +5,9 @@ import io
 import numpy as np
 import pytest
 
-from hf_video.reading import VideoReadError, video_decoding
-from hf_video.reading.pyav_streams import open_stream
+from hf_video.reading import VideoReadError, decoding
+from hf_video.reading.decoding import VideoFile, open_stream, read_packets
 from hf_video.reading.remote import RemoteFile
-from hf_video.reading.video_decoding import VideoFileReader, read_packets
 from tests.testing.video_corpus import damaged_variants, readable_variants
 
 
@@ -29,8 +28,8 @@ def frames_of(file):
     """Some frames, or the message of the error."""
     try:
         with open_stream(file, "A video") as opened:
-            reader = VideoFileReader(file, "A video", opened)
-            return reader.read(np.unique(np.array([1, 12, 20]) % len(reader))).tobytes()
+            reader = VideoFile(file, "A video", opened)
+            return reader.read(np.unique(np.array([1, 12, 20]) % len(reader.times))).tobytes()
     except VideoReadError as error:
         return str(error)
 
@@ -40,8 +39,8 @@ def is_mp4(variant):
 
 
 def test_the_packets_are_those_of_a_pass(monkeypatch):
-    index, found = video_decoding._index_remote, []
-    monkeypatch.setattr(video_decoding, "_index_remote", lambda *given: found.append(index(*given)) or found[-1])
+    index, found = decoding._index_remote, []
+    monkeypatch.setattr(decoding, "_index_remote", lambda *given: found.append(index(*given)) or found[-1])
     variants = list(filter(is_mp4, readable_variants()))[::3]
     for name, data in variants:
         assert packets_of(far(data)) == packets_of(io.BytesIO(data)), name
@@ -60,4 +59,4 @@ def test_damaged_files_are_read_as_by_a_pass():
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\1free" + b"\xff" * 8, b"\0\0\0\x07free" * 9, b"\0\0\0\x08free" * 99])
 def test_boxes_that_lead_nowhere_are_left(data):
-    assert video_decoding._find_tables(far(data)) is None
+    assert decoding._find_tables(far(data)) is None

@@ -1,9 +1,13 @@
 import gc
+import gzip
 import io
+import os
 import pickle
 import re
 import sys
+import tempfile
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +17,8 @@ import pytest
 import torch
 from PIL import Image
 
-from hf_video.reading import VideoReadError, probe_video, read_video, video_decoding
+from hf_video.processing.plain_video_reading import read_video as read_plainly
+from hf_video.reading import VideoReader, VideoReadError, decoding, probe_video, read_video
 from hf_video.reading.frame_streaming import stream_frames
 from tests.testing.videos import (
     H264,
@@ -210,6 +215,26 @@ def test_bytes_and_file_objects(video, frames):
         assert not file.closed
 
 
+def test_objects_that_can_be_read_are_read_or_refused_in_a_sentence(video, frames, tmp_path):
+    data = Path(video).read_bytes()
+    with tempfile.SpooledTemporaryFile() as spooled, open(tmp_path / "new.mp4", "w+b") as new:
+        for file in (spooled, new):
+            file.write(data)
+        for file in (spooled, new, gzip.open(io.BytesIO(gzip.compress(data)))):
+            assert np.array_equal(read_video(file, choose(33))[0][0], frames[33])
+            assert len(list(stream_frames(file))) == 60
+
+    class Upload:
+        async def read(self):
+            pass
+
+    with open(video) as text, os.fdopen(os.open("/dev/null", os.O_RDONLY)) as null:
+        for file in (text, io.StringIO("text"), Upload(), null):
+            with pytest.raises(VideoReadError, match="cannot be (read|opened)"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                read_video(file)
+
+
 def test_folders_of_frames_in_natural_order(tmp_path):
     pictures = make_frames(12)
     for i, picture in enumerate(pictures, start=1):
@@ -257,14 +282,73 @@ def test_files_that_are_no_videos(folder):
         read_video(b"")
     with pytest.raises(VideoReadError, match="missing.mp4 does not exist"):
         read_video(folder / "missing.mp4")
+    for read in (read_video, stream_frames):
+        with pytest.raises(VideoReadError, match="/dev/null is no file"):
+            read("/dev/null")
+    with pytest.raises(VideoReadError) as error:
+        read_video("data:video/mp4;base64," + "A" * 10**6)
+    assert len(str(error.value)) < 500
     with pytest.raises(VideoReadError, match="sound.mp4 holds no video stream, only audio"):
         read_video(encode_sound(folder / "sound.mp4"))
+    with pytest.raises(VideoReadError, match="song.mp4 holds no video stream, only a cover picture, audio"):
+        read_video(encode_song(folder / "song.mp4"))
     with pytest.raises(VideoReadError, match="no_frames.mp4"):
         read_video(encode_video(folder / "no_frames.mp4", make_frames()[:0]))
     with pytest.raises(TypeError, match="not int"):
         read_video(7)
     with pytest.raises(VideoReadError, match="The video of 4 bytes cannot be opened"):
         read_video(b"abcd")
+
+
+def encode_song(path):
+    """Silence with a cover picture."""
+    picture = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(picture, "PNG")
+    with av.open(encode_sound(path.with_name("silence.mp4"))) as sound, av.open(str(path), "w") as song:
+        audio = song.add_stream_from_template(sound.streams.audio[0])
+        picture.seek(0)
+        with av.open(picture) as image:
+            cover = song.add_stream_from_template(image.streams.video[0])
+            cover.disposition = av.stream.Disposition.attached_pic
+            packet = next(image.demux(video=0))
+            packet.stream = cover
+            song.mux(packet)
+        for packet in sound.demux(audio=0):
+            if packet.size:
+                packet.stream = audio
+                song.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize("read", [read_video, lambda path: (np.stack([f.image for f in stream_frames(path)]), None)])
+def test_empty_packets_repeat_a_frame_and_end_nothing(folder, monkeypatch, read):
+    """No encoder at hand makes them, so the container gives some."""
+    path = encode_video(folder / "repeated.avi", codec="mpeg4", codec_options={"g": "12"})
+    expected = decode_everything(path)
+
+    class Container:
+        def __init__(self, container):
+            self.container = container
+
+        def __getattr__(self, name):
+            return getattr(self.container, name)
+
+        def __enter__(self):
+            self.container.__enter__()
+            return self
+
+        def __exit__(self, *error):
+            self.container.__exit__(*error)
+
+        def demux(self, stream):
+            for number, packet in enumerate(self.container.demux(stream)):
+                yield packet
+                if number % 20 == 5:
+                    yield av.Packet(0)
+
+    opened = av.open
+    monkeypatch.setattr(av, "open", lambda *args, **options: Container(opened(*args, **options)))
+    assert np.array_equal(read(path)[0], expected)
 
 
 def test_playlists_do_not_reach_the_network(folder):
@@ -289,28 +373,101 @@ def test_frames_that_depend_on_damage_are_refused(folder):
     for index in range(60):
         # Frames 20 to 39 share a key frame.
         if 27 <= index < 40:
-            with pytest.raises(VideoReadError, match=f"damaged_whole.mp4: frame {index}, at .* damaged data"):
+            with pytest.raises(VideoReadError, match="damaged_whole.mp4 is damaged"):
                 read_video(damaged, choose(index))
         else:
             assert np.array_equal(read_video(damaged, choose(index))[0][0], expected[index])
     sound = [*range(27), *range(40, 60)]
     assert np.array_equal(read_video(damaged, choose(*sound))[0], expected[sound])
-    with pytest.raises(VideoReadError, match="frame 27"):
+    with pytest.raises(VideoReadError, match="damaged_whole.mp4 is damaged"):
         read_video(damaged)
 
 
 def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
     path = encode_video(folder / "long.mp4", make_frames(400))
-    decode, decoded = video_decoding.decode_packet, []
+    decode, decoded = decoding.decode_packet, []
 
     def count(stream, packet):
         decoded.append(packet)
         return decode(stream, packet)
 
-    monkeypatch.setattr(video_decoding, "decode_packet", count)
+    monkeypatch.setattr(decoding, "decode_packet", count)
     read_video(path, choose(5, 399))
     # The first frame while indexing, and at most one group of pictures for each frame.
     assert len(decoded) < 60
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The names of the files whose packets are passed over."""
+    names, make_index = [], decoding.make_index
+    monkeypatch.setattr(decoding, "_INDEXES", decoding.KeptIndexes())
+    monkeypatch.setattr(decoding, "make_index", lambda *given: names.append(given[1]) or make_index(*given))
+    return names
+
+
+@pytest.mark.parametrize("name", ["kept.mp4", "kept.avi"])
+def test_packets_of_a_file_are_passed_over_once_until_it_changes(folder, passes, name):
+    path = encode_video(folder / name)
+    expected = decode_everything(path)
+    for index in (40, 3):
+        assert np.array_equal(read_video(path, choose(index))[0][0], expected[index])
+    assert probe_video(path) == probe_video(Path(path))
+    with VideoReader(path) as reader:
+        assert np.array_equal(reader.read(reader.shown_at([0.5, 0.1])), expected[[15, 3]])
+    assert passes == [path]
+    before = os.stat(path)
+    encode_video(path, make_frames()[:30])
+    assert probe_video(path).total_num_frames == 30
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert probe_video(path).total_num_frames == 30
+    assert passes == [path] * 3
+
+
+@pytest.mark.parametrize(("limit", "number"), [("MOST_FILES", 2), ("MOST_PACKETS", 130)])
+def test_of_many_files_the_latest_are_kept(folder, passes, monkeypatch, limit, number):
+    monkeypatch.setattr(decoding, limit, number)
+    first, second, third = (encode_video(folder / f"{limit}{i}.mp4") for i in range(3))
+    for path in (first, second, first, third, first, second):
+        probe_video(path)
+    assert passes == [first, second, third, second]
+
+
+def test_times_are_those_of_packets_where_the_rate_of_the_header_lies(tmp_path):
+    """An AVI whose header counts milliseconds, as of a copied stream."""
+    source = encode_video(tmp_path / "source.mkv", make_frames(100), fps=25)
+    path = tmp_path / "copied.avi"
+    with av.open(source) as container, av.open(str(path), "w") as copy:
+        stream = copy.add_stream_from_template(container.streams.video[0])
+        to_avi = av.bitstream.BitStreamFilterContext("h264_mp4toannexb", container.streams.video[0])
+        for packet in container.demux(video=0):
+            for each in to_avi.filter(packet) if packet.size else []:
+                each.stream = stream
+                copy.mux(each)
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].average_rate > 500
+    frames, metadata = read_video(path)
+    assert np.array_equal(frames, decode_everything(source))
+    assert (metadata.fps, metadata.duration) == pytest.approx((25, 4))
+    assert np.array_equal(read_video(path, start=1, end=2)[0], frames[25:50])
+    assert [frame.seconds for frame in stream_frames(path)] == pytest.approx([number / 25 for number in range(100)])
+
+
+def test_the_best_stream_is_read_not_the_first(tmp_path):
+    """A thumbnail of one frame stands before the video."""
+    path = str(tmp_path / "thumbnail.mkv")
+    with av.open(encode_video(tmp_path / "video.mkv")) as container, av.open(path, "w") as copy:
+        thumbnail = copy.add_stream("libx264", rate=1, options=H264)
+        thumbnail.height, thumbnail.width, thumbnail.pix_fmt = 16, 16, "yuv420p"
+        stream = copy.add_stream_from_template(container.streams.video[0])
+        picture = av.VideoFrame.from_ndarray(make_frames(1, 16, 16)[0], format="rgb24")
+        copy.mux(thumbnail.encode(picture))
+        copy.mux(thumbnail.encode(None))
+        for packet in container.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                copy.mux(packet)
+    assert read_video(path)[0].shape == (60, 48, 64, 3) == read_plainly(path)[0].shape
 
 
 def test_threads_read_side_by_side(video, frames):
