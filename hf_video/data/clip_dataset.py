@@ -13,11 +13,9 @@ from transformers.video_utils import VideoMetadata
 from hf_video.reading import VideoReadError, probe_video
 
 from .augmentation import ClipAugmentation
+from .checks import find_broken
 from .clip_making import ClipMaker, Transform
-from .columns import is_multi_label, label_names, rows_without
-from .inspection import find_broken
-from .stored_videos import open_video
-from .tables import DURATION, FRAMES
+from .rows import DURATION, FRAMES, is_multi_label, label_names, open_video, rows_without
 
 # A row, or a row and the number of its repetition.
 Index = int | tuple[int, int]

@@ -12,7 +12,7 @@ from hf_video.reading import read_video
 
 from .augmentation import ClipAugmentation
 from .batches import SAMPLE_KEY
-from .stored_videos import open_video
+from .rows import open_video
 from .video_settings import OnError
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]

@@ -14,11 +14,11 @@ from transformers import BaseVideoProcessor, BatchFeature
 
 from hf_video.reading import VideoReadError
 
-from .annotation_files import listed
 from .augmentation import ClipAugmentation
 from .clip_making import ClipMaker, Transform
+from .folders import listed
 from .read_ahead import iterate_ahead
-from .stored_videos import BYTES, stored_sha256
+from .rows import BYTES, stored_sha256
 
 SHUFFLE_BUFFER_SIZE = 256
 

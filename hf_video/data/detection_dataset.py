@@ -11,10 +11,10 @@ import torch
 from hf_video.processing import VideoDetectionProcessor
 
 from .augmentation import has_direction
+from .boxes import action_names
 from .clip_dataset import ClipDataset
-from .detections import action_names
 from .key_frames import read_key_frame_clip
-from .stored_videos import open_video
+from .rows import open_video
 
 
 class DetectionDataset(ClipDataset):

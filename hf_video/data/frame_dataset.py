@@ -17,7 +17,7 @@ from .augmentation import ClipAugmentation
 from .batches import SAMPLE_KEY
 from .clip_dataset import ClipDataset
 from .frame_labels import UNKNOWN, AnnotatedVideo
-from .stored_videos import BYTES, open_video
+from .rows import BYTES, open_video
 
 
 class FrameDataset(ClipDataset):

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from datasets import Dataset, DatasetDict, Features, IterableDataset, List, Video
 
 from .clip_stream import declared_names, require_names
-from .stored_videos import BYTES
-from .tables import find_columns, find_dataset, known_splits, load_table
+from .rows import BYTES
+from .tables import find_columns, find_dataset, known_splits
+from .video_dataset import load_video_dataset
 
 
 def load_video_stream(
@@ -46,7 +47,7 @@ def load_video_stream(
     if not splits:
         return stream, DatasetDict()
     held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
-    return stream, load_table(DatasetDict(held), names, video_root) or DatasetDict()
+    return stream, load_video_dataset(DatasetDict(held), labels=names, video_root=video_root)
 
 
 def open_video_streams(

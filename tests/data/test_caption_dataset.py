@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from hf_video.data import ClipAugmentation
-from hf_video.data.caption_dataset import CaptionCollator, CaptionDataset, load_captions
+from hf_video.data.caption_dataset import CaptionCollator, CaptionDataset
+from hf_video.data.video_texts import load_captions
 
 from ..training.captions_testing import make_video_text_pair, write_captions
 
