@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hf_video.data.box_files import read_label_map
+from hf_video.data.boxes import read_label_map
 from hf_video.models.stmixer import STMixerConfig, STMixerForActionDetection
 from hf_video.models.videovit import VideoViTBackbone, VideoViTConfig
 from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor

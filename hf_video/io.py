@@ -376,16 +376,16 @@ def read_yaml(path: str | os.PathLike) -> Any:
         raise ValueError(f"{path} is nested too deeply.") from None
 
 
-def read_csv(path: str | os.PathLike) -> Iterator[tuple[int, list[str]]]:
+def read_csv(path: str | os.PathLike, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) for each row of a CSV file that is not blank, the header included. Lines count from 1; a
     row of several lines has the number of its last one.
 
-    A space may stand between a comma and a quote. Line ends inside quotes are part of a cell. Errors are those of
+    A space may stand between a delimiter and a quote. Line ends inside quotes are part of a cell. Errors are those of
     [`read_text`], and a `ValueError` if a quote is not closed.
     """
     text = read_text(path)
     # Without `strict`, a quote that is never closed would take in the rest of the file.
-    rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     first = 1
     try:
         for row in rows:

@@ -101,7 +101,7 @@ def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
 
 def _find_examples(folder: str) -> list[Path]:
     """The videos directly in a folder; it is a `ValueError` if there are none."""
-    from hf_video.data.places import videos_in
+    from hf_video.data.folders import videos_in
 
     path = Path(folder).expanduser().absolute()
     found = [video for video in videos_in(path) if video.is_file()] if path.is_dir() else []

@@ -84,7 +84,7 @@ def find_class(word: str, names: Sequence[str]) -> int:
         return names.index(word)
     if word.isdecimal() and int(word) < len(names):
         return int(word)
-    from hf_video.data.annotation_files import listed
+    from hf_video.data.folders import listed
 
     hint = closest(word, names) or f"They are {listed(map(repr, names))}."
     raise ValueError(f"The model has {len(names)} classes, and --class {word!r} is not one of them. {hint}")

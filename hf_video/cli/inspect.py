@@ -40,9 +40,15 @@ def run(settings: InspectSettings) -> int:
     from datasets import concatenate_datasets
 
     from hf_video.data import inspect_videos, load_video_dataset
-    from hf_video.data.inspection import write_manifest
-    from hf_video.data.repeated_videos import find_overlaps, find_repeated_clips, repetition_warnings, tell_overlaps
-    from hf_video.data.stored_videos import BYTES
+    from hf_video.data.checks import (
+        find_overlaps,
+        find_repeated_clips,
+        repetition_warnings,
+        tell_overlaps,
+        write_manifest,
+    )
+    from hf_video.data.rows import BYTES
+    from hf_video.data.video_dataset import left_out
     from hf_video.io import replace_file
 
     splits = load_video_dataset(settings.data, video_root=settings.video_root, columns=None)
@@ -71,6 +77,7 @@ def run(settings: InspectSettings) -> int:
         },
         "num_frames": {"fewest": min(num_frames, default=None), "most": max(num_frames, default=None)},
         "sizes": sorted({f"{video.width}x{video.height}" for video in readable}),
+        "left_out": left_out(settings.data),
         "broken": {video.path: video.error for video in videos if video.error is not None},
         "repeated": [asdict(clip) for clip in repeated],
         "overlaps": [asdict(overlap) for overlap in overlaps],
@@ -86,7 +93,7 @@ def run(settings: InspectSettings) -> int:
 
 def _count_classes(split: Any) -> dict[str, int]:
     from hf_video.data import label_names
-    from hf_video.data.columns import label_ids
+    from hf_video.data.rows import label_ids
 
     names = label_names(split)
     counts = dict.fromkeys(names, 0)
@@ -97,6 +104,8 @@ def _count_classes(split: Any) -> dict[str, int]:
 
 
 def _describe(result: dict[str, Any]) -> str:
+    from hf_video.data.folders import listed
+
     seconds, frames, sizes = result["seconds"], result["num_frames"], result["sizes"]
     lines = [f"{result['num_videos']} videos, {result['num_clips']} labelled clips"]
     if seconds["median"] is not None:
@@ -112,6 +121,8 @@ def _describe(result: dict[str, Any]) -> str:
         lines += ["", f"{split}: {sum(counts.values())} clips of {len(counts)} classes"]
         lines += [f"  {name:{width}}  {count}" for name, count in counts.items()]
     broken = result["broken"]
+    if others := result["left_out"]:
+        lines += ["", f"{len(others)} files left out, which are no videos by their names: {listed(others)}"]
     lines += ["", f"{len(broken)} broken videos{':' if broken else ''}"]
     lines += [f"  {error}" for error in broken.values()]
     if "manifest" in result:

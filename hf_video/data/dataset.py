@@ -11,10 +11,8 @@ from transformers.video_utils import VideoMetadata
 
 from hf_video.reading import VideoReadError, probe_video
 
-from .columns import rows_without
-from .inspection import find_broken
-from .stored_videos import open_video
-from .tables import DURATION, FRAMES
+from .checks import find_broken
+from .rows import DURATION, FRAMES, open_video, rows_without
 from .tasks import Task
 from .video_settings import OnError
 

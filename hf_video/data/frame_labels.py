@@ -7,12 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from datasets import Dataset
 
-from hf_video.reading import probe_video
-
-from .columns import label_ids, label_names
+from .checks import read_durations
 from .holding_out import TIME, VIDEO, hold_out
-from .stored_videos import open_video
-from .tables import DURATION
+from .rows import label_ids, label_names
 
 UNKNOWN = -100
 # Labels of moments at a border do not depend on rounding.
@@ -75,11 +72,12 @@ def annotated_videos(dataset: Dataset) -> list[AnnotatedVideo]:
     rows_of = defaultdict[str, list[int]](list)
     for number, video in enumerate(dataset["video"][:]):
         rows_of[video].append(number)
+    durations = read_durations(dataset.select([numbers[0] for numbers in rows_of.values()]), share=True)
     starts, ends, ids = dataset["start"][:], dataset["end"][:], label_ids(dataset)
     videos = []
     for video, rows in rows_of.items():
         row = dataset[rows[0]]
-        duration = row.get(DURATION) or probe_video(open_video(row)).duration
+        duration = durations[video]
         if not duration:
             raise ValueError(f"{video} has no times, so its frames cannot be labelled: give a video file.")
         videos.append(

@@ -3,20 +3,16 @@ seconds of each class."""
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from hf_video.reading import probe_video
-
-from .annotation_files import listed
-from .columns import arrow_column, label_ids, label_names
-from .stored_videos import open_video
-from .tables import DURATION
+from .checks import read_durations
+from .folders import listed
+from .rows import VideoRows, arrow_column, label_ids, label_names
 
 TIME, VIDEO = "time", "video"
 # Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
@@ -140,10 +136,12 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
     classes = [frozenset(of_row) for of_row in label_ids(dataset)]
     train, held_out = np.full((2, len(dataset), 2), np.nan)
     gaps = set[float]()
+    first = VideoRows(dataset)
+    durations = read_durations(dataset.select([first.rows(video)[0] for video in range(len(first))]))
     by_video = np.argsort(videos.indices.to_numpy(), kind="stable")
     for rows in np.split(by_video, np.flatnonzero(np.diff(videos.indices.to_numpy()[by_video])) + 1):
         # A list may have ends that its videos do not reach; NaN is the end of the video.
-        ends[rows] = np.maximum(np.fmin(ends[rows], _duration(dataset[int(rows[0])])), starts[rows])
+        ends[rows] = np.maximum(np.fmin(ends[rows], durations[dataset[int(rows[0])]["video"]]), starts[rows])
         of_rows = [classes[row] for row in rows]
         train[rows], held_out[rows], gap = _split_recording(starts[rows], ends[rows], of_rows, fraction)
         if not np.isnan(held_out[rows]).all():
@@ -159,12 +157,6 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
     what = f"the last {100 * fraction:g} % of the seconds of each class of {name if count == 1 else f'{count} videos'}"
     train_rows, held_out_rows = (_cut_rows(dataset, starts, ends, parts) for parts in (train, held_out))
     return train_rows, _described(held_out_rows, f"{what}, with a gap of {seconds}", dataset)
-
-
-def _duration(row: Mapping[str, Any]) -> float:
-    """Seconds of a video; 0 for a folder of frames, which has no times."""
-    known = row.get(DURATION)
-    return (probe_video(open_video(row)).duration if known is None else known) or 0.0
 
 
 def _split_recording(

@@ -19,10 +19,10 @@ from hf_video.reading import VideoReader, read_video
 
 from .augmentation import ClipAugmentation, has_direction
 from .batches import SAMPLE_KEY, collate_clips, only_readable
-from .detections import action_names
+from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
-from .stored_videos import BYTES, open_video
+from .rows import BYTES, open_video
 from .video_texts import clean_answer, clean_question
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]

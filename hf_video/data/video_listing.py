@@ -5,6 +5,7 @@ The functions for lists and data sets import datasets: for the path of a single 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from hf_video.reading.sources import is_url
 
-from .annotation_files import ANNOTATION_SUFFIXES
-from .places import (
+from .folders import (
+    LIST_SUFFIXES,
     TABLE_SUFFIXES,
     absolute,
     is_frame_folder,
+    lists_in,
     no_root_for,
     require_root,
     split_of,
+    tell_others,
     video_id,
     videos_below,
     visible_entries,
@@ -28,6 +31,9 @@ from .places import (
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class ListedVideo:
         """The SHA-256 of the file, if a data set stores it."""
         if self.rows is None:
             return None
-        from .stored_videos import stored_sha256
+        from .rows import stored_sha256
 
         return stored_sha256(self.rows[self.row])
 
@@ -60,7 +66,7 @@ class ListedVideo:
         """The source to read from, see `read_video`."""
         if self.rows is None:
             return self.source
-        from .stored_videos import open_video
+        from .rows import open_video
 
         return open_video(self.rows[self.row])
 
@@ -104,7 +110,7 @@ def names_several(word: str) -> bool:
         path = Path(word).expanduser()
         if path.is_dir():
             return bool(word) and not is_frame_folder(path) and any(visible_entries(path))
-        return path.suffix.lower() in (*ANNOTATION_SUFFIXES, *TABLE_SUFFIXES) and path.is_file()
+        return path.suffix.lower() in (*LIST_SUFFIXES, *TABLE_SUFFIXES) and path.is_file()
     except (ValueError, RuntimeError, OSError):  # no such user, or no name of a file
         return False
 
@@ -115,8 +121,8 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     if is_url(word) and not word.endswith(TABLE_SUFFIXES):
         yield ListedVideo(video_id(word, Path()), word)
         return
-    from .stored_videos import is_stored
-    from .tables import holds_table, is_table
+    from .rows import is_stored
+    from .tables import holds_table, is_hub_name, is_table
     from .video_dataset import load_listed_videos
 
     path = Path(absolute(word))
@@ -129,8 +135,10 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
         videos = list(videos_below(path))
         if not videos:
             raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
+        if sentence := tell_others(path):
+            logger.warning(sentence)
         yield from (ListedVideo(video_id(video, path), str(video)) for video in videos)
-    elif is_folder or path.suffix.lower() in ANNOTATION_SUFFIXES or is_table(word) or _may_be_on_the_hub(word, path):
+    elif is_folder or path.suffix.lower() in LIST_SUFFIXES or is_table(word) or is_hub_name(word):
         base = (path if is_folder else path.parent) if root is None else Path(absolute(root))
         splits = load_listed_videos(word, video_root=root)
         if is_table(word) or (is_folder and holds_table(path)):
@@ -154,8 +162,4 @@ def _folder_of_all(videos: Sequence[str], base: Path) -> Path:
 
 
 def _holds_list(folder: Path) -> bool:
-    return any(path.suffix.lower() in ANNOTATION_SUFFIXES and split_of(path.stem) for path in visible_entries(folder))
-
-
-def _may_be_on_the_hub(word: str, path: Path) -> bool:
-    return not path.exists() and word.count("/") == 1 and not path.suffix and not word.startswith((".", "/", "~"))
+    return any(split_of(path.stem) or path.stem == "metadata" for path in lists_in(folder))

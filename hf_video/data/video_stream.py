@@ -13,12 +13,13 @@ from torch.utils.data import IterableDataset
 
 from hf_video.reading import VideoReadError
 
-from .annotation_files import listed
 from .dataset import check_on_error
+from .folders import listed
 from .loader import iterate_ahead
-from .stored_videos import BYTES, stored_sha256
-from .tables import find_columns, find_dataset, known_splits, load_table
+from .rows import BYTES, stored_sha256
+from .tables import find_columns, find_dataset, known_splits
 from .tasks import Task, declared_names
+from .video_dataset import load_video_dataset
 
 SHUFFLE_BUFFER_SIZE = 256
 # Shards that are read at the same time, so that shards that are sorted by class do not give batches of one class.
@@ -366,7 +367,7 @@ def load_video_stream(
     if not splits:
         return stream, DatasetDict()
     held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
-    return stream, load_table(DatasetDict(held), names, video_root) or DatasetDict()
+    return stream, load_video_dataset(DatasetDict(held), labels=names, video_root=video_root)
 
 
 def open_video_streams(

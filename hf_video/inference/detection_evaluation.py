@@ -25,8 +25,8 @@ import datasets
 import numpy as np
 import pyarrow as pa
 
-from hf_video.data.box_files import BoxTable, LabelledBoxes, read_boxes, read_exclusions, read_label_map
-from hf_video.data.places import without_suffix
+from hf_video.data.boxes import BoxTable, LabelledBoxes, read_boxes, read_exclusions, read_label_map
+from hf_video.data.folders import without_suffix
 from hf_video.settings import few
 
 # Decimals of a detection in a file.

@@ -10,9 +10,8 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_video.data import BoxTask, ReadAheadLoader, VideoDataset, load_detections
-from hf_video.data.box_files import read_label_map, write_boxes
-from hf_video.data.detections import action_names
-from hf_video.data.places import without_suffix
+from hf_video.data.boxes import action_names, read_label_map, write_boxes
+from hf_video.data.folders import without_suffix
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few

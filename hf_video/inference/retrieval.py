@@ -12,9 +12,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
-from hf_video.data.captions import load_captions
-from hf_video.data.columns import rows_without
-from hf_video.data.stored_videos import BYTES
+from hf_video.data.rows import BYTES, rows_without
+from hf_video.data.video_texts import load_captions
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from hf_video.data import VideoDataset
-from hf_video.data.stored_videos import stored_sha256
+from hf_video.data.rows import stored_sha256
 from hf_video.inference.features import Pooling, choose_features, encode_clips, feature_key, video_identity
 from hf_video.io import replace_file, replace_text
 

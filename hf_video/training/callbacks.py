@@ -16,8 +16,8 @@ from datasets import Dataset
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
+from hf_video.data.checks import write_trained_videos
 from hf_video.data.dataset import with_those_inside
-from hf_video.data.repeated_videos import write_trained_videos
 from hf_video.hub.training_facts import describe_data, describe_training, read_facts, write_facts
 from hf_video.metrics import measured_in
 

@@ -11,8 +11,8 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 
 from hf_video.data import VideoDataset, is_multi_label, label_names
-from hf_video.data.annotation_files import listed
-from hf_video.data.columns import class_counts, label_ids
+from hf_video.data.folders import listed
+from hf_video.data.rows import class_counts, label_ids
 from hf_video.io import read_csv, read_json, read_yaml
 
 # One of the values in the paper: 100 videos of a class count as 95, 10,000 as 1,000.

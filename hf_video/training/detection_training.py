@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 from transformers import TrainerCallback, set_seed
 
 from hf_video.data import BoxTask, VideoDataset
-from hf_video.data.detections import action_names, load_detections
+from hf_video.data.boxes import action_names, load_detections
 from hf_video.io import replace_text
 from hf_video.loading.detectors import load_detector
 from hf_video.output_folders import RunLock

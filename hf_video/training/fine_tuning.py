@@ -18,7 +18,7 @@ from hf_video.data import (
     VideoStream,
     is_multi_label,
 )
-from hf_video.data.columns import class_counts, label_ids
+from hf_video.data.rows import class_counts, label_ids
 from hf_video.data.video_settings import dataset_options
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of

@@ -9,10 +9,10 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from hf_video.data import is_multi_label, load_video_dataset
+from hf_video.data.checks import count_trained
 from hf_video.data.frame_labels import AnnotatedVideo, annotated_videos, have_several_labels, split_videos
 from hf_video.data.holding_out import further_columns
-from hf_video.data.repeated_videos import count_trained
-from hf_video.data.stored_videos import open_video
+from hf_video.data.rows import open_video
 from hf_video.inference.frame_evaluation import evaluate_frames
 from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.inference_settings import EvaluateSettings

@@ -9,8 +9,8 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipTask, VideoDataset, is_multi_label, load_video_dataset
+from hf_video.data.checks import count_trained
 from hf_video.data.holding_out import further_columns
-from hf_video.data.repeated_videos import count_trained
 from hf_video.data.video_settings import dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading.class_names import class_names_of

@@ -194,7 +194,7 @@ def what_was_kept(folder: Path, way_on: str) -> str:
 @functools.cache
 def _own_files() -> dict[str, set[str]]:
     """Our files by name, and keys that tell them from a user's file of the same name."""
-    from hf_video.data.repeated_videos import TRAINED_VIDEOS_FILE
+    from hf_video.data.checks import TRAINED_VIDEOS_FILE
     from hf_video.hub.training_facts import FACTS_FILE
 
     return {

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from hf_video.data import ClipTask, VideoDataset, is_multi_label
-from hf_video.data.columns import label_ids
+from hf_video.data.rows import label_ids
 from hf_video.io import new_folder
 from hf_video.jobs.feature_cache import Features, extract_features
 from hf_video.loading.class_names import class_names_of

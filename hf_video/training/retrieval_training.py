@@ -8,8 +8,8 @@ from typing import Any
 from transformers import AutoModel, AutoProcessor, TrainerCallback, set_seed
 
 from hf_video.data import ClipAugmentation, TextTask, VideoDataset
-from hf_video.data.captions import load_captions
 from hf_video.data.holding_out import VIDEO, hold_out
+from hf_video.data.video_texts import load_captions
 from hf_video.io import replace_text
 from hf_video.loading.configurations import check_trainable, load_config, loading
 from hf_video.output_folders import RunLock

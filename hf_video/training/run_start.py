@@ -159,7 +159,7 @@ class RunStart(Generic[T]):
 
 def _files(split: Dataset) -> list[str]:
     """The files that hold the videos; none for videos inside a table."""
-    from hf_video.data.columns import arrow_column
+    from hf_video.data.rows import arrow_column
 
     column = next((name for name in ("bytes", "shard", "video") if name in split.column_names), "video")
     return [] if column == "bytes" else arrow_column(split, column).drop_null().unique().to_pylist()

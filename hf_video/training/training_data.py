@@ -107,7 +107,7 @@ def training_splits(
     says what is. Warns of clips that have different labels or stand in several splits. Splits that share seconds of a
     video are a `ValueError`."""
     from hf_video.data import hold_out
-    from hf_video.data.repeated_videos import find_overlaps, tell_overlaps
+    from hf_video.data.checks import find_overlaps, tell_overlaps
 
     if "validation" in data:
         train, validation = data["train"], data["validation"]
@@ -126,7 +126,7 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
     """Logs how many clips have different labels or stand in several splits, on the first process of a launcher."""
     if not is_first_process():
         return
-    from hf_video.data.repeated_videos import find_repeated_clips, repetition_warnings
+    from hf_video.data.checks import find_repeated_clips, repetition_warnings
 
     for sentence in repetition_warnings(find_repeated_clips(splits)):
         logger.warning(sentence)
@@ -138,9 +138,8 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
     others a random sample is. Each process opens its share, so all must call this."""
     from datasets import concatenate_datasets
 
-    from hf_video.data.columns import VideoRows, rows_without
-    from hf_video.data.inspection import find_broken
-    from hf_video.data.tables import FRAMES
+    from hf_video.data.checks import find_broken
+    from hf_video.data.rows import FRAMES, VideoRows, rows_without
 
     rows = concatenate_datasets([*data.values()])
     if FRAMES in rows.column_names:
@@ -181,7 +180,7 @@ def _say(sentence: str) -> None:
 def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
     """A description of the data of a run, for `train_options.json`. It does not change if the videos are moved. Videos
     without classes have no `class_names`."""
-    from hf_video.data.annotation_files import KNOWN_COLUMNS
+    from hf_video.data.rows import KNOWN_COLUMNS
 
     names = {name: split["video"][:] for name, split in splits.items()}
     root = len(os.path.commonprefix([*chain.from_iterable(names.values())]))
@@ -203,7 +202,7 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
     """Refuses (`ValueError`) data whose description differs from that of the run being resumed, if there is one."""
     if saved is None or all(given[name] == saved[name] for name in ("class_names", "digest")):
         return
-    from hf_video.data.annotation_files import listed
+    from hf_video.data.folders import listed
 
     found, known = (
         f"{data['source']} ({sum(data['num_videos'].values())} videos"
@@ -220,7 +219,7 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
 def read_training(model: str | Path) -> dict[str, Any]:
     """What `train_options.json` says of the training of a model or checkpoint; empty for one that has none, as on the
     Hub."""
-    from hf_video.data.repeated_videos import run_folder
+    from hf_video.data.checks import run_folder
     from hf_video.io import read_own_json
 
     found = read_own_json(run_folder(Path(model)) / OPTIONS_FILE)

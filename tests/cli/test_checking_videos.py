@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.data import inspection, load_video_dataset
+from hf_video.data import checks, load_video_dataset
 from hf_video.training.training_data import describe_data, load_data, readable_videos
 from tests.testing.processes import launched, run_forked
 
@@ -20,12 +20,12 @@ import json, os, sys
 from pathlib import Path
 from accelerate import PartialState
 from hf_video.training.training_data import readable_videos
-from hf_video.data import ClipTask, VideoDataset, inspection, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, checks, load_video_dataset
 from hf_video.processing import VideoClipProcessor
 
 PartialState(cpu=True)
-inspect, opened = inspection.inspect_video, []
-inspection.inspect_video = lambda video, *more: opened.append(video["video"]) or inspect(video, *more)
+inspect, opened = checks.inspect_video, []
+checks.inspect_video = lambda video, *more: opened.append(video["video"]) or inspect(video, *more)
 data, broken = readable_videos(load_video_dataset(sys.argv[1]), "skip")
 first = opened[:]
 opened.clear()
@@ -48,9 +48,9 @@ def data(digits, tmp_path):
 @pytest.fixture
 def opened(monkeypatch):
     """The videos that this process reads to check them."""
-    inspect, found = inspection.inspect_video, []
+    inspect, found = checks.inspect_video, []
     monkeypatch.setattr(
-        inspection, "inspect_video", lambda video, *more: found.append(video["video"]) or inspect(video, *more)
+        checks, "inspect_video", lambda video, *more: found.append(video["video"]) or inspect(video, *more)
     )
     return found
 

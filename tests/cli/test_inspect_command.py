@@ -72,5 +72,16 @@ def test_classes_of_almost_the_same_name_are_shown(digits, tmp_path, capsys, cap
     assert "count as different ones: 'Left-Up ' and 'left-up'" in caplog.text
 
 
+def test_files_that_are_no_videos_are_counted_and_named(digits, tmp_path, capsys):
+    folder = shutil.copytree(digits / "test", tmp_path / "data")
+    (folder / "left-up" / "notes.txt").touch()
+    assert main(["inspect", str(folder), "--quick"]) == 0
+    assert (
+        f"1 files left out, which are no videos by their names: {folder}/left-up/notes.txt" in capsys.readouterr().out
+    )
+    assert main(["inspect", str(folder), "--quick", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == [str(folder / "left-up" / "notes.txt")]
+
+
 def test_data_that_do_not_exist(tmp_path, fails):
     assert "does not exist" in fails("inspect", tmp_path / "none")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hf_video.data import ClipAugmentation, TextTask, VideoDataset
-from hf_video.data.captions import load_captions
+from hf_video.data.video_texts import load_captions
 
 from ..training.captions_testing import make_video_text_pair, write_captions
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from datasets import ClassLabel
+from datasets import ClassLabel, Dataset
 
 from hf_video.data import label_names, load_unlabelled_videos, load_video_dataset
 
@@ -108,7 +108,6 @@ def test_wrong_folders(tmp_path, files, named):
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
-        (["path;label", "videos/a.mp4;run"], "'path;label'"),
         (["path,label"], "no rows"),
         (["path,label", "videos/a.mp4,run", "videos/b.mp4,run"], "'run'"),
         (["path,label", "videos/a.mp4,"], "line 2: label"),
@@ -203,7 +202,7 @@ def test_labelled_lists_still_need_labels(tmp_path):
     (tmp_path / "a.mp4").touch()
     for name, text in (("list.csv", "path\na.mp4\n"), ("list.txt", "a.mp4\n"), ("list.json", '[{"path": "a.mp4"}]')):
         (tmp_path / name).write_text(text)
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(ValueError, match=f"{name} has no column label"):
             load_video_dataset(tmp_path / name)
 
 
@@ -221,3 +220,93 @@ def test_further_columns_are_kept_where_they_are_named(tmp_path):
     assert load_video_dataset(tmp_path / "clips.json", columns=["person"])["train"]["person"][:] == ["0", "1"]
     with pytest.raises(ValueError, match="'label'"):
         load_video_dataset(file, columns=["label"])
+
+
+def rows_of(path, **options):
+    """Path below the folder, class, start and end of each row."""
+    rows = load_video_dataset(path, **options)["train"]
+    names = label_names(rows)
+    return [(row["video"].rpartition("videos/")[2], names[row["label"]], row["start"], row["end"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("\ufeffPath;Label;Start;End", "videos/a.mp4;run;0,5;1:02:03,5", "videos/b.mp4;sit;;0:51"),
+        ("File Name\tClass\tStart Time\tEnd Time", "videos/a.mp4\trun\t0.5\t1:02:03.5", "videos/b.mp4\tsit\t\t51"),
+        ("label, PATH ,end,start", "run,videos/a.mp4,3723.5,0.5", "sit,videos/b.mp4,51,"),
+    ],
+)
+def test_tables_as_programs_write_them(tmp_path, lines, caplog):
+    assert rows_of(make_csv(tmp_path, *lines)) == [("a.mp4", "run", 0.5, 3723.5), ("b.mp4", "sit", None, 51.0)]
+    assert len([record for record in caplog.records if "columns are read" in record.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("name", ["list.csv", "list.json"])
+def test_addresses_are_no_paths(tmp_path, name):
+    videos = ["https://example.com/a.mp4", "s3://bucket/b.mp4"]
+    rows = [{"path": video, "label": video[:4]} for video in videos]
+    text = json.dumps(rows) if name == "list.json" else "\n".join(["path,label", *(f"{v},{v[:4]}" for v in videos)])
+    (tmp_path / name).write_text(text)
+    assert load_video_dataset(tmp_path / name)["train"]["video"][:] == videos
+    (tmp_path / name).write_text(text.replace(videos[0], "a.mp4"))
+    found = load_video_dataset(tmp_path / name, video_root="https://example.com")["train"]
+    assert found["video"][:] == videos
+
+
+def test_the_order_of_classes_is_total(tmp_path):
+    names = [f"{zeros}{number}" for number in range(1, 10) for zeros in ("0", "")]
+    file = make_csv(tmp_path, "path,label", *(f"videos/a.mp4,{name}" for name in reversed(names)))
+    assert label_names(load_video_dataset(file)["train"]) == names
+
+
+def test_none_and_null_are_names(tmp_path):
+    file = make_csv(tmp_path, "path,label", "videos/a.mp4,None", "videos/b.mp4,null", "videos/c.mp4,run")
+    assert label_names(load_video_dataset(file)["train"]) == ["None", "null", "run"]
+
+
+def test_labels_may_be_true_and_false(tmp_path):
+    make_csv(tmp_path)
+    entries = [{"path": "videos/a.mp4", "label": True}, {"path": "videos/b.mp4", "label": False}]
+    (tmp_path / "list.json").write_text(json.dumps(entries))
+    rows = Dataset.from_dict({"video": [str(tmp_path / entry["path"]) for entry in entries], "label": [True, False]})
+    for data in (tmp_path / "list.json", rows):
+        assert rows_of(data) == [("a.mp4", "True", None, None), ("b.mp4", "False", None, None)]
+
+
+@pytest.mark.parametrize("separator", [" ", ","])
+def test_lists_of_folders_of_frames_have_a_number_of_frames(tmp_path, separator):
+    make_files(tmp_path, "videos/a b/1.jpg", "videos/c/1.jpg")
+    lines = [separator.join(cells) for cells in (("videos/a b", "120", "3"), ("videos/c", "64", "10"))]
+    assert rows_of(make_csv(tmp_path, *lines, name="list.txt")) == [("a b", "3", None, None), ("c", "10", None, None)]
+    with pytest.raises(ValueError, match="line 1: 120 and 3"):
+        load_video_dataset(make_csv(tmp_path, separator.join(("videos/a.mp4", "120", "3")), name="list.txt"))
+
+
+def test_a_stream_is_refused_with_the_way_to_read_it():
+    stream = Dataset.from_dict({"video": ["a.mp4"], "label": ["run"]}).to_iterable_dataset()
+    for data in (stream, {"train": stream}):
+        with pytest.raises(ValueError, match="load_video_stream"):
+            load_video_dataset(data)
+
+
+@pytest.mark.parametrize("depth", ["", "train/"])
+def test_metadata_of_a_video_folder(tmp_path, depth):
+    make_files(tmp_path, f"{depth}videos/a.mp4", f"{depth}videos/b.mp4")
+    (tmp_path / depth / "metadata.csv").write_text("file_name,label\nvideos/a.mp4,run\nvideos/b.mp4,sit\n")
+    assert rows_of(tmp_path) == [("a.mp4", "run", None, None), ("b.mp4", "sit", None, None)]
+
+
+def test_a_column_of_a_list_says_the_split(tmp_path):
+    rows = ["videos/a.mp4,run,train", "videos/b.mp4,sit,train", "videos/c.mp4,sit,val"]
+    splits = load_video_dataset(make_csv(tmp_path, "path,label,split", *rows))
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 2, "validation": 1}
+    with pytest.raises(ValueError, match="split is 'fold 1'"):
+        load_video_dataset(make_csv(tmp_path, "path,label,split", "videos/a.mp4,run,fold 1"))
+
+
+def test_rows_of_a_data_set_need_no_labels(tmp_path):
+    make_csv(tmp_path)
+    rows = Dataset.from_dict({"video": [str(tmp_path / "videos" / f"{name}.mp4") for name in "abc"]})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    assert names_in(tmp_path / "rows.parquet") == names_in(rows) == ["a.mp4", "b.mp4", "c.mp4"]

@@ -60,22 +60,31 @@ def test_every_format_is_read(folder):
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("rows.json", '[{"video": "a.mp4"}]', ValueError, "row 1 "),
-        ("rows.json", '[{"video": "rows.json", "caption": [""]}]', ValueError, "row 1 "),
+        ("rows.json", '[{"video": "a.mp4"}]', ValueError, "'answer' or 'caption' is missing"),
+        ("rows.json", '[{"video": "rows.json", "caption": [""]}]', ValueError, "entry 1"),
         ("rows.json", '[{"video": "rows.json", "answer": "one", "question": 1e999}]', ValueError, "question is inf"),
         ("rows.json", "[]", ValueError, "no rows"),
         ("rows.json", "{", ValueError, "rows.json"),
         ("rows.txt", "a.mp4 one", ValueError, "rows.txt"),
         ("rows.csv", "video,answer\nnone.mp4,one\n", FileNotFoundError, "none.mp4"),
-        ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "row 1: start is 'soon'"),
+        ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "line 2: start is 'soon'"),
         ("rows.csv", "video,answer\na.mp4,one, or two\n", ValueError, "line 2"),
-        ("rows.json", '[{"video": "rows.json", "answer": ["one", "two"]}]', ValueError, "row 1: the answer"),
+        ("rows.json", '[{"video": "rows.json", "answer": ["one", "two"]}]', ValueError, "entry 1: answer"),
     ],
 )
 def test_wrong_files_are_named(name, content, error, message, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(error, match=message):
         load_video_texts(tmp_path / name)
+
+
+def test_answers_of_any_word_and_videos_of_any_address(tmp_path):
+    (tmp_path / "rows.csv").write_text(
+        "Video;Question;Answer\nhttps://example.com/a.mp4;who;None\ns3://b/c.mp4;;null\n"
+    )
+    rows = load_video_texts(tmp_path / "rows.csv")["train"]
+    assert rows["video"][:] == ["https://example.com/a.mp4", "s3://b/c.mp4"]
+    assert rows["answer"][:] == ["None", "null"] and rows["question"][:] == ["who", ""]
 
 
 def test_texts_are_cleaned_as_the_original_does():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hf_video.data.box_files import LabelledBoxes, read_boxes, write_boxes
-from hf_video.data.detections import action_names, load_detections
+from hf_video.data.boxes import LabelledBoxes, action_names, load_detections, read_boxes, write_boxes
 from hf_video.inference import annotated_boxes, detected_boxes, evaluate_detection_file, frame_mean_ap
 from tests.testing.goldens import FIXTURES
 

@@ -9,7 +9,7 @@ from transformers import AutoModel, AutoProcessor, EvalPrediction
 
 from hf_video.cli.main import main
 from hf_video.data import TextTask, VideoDataset, hold_out
-from hf_video.data.captions import load_captions
+from hf_video.data.video_texts import load_captions
 from hf_video.training import RetrievalTrainer, RetrievalTrainingArguments
 from hf_video.training.retrieval import compute_retrieval_metrics
 from tests.testing.trainers import make_model, weights_of

@@ -1,22 +1,51 @@
-"""Columns of a data set: its classes, and arrays without a Python object for each value.
+"""Rows of videos: where the video of a row is, its classes, and columns without a Python object for each value.
 
 A clip has one class, in the column `label`, or any number of them, in the column `labels`.
 """
 
+import hashlib
+import io
 import logging
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, List, NamedSplit
 
-from .annotation_files import listed
+from .folders import listed
 
 logger = logging.getLogger(__name__)
+# The column of video files that are stored inside a data set, and what a table says of the videos.
+BYTES, FRAMES, DURATION = "bytes", "frames", "duration"
+# Columns of data that have a meaning of their own; no further column has such a name.
+KNOWN_COLUMNS = frozenset({"path", "label", "labels", "start", "end", "video", "split", BYTES, FRAMES, DURATION})
+
+
+def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
+    """The video of a row of `load_video_dataset`, for `read_video`: a path or URL, or a file if the row stores it."""
+    if row.get(BYTES) is None:
+        return row["video"]
+    file = io.BytesIO(row[BYTES])
+    file.name = row["video"]  # for messages
+    return file
+
+
+def stored_sha256(row: Mapping[str, Any]) -> str | None:
+    """The SHA-256 of a video that is stored in its row; None for a file of its own or a URL."""
+    return None if row.get(BYTES) is None else hashlib.sha256(row[BYTES]).hexdigest()
+
+
+def is_stored(dataset: Dataset) -> list[bool]:
+    """Whether each row stores its video, without reading it."""
+    if BYTES not in dataset.column_names:
+        return [False] * len(dataset)
+    batches = dataset.select_columns(BYTES).with_format("arrow").iter(1000)
+    return [each for batch in batches for each in batch[BYTES].is_valid().to_pylist()]
 
 
 def is_multi_label(dataset: Dataset) -> bool:
@@ -111,8 +140,14 @@ def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence
             f"Classes of {source} have almost the same name, and count as different ones: {listed(similar, limit=3)}. "
             "If they are meant to be one class, give all of their videos one name."
         )
-    # Labels that are numbers keep their order, so that class 10 does not come before class 2.
-    return sorted(every, key=int) if all(name.isdecimal() for name in every) else sorted(every)
+    return sorted_names(every)
+
+
+def sorted_names(names: Iterable[str]) -> list[str]:
+    """Names in an order that is the same in every process: by number if all are whole numbers, so that class 10 does
+    not come before class 2, and by text."""
+    by_text = sorted(names)
+    return sorted(by_text, key=int) if all(name.isdecimal() for name in by_text) else by_text
 
 
 def arrow_column(dataset: Dataset, name: str) -> pa.Array:

@@ -1,11 +1,13 @@
-"""Entries of class folders that look like videos and are not: each is reported."""
+"""What in a folder is a video: by its ending, and entries that look like videos and are not."""
 
+import mimetypes
 import re
 from pathlib import Path
 
 import pytest
 
-from hf_video.data import inspect_videos, load_video_dataset
+from hf_video.data import inspect_videos, load_unlabelled_videos, load_video_dataset
+from hf_video.data.video_listing import list_videos
 from hf_video.data.video_texts import load_video_texts
 from hf_video.training.training_data import readable_videos
 from tests.testing.files import ODD_FILES, make_odd_file
@@ -93,5 +95,35 @@ def test_the_video_of_a_text_is_a_file(data, kind):
     odd = make_odd_file(data / "odd.mp4", kind)
     rows = data / "rows.jsonl"
     rows.write_text('{"video": "odd.mp4", "answer": "one"}')
-    with pytest.raises((ValueError, OSError), match=f"^{rows}, row 1: {odd} {ODD_FILES[kind]}"):
+    with pytest.raises((ValueError, OSError), match=f"^{rows}, line 1: {odd} {ODD_FILES[kind]}"):
         load_video_texts(rows)
+
+
+ENDINGS = "mts m2ts ts asf gif 3gp m4v flv wmv ogv mpg vob mxf WebM".split()
+
+
+def test_endings_of_videos_do_not_depend_on_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(mimetypes, "guess_type", lambda *_, **__: (None, None))
+    for name in ("run", "sit"):
+        (tmp_path / name).mkdir()
+        for ending in ENDINGS:
+            (tmp_path / name / f"a.{ending}").touch()
+    for rows in (load_video_dataset(tmp_path)["train"], load_unlabelled_videos(tmp_path)["train"]):
+        assert sorted(Path(video).suffix[1:] for video in rows["video"]) == sorted(ENDINGS * 2)
+    assert len(list_videos([str(tmp_path)])) == len(ENDINGS) * 2
+
+
+def test_a_picture_hides_no_video(data):
+    (data / "run" / "cover.jpg").touch()
+    assert len(load_video_dataset(data)["train"]) == 2
+    assert len(load_unlabelled_videos(data)["train"]) == 2
+    assert [Path(video.source).name for video in list_videos([str(data / "run")])] == ["whole.mp4"]
+
+
+@pytest.mark.parametrize("load", [load_video_dataset, load_unlabelled_videos, lambda path: list_videos([str(path)])])
+def test_what_is_not_taken_is_counted_and_named(data, load, caplog):
+    (data / "run" / "notes.txt").touch()
+    (data / "sit" / "song.mp3").touch()
+    load(data)
+    (record,) = caplog.records
+    assert "2 files" in record.getMessage() and "run/notes.txt, sit/song.mp3" in record.getMessage()

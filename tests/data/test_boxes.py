@@ -5,8 +5,7 @@ import pytest
 from datasets import ClassLabel, List, Value, Video
 
 from hf_video.data import load_detections
-from hf_video.data.box_files import read_label_map
-from hf_video.data.detections import action_names
+from hf_video.data.boxes import action_names, read_label_map
 
 from .detection_files import AVA, LABEL_MAP, OWN, write_annotations, write_videos
 
@@ -108,7 +107,7 @@ HEADER = "video,second,x1,y1,x2,y2,action\n"
         (HEADER + "a,nan,0.5,0,0.6,1,walk\n", ValueError, "row 1: second is 'nan'"),
         (HEADER + "a,1,0,0,1,1,\n", ValueError, "no action"),
         (HEADER + "a,-1,0,0,1,1,walk\n", ValueError, "row 1: second is -1"),
-        (HEADER + "a,1,0,0,1,1,walk\nc,1,0,0,1,1,walk\n", FileNotFoundError, "row 2: c"),
+        (HEADER + "a,1,0,0,1,1,walk\nc,1,0,0,1,1,walk\n", FileNotFoundError, "row 2: .*c"),
         ("a,0901,0,0,1,1\n", ValueError, "'a,0901,0,0,1,1'"),
         ("a,0901,0,0,1,1,walk,1\n", ValueError, "row 1: the action is 'walk'"),
     ],
