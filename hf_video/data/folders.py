@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from hf_video.reading.sources import is_url
-from hf_video.reading.video_reading import FRAME_EXTENSIONS
+from hf_video.reading.sources import FRAME_EXTENSIONS
 
 logger = logging.getLogger(__name__)
 # The endings of the containers that the reader opens and that mostly hold videos, the same on every machine.
