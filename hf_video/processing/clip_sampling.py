@@ -7,6 +7,7 @@ spread over the whole video.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -197,27 +198,19 @@ def sample_clip_indices(
 
 
 def sample_at_rate(
-    sampling_strategy: str,
-    times: np.ndarray,
-    duration: float,
-    fps: float,
-    num_frames: int | None,
-    num_clips: int,
-    repeat_last_frame: bool,
-    generator: Generator,
+    times: np.ndarray, duration: float, fps: float, num_frames: int | None, **options: Any
 ) -> np.ndarray | None:
-    """The frames of "dense" or "strided" clips of `fps` frames a second that are nearest to their times, (num_clips,
-    num_frames) int64, of a video whose frames have the `times`, rising seconds. `None` if they come steadily, so that
-    [`sample_clip_indices`] finds them."""
+    """The frames of clips of `fps` frames a second that are nearest to their times, (num_clips, num_frames) int64, of
+    a video whose frames have the `times`, rising seconds. `options` are those of [`sample_clip_indices`], which finds
+    the frames of a steady video: then it is `None`."""
     mean = len(times) / duration
     if np.abs(times - np.arange(len(times)) / mean).max() <= 0.5 / mean:
         return None
     # The clips of a steady video of at least the mean rate, of which a clip takes every `step`-th frame.
     step = max(int(np.ceil(mean / fps)), 1)
     total = max(int(duration * fps * step + 1e-6), 1)
-    length = max(total // step, 1) if num_frames is None else num_frames
-    options = {"repeat_last_frame": repeat_last_frame, "generator": generator}
-    steady = sample_clip_indices(sampling_strategy, total, length, step, num_clips, **options)  # type: ignore[arg-type]
+    length = num_frames or max(total // step, 1)
+    steady = sample_clip_indices(total_num_frames=total, num_frames=length, frame_sampling_rate=step, **options)
     return np.searchsorted((times[1:] + times[:-1]) / 2, steady / (fps * step))
 
 

@@ -9,10 +9,6 @@ from transformers.image_utils import ChannelDimension, PILImageResampling, SizeD
 
 from .clip_sampling import SAMPLING_STRATEGIES, STRIDED_STRATEGIES
 
-SWITCHES = (
-    *("antialias", "default_to_square", "do_center_crop", "do_convert_rgb", "do_normalize", "do_pad", "do_rescale"),
-    *("do_resize", "do_sample_frames", "repeat_last_frame", "return_metadata", "round_resized"),
-)
 LANCZOS = (PILImageResampling.LANCZOS, InterpolationMode.LANCZOS)
 
 
@@ -87,9 +83,6 @@ def check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"{name}={sides} must have height and width.")
     if num_crops > 1 and not options["do_center_crop"]:
         raise ValueError(f"num_crops={num_crops} needs do_center_crop=True; without crops, use num_crops=1.")
-    for name in SWITCHES:
-        if options.get(name) not in (None, True, False):
-            raise ValueError(f"{name}={options[name]!r} must be True or False.")
     for name in ("data_format", "input_data_format"):
         if options[name] is not None and options[name] not in [*ChannelDimension]:
             known = ", ".join(each.value for each in ChannelDimension)

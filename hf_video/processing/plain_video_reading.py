@@ -35,7 +35,7 @@ def read_video(video: Any, sample_indices_fn: Callable[..., Any] | None = None) 
     except (OSError, RuntimeError, ValueError, IndexError, getattr(av, "FFmpegError", OSError)) as error:
         raise ValueError(f"{source!s:.200} cannot be read as a video: {error}") from error
     metadata = VideoMetadata(len(times), len(times) / seconds if seconds else None, duration=seconds)
-    metadata.times = np.array(times) - times[0] if seconds else None  # type: ignore[attr-defined]
+    metadata.times = np.array(times) - times[0] if seconds else None
     indices = np.arange(len(times)) if sample_indices_fn is None else np.asarray(sample_indices_fn(metadata=metadata))
     if not indices.size or indices.min() < 0 or indices.max() >= len(times):
         raise ValueError(f"{source!s:.200} has {len(times)} frames, and {indices} are asked for.")

@@ -207,12 +207,10 @@ class VideoClipProcessor(BaseVideoProcessor):
                     "or use frame_sampling_rate."
                 )
             # `hf_video.reading` tells the times of frames.
-            times, duration = getattr(metadata, "times", None), metadata.duration
-            if times is not None and duration and options["sampling_strategy"] in STRIDED_STRATEGIES:
-                del options["frame_sampling_rate"]
-                unsteady = sample_at_rate(
-                    times=times, duration=duration, fps=fps, num_frames=num_frames, generator=generator, **options
-                )
+            times = getattr(metadata, "times", None)
+            if times is not None and metadata.duration and options["sampling_strategy"] in STRIDED_STRATEGIES:
+                given = {name: options[name] for name in ("sampling_strategy", "num_clips", "repeat_last_frame")}
+                unsteady = sample_at_rate(times, metadata.duration, fps, num_frames, generator=generator, **given)
                 if unsteady is not None:
                     return unsteady
             options["frame_sampling_rate"] = metadata.fps / fps

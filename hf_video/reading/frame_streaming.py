@@ -12,6 +12,7 @@ name any other address, and is refused.
 import math
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -44,6 +45,7 @@ _PICTURES = "multipart/x-mixed-replace"
 _PLAYLIST_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "application/dash+xml")
 
 
+@dataclass(slots=True, eq=False)
 class StreamedFrame:
     """
     A frame of a video. A decoded frame is converted to RGB whenever its image is asked for, so that a frame that waits
@@ -52,34 +54,24 @@ class StreamedFrame:
     Args:
         number: number of the frame in the video, from 0, as [`read_video`] counts.
         seconds: time of the frame in seconds after the first one.
-        image: (height, width, 3) uint8 RGB, upright.
+        picture: (height, width, 3) uint8 RGB, upright; with a converter, a frame of PyAV.
         duration: seconds for which the frame is shown, as far as the video says it.
+        to_rgb: the converter.
         num_restarts: how often the timestamps of the video began anew before the frame, see [`StreamClock`]. Frames
             with another number may show another scene.
     """
 
-    __slots__ = ("_image", "_to_rgb", "duration", "num_restarts", "number", "seconds")
-
-    def __init__(
-        self,
-        number: int,
-        seconds: float,
-        image: Any,
-        duration: float | None = None,
-        _to_rgb: RgbConverter | None = None,
-        num_restarts: int = 0,
-    ):
-        self.number = number
-        self.seconds = seconds
-        self.duration = duration
-        self.num_restarts = num_restarts
-        # With a converter, a frame of PyAV.
-        self._image, self._to_rgb = image, _to_rgb
+    number: int
+    seconds: float
+    picture: Any
+    duration: float | None = None
+    to_rgb: RgbConverter | None = None
+    num_restarts: int = 0
 
     @property
     def image(self) -> np.ndarray:
         """(height, width, 3) uint8 RGB, upright."""
-        return self._to_rgb(self._image) if self._to_rgb else self._image
+        return self.to_rgb(self.picture) if self.to_rgb else self.picture
 
 
 class StreamClock:

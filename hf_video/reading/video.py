@@ -165,7 +165,7 @@ class VideoReader:
         )
         if timed:
             # No field, so that metadata can be compared and stored: processors sample at a steady rate by it.
-            metadata.times = self.times[first:stop] - self.times[first]  # type: ignore[attr-defined]
+            metadata.times = self.times[first:stop] - self.times[first]
         return metadata
 
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -96,26 +97,20 @@ def group_samples(
     Raises:
         `ValueError`: for a `num_frames` or `stride` that is not a positive integer, or an unknown `last`.
     """
-    _check_windows(num_frames, stride, last)
-    return _group(samples, num_frames, stride, last, transform)
-
-
-def _check_windows(num_frames: int, stride: int, last: LastWindow) -> None:
     for name, number in {"num_frames": num_frames, "stride": stride}.items():
         if not isinstance(number, (int, np.integer)) or number < 1:
             raise ValueError(f"{name}={number} must be an integer of at least 1.")
     if last not in get_args(LastWindow):
         raise ValueError(f"last={last!r} is unknown; choose from {', '.join(get_args(LastWindow))}.")
+    return _group(samples, num_frames, stride, last, transform)
 
 
+@dataclass(slots=True, eq=False)
 class _Held:
     """A value in the ring, which becomes its result in the first window that holds it."""
 
-    __slots__ = ("is_transformed", "value")
-
-    def __init__(self, value: Any):
-        self.value = value
-        self.is_transformed = False
+    value: Any
+    is_transformed: bool = False
 
 
 def _sample(
