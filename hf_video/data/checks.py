@@ -145,7 +145,7 @@ def read_durations(rows: Dataset, *, share: bool = False) -> dict[str, float]:
         except (OSError, ValueError) as error:
             return number, 0.0, error
 
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as threads:
         found = [*threads.map(read, unknown[rank::num_processes])]
     for number, duration, error in sorted(gather_object(found) if together else found, key=lambda each: each[0]):
         if error is not None:

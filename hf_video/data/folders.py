@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from hf_video.reading.sources import is_url
-from hf_video.reading.sources import FRAME_EXTENSIONS
+from hf_video.reading.sources import FRAME_EXTENSIONS, is_url
 
 logger = logging.getLogger(__name__)
 # The endings of the containers that the reader opens and that mostly hold videos, the same on every machine.
@@ -189,7 +188,7 @@ def split_sources(path: Path) -> dict[str, Path]:
         return {"train": path}
     if file_splits := sources_by_split((file.stem, file) for file in lists_in(path)):
         return file_splits
-    if metadata := _metadata_of(path):
+    if metadata := metadata_of(path):
         return {"train": metadata}
     folders = _folders_in(path)
     folder_splits = sources_by_split(
@@ -203,7 +202,7 @@ def split_sources(path: Path) -> dict[str, Path]:
                 f"{path} holds splits ({', '.join(folder_splits)}), but {folder.name}/ is not a split of class "
                 f"folders. Move it elsewhere, or into the split it belongs to. {LAYOUTS}"
             )
-    return {split: _metadata_of(folder) or folder for split, folder in folder_splits.items()}
+    return {split: metadata_of(folder) or folder for split, folder in folder_splits.items()}
 
 
 def lists_in(folder: Path, suffixes: tuple[str, ...] = LIST_SUFFIXES) -> list[Path]:
@@ -211,13 +210,18 @@ def lists_in(folder: Path, suffixes: tuple[str, ...] = LIST_SUFFIXES) -> list[Pa
     return [entry for entry in visible_entries(folder) if entry.suffix.lower() in suffixes and not entry.is_dir()]
 
 
-def _metadata_of(folder: Path) -> Path | None:
-    """The table of the `datasets` library beside the videos of a folder."""
-    return next((file for file in lists_in(folder, (".csv", ".jsonl")) if file.stem == "metadata"), None)
+def metadata_of(folder: Path) -> Path | None:
+    """The table that the `datasets` library reads beside the videos of a folder; None if there is none."""
+    for file in lists_in(folder, (".csv", ".jsonl")):
+        if file.stem == "metadata" and file.is_file():
+            with open(file, encoding="utf-8", errors="replace") as text:
+                if "file_name" in text.readline(10_000):
+                    return file
+    return None
 
 
 def _holds_class_folders(folder: Path) -> bool:
-    return _metadata_of(folder) is not None or any(
+    return metadata_of(folder) is not None or any(
         entry.is_dir() and videos_in(entry) for entry in visible_entries(folder)
     )
 

@@ -142,7 +142,7 @@ class Table:
 
     def times(self) -> dict[str, pa.Array]:
         """`start` and `end` in seconds, null where a row has none. A wrong time raises `ValueError`."""
-        times = {name: self.converted(self.column(name), name, _seconds, pa.float64()) for name in _TIMES}
+        times = {name: self._seconds(name) for name in _TIMES}
         is_later = pc.greater(times["end"], pc.fill_null(times["start"], 0.0))
         if (row := pc.index(is_later, False).as_py()) >= 0:
             raise ValueError(
@@ -151,25 +151,34 @@ class Table:
             )
         return times
 
+    def _seconds(self, name: str) -> pa.Array:
+        values = self.column(name)
+        if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
+            seconds = values.cast(pa.float64())
+            is_right = pc.and_(pc.is_finite(seconds), pc.greater_equal(seconds, 0))
+            if pc.all(is_right, min_count=0).as_py():
+                return seconds
+        return self.converted(values, name, _seconds, pa.float64())
+
     def videos(self) -> tuple[pa.Array, list[str]]:
         """The addresses of the videos, a name for one that is stored inside; and the places of those that do not
         exist. What is neither a file nor a folder of frames raises `ValueError`."""
         is_inside = is_stored(self.rows)
         is_believed = arrow_column(self.rows, FRAMES).is_valid().to_pylist() if FRAMES in self else [False] * len(self)
         found: list[str] = []
-        known: dict[tuple[str, bool], str] = {}
+        known: dict[str, str] = {}
         missing = []
         for row, video in enumerate(self.column("video").to_pylist()):
             if is_inside[row]:
                 found.append(f"{self.name}[{row}]" + (f" {PurePath(video).name}" if video else ""))
                 continue
-            key = str(video), is_believed[row]
-            if key not in known:
-                path = address(self.root, cell_text(self.place(row), "video", video))
-                known[key] = path if is_believed[row] or is_url(path) else self._find(row, path)
-            if not known[key]:
-                missing.append(f"{self.place(row)}: {address(self.root, key[0])}")
-            found.append(known[key])
+            path = address(self.root, cell_text(self.place(row), "video", video))
+            if not (is_believed[row] or is_url(path)):
+                if path not in known:
+                    known[path] = self._find(row, path)
+                missing += [] if known[path] else [f"{self.place(row)}: {path}"]
+                path = known[path]
+            found.append(path)
         return pa.array(found, pa.string()), missing
 
     def _find(self, row: int, path: str) -> str:

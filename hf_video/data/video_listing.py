@@ -20,6 +20,7 @@ from .folders import (
     absolute,
     is_frame_folder,
     lists_in,
+    metadata_of,
     no_root_for,
     require_root,
     split_of,
@@ -162,4 +163,4 @@ def _folder_of_all(videos: Sequence[str], base: Path) -> Path:
 
 
 def _holds_list(folder: Path) -> bool:
-    return any(split_of(path.stem) or path.stem == "metadata" for path in lists_in(folder))
+    return metadata_of(folder) is not None or any(split_of(path.stem) for path in lists_in(folder))

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from threading import Barrier
 
 import av
 import pyarrow.parquet as pq
@@ -13,7 +14,7 @@ from datasets import Dataset
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from hf_video.data import ClipTask, VideoDataset, collate_clips, inspect_videos, load_video_dataset
+from hf_video.data import ClipTask, VideoDataset, checks, collate_clips, inspect_videos, load_video_dataset
 from hf_video.data.checks import (
     TRAINED_VIDEOS_FILE,
     Overlap,
@@ -147,6 +148,16 @@ def test_a_frame_of_another_size_makes_a_video_broken(tmp_path):
         Image.new("RGB", (size, size)).save(tmp_path / f"{number}.png")
     (found,) = inspect_videos(Dataset.from_dict({"video": [str(tmp_path)]}), progress=False)
     assert "(20, 20)" in found.error
+
+
+def test_durations_are_read_side_by_side_where_no_table_says_them(good, broken, monkeypatch):
+    both_are_open, probe = Barrier(2, timeout=30), checks.probe_video
+    monkeypatch.setattr(checks, "probe_video", lambda video: (both_are_open.wait(), probe(video))[1])
+    rows = Dataset.from_dict({"video": [*good[:2], "gone.mp4"], "duration": [None, None, 7.5]})
+    assert checks.read_durations(rows) == {good[0]: 2.0, good[1]: 2.0, "gone.mp4": 7.5}
+    monkeypatch.undo()
+    with pytest.raises(VideoReadError, match=str(broken["text"])):
+        checks.read_durations(Dataset.from_dict({"video": [good[0], str(broken["text"])]}))
 
 
 def test_processes_draw_nothing(good):

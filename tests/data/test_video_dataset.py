@@ -297,6 +297,12 @@ def test_metadata_of_a_video_folder(tmp_path, depth):
     assert rows_of(tmp_path) == [("a.mp4", "run", None, None), ("b.mp4", "sit", None, None)]
 
 
+def test_another_table_beside_class_folders_is_none_of_videos(tmp_path):
+    make_files(tmp_path, "run/a.mp4", "sit/b.mp4")
+    (tmp_path / "metadata.csv").write_text("camera,place\n1,gym\n")
+    assert len(load_video_dataset(tmp_path)["train"]) == 2
+
+
 def test_a_column_of_a_list_says_the_split(tmp_path):
     rows = ["videos/a.mp4,run,train", "videos/b.mp4,sit,train", "videos/c.mp4,sit,val"]
     splits = load_video_dataset(make_csv(tmp_path, "path,label,split", *rows))
