@@ -17,9 +17,8 @@ import tempfile
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import dropwhile, islice, pairwise
 from typing import Any, BinaryIO, NamedTuple
@@ -374,8 +373,10 @@ def _find_tables(file: RemoteFile) -> dict[int, bytes] | None:
     return None
 
 
-@dataclass(frozen=True)
-class FrameIndex:
+_NONE = np.empty(0, dtype=np.int64)
+
+
+class FrameIndex(NamedTuple):
     """What a pass over a file tells of its frames. Times are in units of the time base.
 
     Attributes:
@@ -396,12 +397,12 @@ class FrameIndex:
     times: np.ndarray
     end: int
     places: np.ndarray | None = None
-    packet_times: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    seek_times: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    key_times: list[int] = field(default_factory=list)
-    is_hidden: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
-    is_in_doubt: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
-    bounds: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    packet_times: np.ndarray = _NONE
+    seek_times: np.ndarray = _NONE
+    key_times: Sequence[int] = ()
+    is_hidden: np.ndarray = _NONE
+    is_in_doubt: np.ndarray = _NONE
+    bounds: np.ndarray = _NONE
 
     @property
     def num_packets(self) -> int:
