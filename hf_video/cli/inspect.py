@@ -122,7 +122,7 @@ def _describe(result: dict[str, Any]) -> str:
         lines += [f"  {name:{width}}  {count}" for name, count in counts.items()]
     broken = result["broken"]
     if others := result["left_out"]:
-        lines += ["", f"{len(others)} files left out, which are no videos by their names: {listed(others)}"]
+        lines += ["", f"{len(others)} files left out, because their names are not those of videos: {listed(others)}"]
     lines += ["", f"{len(broken)} broken videos{':' if broken else ''}"]
     lines += [f"  {error}" for error in broken.values()]
     if "manifest" in result:

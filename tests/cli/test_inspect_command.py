@@ -73,14 +73,15 @@ def test_classes_of_almost_the_same_name_are_shown(digits, tmp_path, capsys, cap
 
 
 def test_files_that_are_no_videos_are_counted_and_named(digits, tmp_path, capsys):
-    folder = shutil.copytree(digits / "test", tmp_path / "data")
-    (folder / "left-up" / "notes.txt").touch()
-    assert main(["inspect", str(folder), "--quick"]) == 0
-    assert (
-        f"1 files left out, which are no videos by their names: {folder}/left-up/notes.txt" in capsys.readouterr().out
-    )
-    assert main(["inspect", str(folder), "--quick", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["left_out"] == [str(folder / "left-up" / "notes.txt")]
+    for name in ("left-up", "right-up"):
+        shutil.copytree(digits / "test" / name, tmp_path / name)
+    other = tmp_path / "left-up" / "notes.txt"
+    other.touch()
+    assert main(["inspect", str(tmp_path), "--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "1 files left out" in out and str(other) in out
+    assert main(["inspect", str(tmp_path), "--quick", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == [str(other)]
 
 
 def test_data_that_do_not_exist(tmp_path, fails):
