@@ -11,7 +11,7 @@ from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import rotate_checkpoints
@@ -173,7 +173,7 @@ class BaseTrainer(Trainer):
             self.args.dataloader_drop_last = drop_last
         # The loader of Accelerate moves the batches of an inner loader to the device.
         inner = getattr(loader, "base_dataloader", None)
-        if type(inner) is DataLoader and inner.batch_sampler is not None:
+        if type(inner) is DataLoader and not isinstance(inner.dataset, IterableDataset):
             loader.base_dataloader = ReadAheadLoader.like(inner, getattr(self.args, "reading_threads", None))
         return loader
 

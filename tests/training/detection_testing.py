@@ -56,7 +56,7 @@ def make_arguments(folder, **options):
 
 
 class KeyFrames(Dataset):
-    """Random clips, as of a `VideoDataset`, with persons at random places; `dataset` are their annotations."""
+    """Random clips, as of a `VideoDataset`, with persons at random places; `rows` are their annotations."""
 
     def __init__(self, num_persons=NUM_PERSONS, dtype=torch.float32):
         generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ class KeyFrames(Dataset):
             "boxes": datasets.List(datasets.List(datasets.Value("float64"))),
             "actions": datasets.List(datasets.List(datasets.ClassLabel(names=list(ACTIONS)))),
         }
-        self.dataset = datasets.Dataset.from_list(rows, datasets.Features(features))
+        self.rows = datasets.Dataset.from_list(rows, datasets.Features(features))
 
     def __len__(self):
         return len(self.items)

@@ -62,7 +62,7 @@ class RightAnswers(nn.Module):
 def test_what_is_right_has_a_mean_ap_of_one(tmp_path):
     frames = KeyFrames()
     trainer = ActionDetectionTrainer(
-        RightAnswers(frames.dataset),
+        RightAnswers(frames.rows),
         make_arguments(tmp_path),
         collate,
         eval_dataset=frames,
