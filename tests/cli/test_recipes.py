@@ -62,7 +62,7 @@ def place_of(name, trainer):
     }
     if name in ("sampling_strategy", "frame_sampling_rate", "num_clips", "num_crops"):
         return processor, name
-    for kind, holder in ((ClipAugmentation, trainer.train_dataset.augmentation), (ClipMixing, "mixing")):
+    for kind, holder in ((ClipAugmentation, trainer.train_dataset.task.augmentation), (ClipMixing, "mixing")):
         if name in {field.name for field in dataclasses.fields(kind)}:
             return trainer.data_collator.mixing if holder == "mixing" else holder, name
     return options.get(name, (args, name))

@@ -78,11 +78,11 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
         "memory_bank_length": (trainer.model.config, "memory_bank_length"),
         "epochs": (args, "num_train_epochs"),
         "batch_size": (args, "per_device_train_batch_size"),
-        "prompt": (dataset, "prompt"),
-        "max_length": (trainer.data_collator, "max_length"),
-        "max_target_length": (trainer.data_collator, "max_target_length"),
-        "crop_min_area": (dataset.augmentation, "crop_min_area"),
-        "horizontal_flip": (dataset.augmentation, "horizontal_flip"),
+        "prompt": (dataset.task, "prompt"),
+        "max_length": (trainer.data_collator.__self__, "max_length"),
+        "max_target_length": (trainer.data_collator.__self__, "max_target_length"),
+        "crop_min_area": (dataset.task.augmentation, "crop_min_area"),
+        "horizontal_flip": (dataset.task.augmentation, "horizontal_flip"),
     }
     for name in ("max_new_tokens", "min_new_tokens", "num_beams", "length_penalty", "repetition_penalty"):
         places[name] = (generation, name)
