@@ -385,7 +385,6 @@ class FrameIndex(NamedTuple):
         end: time when the last frame ends.
         places: (num_frames,) the places of their packets in the file; `None` if packets do not tell the frames.
         packet_times: (num_packets,) int64, in the order of the file.
-        seek_times: (num_packets,) int64, the times that a seek to the packets is given.
         key_times: times of the packets that decoding can start from, rising.
         is_hidden: (num_packets,) whether an edit list hides the frame.
         is_in_doubt: (num_packets,) whether times may be wrong.
@@ -398,7 +397,6 @@ class FrameIndex(NamedTuple):
     end: int
     places: np.ndarray | None = None
     packet_times: np.ndarray = _NONE
-    seek_times: np.ndarray = _NONE
     key_times: Sequence[int] = ()
     is_hidden: np.ndarray = _NONE
     is_in_doubt: np.ndarray = _NONE
@@ -439,13 +437,7 @@ def make_index(source: str | BinaryIO, name: str, container: Any, stream: Any) -
         is_in_doubt = np.repeat(in_doubt, sizes)
     bounds = np.array([(packet.position or 0, (packet.position or 0) + packet.size) for packet in packets])
     key_times = np.sort(times[starts]).tolist()
-    seek_times = times
-    if container.format.name == "mpegts":
-        # There, a seek looks for the time of decoding, and would miss the key frame.
-        seek_times = np.array(
-            [packet.time if packet.decode_time is None else packet.decode_time for packet in packets]
-        )
-    found = places, times, seek_times, key_times, is_hidden, is_in_doubt, bounds
+    found = places, times, key_times, is_hidden, is_in_doubt, bounds
     return FrameIndex(size, stream.time_base, shown, int(shown[-1]) + last, *found)
 
 
@@ -591,7 +583,8 @@ class VideoFile:
                 if count in chosen:
                     frames[count] = self._to_rgb(frame)
                 count += 1
-                if agrees and count > numbers[-1]:
+                # A frame that damage took away may be shown after frames that depend on it.
+                if agrees and count > numbers[-1] + MOST_HELD_BACK:
                     break
         if not agrees and count != len(index.times) or len(frames) < len(chosen):
             raise VideoReadError(
@@ -644,7 +637,7 @@ class VideoFile:
         stop = last + 1 + (MOST_HELD_BACK if in_doubt else 0)
         if isinstance(self.source, RemoteFile):
             self.source.ahead = max(int(index.bounds[last, 1] - index.bounds[first, 0]), 0)
-        container.seek(int(index.seek_times[first]), stream=stream)
+        container.seek(int(index.packet_times[first]), stream=stream)
         all_packets = (packet for packet in demux(container, stream) if packet.size)
         packets = islice(dropwhile(lambda packet: packet.pts != key_time, all_packets), stop - first)
         expected: list[int] = []

@@ -99,7 +99,8 @@ class RetrievalTrainer(BaseTrainer):
         if has_length(self.train_dataset):
             # A last batch of one video has no negatives.
             videos_per_step = self._train_batch_size * self.args.world_size
-            self.args.dataloader_drop_last |= len(self.train_dataset) % videos_per_step == 1
+            num_videos = len(self.train_dataset)
+            self.args.dataloader_drop_last |= num_videos > videos_per_step and num_videos % videos_per_step == 1
         return super().get_train_dataloader()
 
     def _measure(self, prediction: EvalPrediction) -> dict[str, float]:

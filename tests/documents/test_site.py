@@ -26,7 +26,9 @@ def test_the_site_is_whole(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert (built.returncode, built.stderr) == (0, ""), built.stderr
+    # torch warns of torchao's enumerations when they are imported.
+    said = [line for line in built.stderr.splitlines() if "torch/utils/_pytree.py" not in line]
+    assert (built.returncode, said) == (0, []), built.stderr
     inventory = Inventory.parse_sphinx(io.BytesIO((tmp_path / "objects.inv").read_bytes()), domain_filter=("py",))
     expected = {f"hf_video.{name}" for name in hf_video.__all__ if name != "__version__"}
     for name in PACKAGES:

@@ -61,7 +61,11 @@ def _make_videos(folder: Path, digits: list[Path]) -> None:
     encode_video(folder / "match.mp4", make_frames(120, 48, 48), fps=12)
     encode_video(folder / "lecture.mp4", make_frames(130, 48, 48), fps=2)
     event = {"label": CLASS, "segment": [2.0, 6.0]}
-    captions = {"a_video.mp4": "A digit moves.", "match.mp4": ["A ball game.", "Two teams play."]}
+    captions = {
+        "a_video.mp4": "A digit moves.",
+        "match.mp4": ["A ball game.", "Two teams play."],
+        "lecture.mp4": "A talk.",
+    }
     rows = [{"video": video, "caption": caption} for video, caption in captions.items()]
     (folder / "captions.json").write_text(json.dumps(rows))
     persons = folder / "my_persons"
