@@ -267,6 +267,22 @@ def measured_in(values: Mapping[str, Any], prefix: str = "") -> list[tuple[Metri
     return [(metric, values[prefix + name]) for name, metric in METRICS.items() if prefix + name in values]
 
 
+def tell_count(result: Mapping[str, Any], of: str = "") -> str:
+    """What was measured: "9 videos", or, where videos have several rows, "9 clips of 2 videos". `of` is a word in
+    front of the first noun."""
+    clips, videos = result.get("num_clips"), result["num_videos"]
+    counts = [(clips, "clip"), (videos, "video")] if clips else [(videos, "video")]
+    words = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts]
+    words[0] = words[0].replace(" ", f" {of} ", 1) if of else words[0]
+    return " of ".join(words)
+
+
+def count_clips(videos: Sequence[str]) -> dict[str, int]:
+    """`num_videos`, the number of different videos of rows, and `num_clips`, that of the rows where it is another."""
+    number = len(set(videos))
+    return {"num_videos": number} | ({"num_clips": len(videos)} if len(videos) > number else {})
+
+
 def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
     """The `compute_metrics` of a `Trainer` for classification: every metric of logits in `METRICS`, by whether
     `label_ids` are labels or targets."""

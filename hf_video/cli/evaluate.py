@@ -73,21 +73,23 @@ def run(settings: EvaluateCommandSettings) -> int:
 
 def _say_what_is_known(result: dict[str, Any]) -> None:
     """Which part of the training's data these are, and a line for each split that has some of the videos."""
+    from hf_video.metrics import tell_count
+
     if part := result.get("part_of_training"):
         print(_PARTS[part].format(**result))
     for split, count in result.get("known_videos", {}).items():
         if count:
             use = "trained on" if split == "train" else "used to choose the checkpoint"
             print(
-                f"warning: {count} of these {result['num_videos']} videos were {use}: the figures are better "
-                "than those of other videos would be"
+                f"warning: {count} of these {tell_count(result)} were {use}: the figures are better than those of "
+                "other videos would be"
             )
 
 
 def _print_table(result: dict[str, Any]) -> None:
-    from hf_video.metrics import measured_in
+    from hf_video.metrics import measured_in, tell_count
 
-    print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
+    print(f"{tell_count(result)} of the {result['split']} split, {result['views']} each")
     _say_what_is_known(result)
     for metric, value in measured_in(result):
         print(f"{metric.title}  {metric.text(value)}")

@@ -23,12 +23,12 @@ example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_
 
 def run(settings: ProbeSettings) -> int:
     """Prints the accuracy, and where probe and report are."""
-    from hf_video.metrics import measured_in
+    from hf_video.metrics import measured_in, tell_count
     from hf_video.training import probe
 
     output_dir, features_dir, metrics = probe(settings)
     metric, value = measured_in(metrics)[0]
-    print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {metrics['split']} videos")
+    print(f"{metric.title} {metric.text(value, digits=1)} on {tell_count(metrics, metrics['split'])}")
     print(f"model    {output_dir}\nreport   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
     if broken := metrics.get("broken_videos"):
         print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")

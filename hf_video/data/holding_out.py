@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from .checks import read_durations
 from .folders import listed
-from .rows import VideoRows, arrow_column, label_ids, label_names
+from .rows import VideoRows, arrow_column, label_ids, label_names, with_times
 
 TIME, VIDEO = "time", "video"
 # Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
@@ -235,11 +235,8 @@ def _longest_piece(start: float, end: float, taken_from: np.ndarray, taken_to: n
 def _cut_rows(dataset: Dataset, starts: np.ndarray, ends: np.ndarray, parts: np.ndarray) -> Dataset:
     """The rows of which a part is given, with its start and end where they differ from those of the segment."""
     rows = np.flatnonzero(~np.isnan(parts[:, 0]))
-    table = dataset.select(rows).with_format("arrow")[:]
-    for name, before, after in (("start", starts[rows], parts[rows, 0]), ("end", ends[rows], parts[rows, 1])):
-        column = pc.if_else(pa.array(before != after), pa.array(after), table[name])
-        table = table.set_column(table.column_names.index(name), name, column)
-    return Dataset(table.cast(dataset.features.arrow_schema), info=dataset.info.copy(), split=dataset.split)
+    pairs = zip(parts[rows].T, (starts[rows], ends[rows]), strict=True)
+    return with_times(dataset, rows, *(np.where(part == whole, np.nan, part) for part, whole in pairs))
 
 
 def _check_all_trained(dataset: Dataset, classes: Sequence[frozenset[int]], is_trained: np.ndarray) -> None:

@@ -156,6 +156,15 @@ def arrow_column(dataset: Dataset, name: str) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
+def with_times(dataset: Dataset, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Dataset:
+    """Some rows with other starts and ends, (num_rows,) float64 seconds; where these are NaN, they stay."""
+    table = dataset.select(rows).with_format("arrow")[:]
+    for name, values in (("start", starts), ("end", ends)):
+        column = pc.coalesce(pa.array(values, from_pandas=True), table[name])
+        table = table.set_column(table.column_names.index(name), name, column)
+    return Dataset(table.cast(dataset.features.arrow_schema), info=dataset.info.copy(), split=dataset.split)
+
+
 def rows_without(dataset: Dataset, videos: Iterable[str]) -> np.ndarray:
     """The numbers of the rows with another video than these, int64."""
     is_among = pc.is_in(arrow_column(dataset, "video"), pa.array(videos, pa.string()))

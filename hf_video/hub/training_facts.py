@@ -23,7 +23,7 @@ from hf_video.inference.frame_evaluation import figures_by_name
 from hf_video.io import read_object, read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE
 from hf_video.loading.start import SHIPPED, model_path, start_sha256
-from hf_video.metrics import METRICS
+from hf_video.metrics import METRICS, count_clips
 
 REPORT = "report/metrics.json"
 DETECTION_REPORT = "report/detection.json"
@@ -151,8 +151,8 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     columns = [name for name in ("video", *LISTED) if name in rows.column_names]
     values = rows.select_columns(columns)[:]
     videos = values.pop("video")
-    if "frame_labels" in columns:  # a row is a clip
-        description[counted] = len(set(videos))
+    if counted == "num_videos":
+        description |= count_clips(videos)
     names = ("/".join(name.rsplit("/", 2)[-2:]) for name in videos)
     listing = sorted(map(json.dumps, zip(names, *values.values(), strict=True)))
     description["sha256"] = hashlib.sha256("\n".join(listing).encode()).hexdigest()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hf_video.metrics import measured_in
+from hf_video.metrics import measured_in, tell_count
 
 # A difference to the training clips, and a width of the interval, of more than this is worth a remark.
 LARGE_GAP, WIDE_INTERVAL = 0.15, 0.2
@@ -20,7 +20,7 @@ def assess(metrics: Mapping[str, Any]) -> list[str]:
             out for videos of several classes, the gap where the training clips were not measured.
     """
     metric, value = measured_in(metrics)[0]
-    line = f"{metric.title} {metric.text(value, 1)} on {metrics['num_videos']} {metrics['split']} videos"
+    line = f"{metric.title} {metric.text(value, 1)} on {tell_count(metrics, metrics['split'])}"
     if "chance" in metrics:
         low, high = metrics["top1_interval"]
         line += f" (chance {metrics['chance']:.1%}, 95% interval {low:.1%} to {high:.1%})"
@@ -44,5 +44,5 @@ def _next_step(metrics: Mapping[str, Any], value: float, own: float | None) -> s
     if own is not None and own - value > LARGE_GAP:
         return "a large gap: more clips, another --model, or more augmentation, as --crop-min-area 0.3"
     if high - low > WIDE_INTERVAL:
-        return f"{metrics['num_videos']} videos are few for a figure: measure on more"
+        return f"{tell_count(metrics)} are few for a figure: measure on more"
     return "the clips with the highest loss, in report/worst_clips.png"

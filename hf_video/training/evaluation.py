@@ -28,6 +28,7 @@ from hf_video.metrics import (
     confusion_matrix,
     measured_in,
     recognised_shares,
+    tell_count,
     wilson_interval,
 )
 
@@ -165,6 +166,7 @@ def write_report(
     details: dict[str, Any] | None = None,
     clip_of: Callable[[int], tuple[str, np.ndarray]] | None = None,
     training_counts: np.ndarray | None = None,
+    num_videos: int | None = None,
 ) -> dict[str, Any]:
     """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png`, `confusion_matrix.png` and
     `worst_clips.png`.
@@ -184,6 +186,7 @@ def write_report(
         clip_of: gives for a row of `scores` the name of its video and frames (T, H, W, 3), uint8 or float from 0 to 1,
             for the picture of the clips with the highest loss.
         training_counts: (num_classes,) int, the training videos of each class, for the table of classes.
+        num_videos: number of videos, if the rows of `scores` are clips of fewer.
 
     Returns:
         The contents of `metrics.json`.
@@ -205,7 +208,8 @@ def write_report(
     details = {**(details or {}), **throughput_of(log_history)}
     result = {
         "split": split,
-        "num_videos": len(labels),
+        "num_videos": num_videos or len(labels),
+        **({"num_clips": len(labels)} if num_videos and num_videos < len(labels) else {}),
         **metrics,
         **worth,
         **measured_on_training,
@@ -229,7 +233,7 @@ def write_report(
         classes = _multi_label_table(scores, labels, names, training_counts)
     else:
         classes = _class_table(counts, names, training_counts)
-    head = ["# Training report", "", f"Measured on {len(labels)} videos of the {split} split.", ""]
+    head = ["# Training report", "", f"Measured on {tell_count(result)} of the {split} split.", ""]
     shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
     if worth:
         low, high = worth["top1_interval"]

@@ -18,12 +18,13 @@ from hf_video.data import (
     VideoStream,
     is_multi_label,
 )
+from hf_video.data.clip_duration import clip_duration
 from hf_video.data.rows import class_counts, label_ids
 from hf_video.data.video_settings import dataset_options
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.start import SHIPPED, model_path
-from hf_video.metrics import measured_in
+from hf_video.metrics import count_clips, measured_in
 from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together, is_first_process
 
@@ -39,7 +40,15 @@ from .resuming import make
 from .run_settings import TASKS, ScratchSettings, TrainSettings, settings_of_task
 from .run_start import start_run
 from .trainer import VideoTrainer
-from .training_data import check_streamed, commit_of, load_data, load_stream, readable_videos, training_splits
+from .training_data import (
+    check_streamed,
+    commit_of,
+    cut_splits,
+    load_data,
+    load_stream,
+    readable_videos,
+    training_splits,
+)
 
 # How often a training on a stream evaluates, where nothing else is said.
 NUM_EVALUATIONS = 20
@@ -116,15 +125,18 @@ def _train(
         distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, chosen.on_error)
     with failing_together():
-        train_split, validation_split = None, data.get("validation")
+        splits = dict(data)
         if stream is None:
-            train_split, validation_split = training_splits(
-                data, chosen.validation_fraction, chosen.seed, chosen.split_by
-            )
-        for name, split in {**data, "validation": validation_split}.items():
+            splits |= training_splits(data, chosen.validation_fraction, chosen.seed, chosen.split_by)
+            seconds = (start.saved_data or {}).get("clip_duration", chosen.clip_duration)
+            if seconds is None:
+                seconds = clip_duration(VideoDataset(splits["train"], ClipTask(processor), training=True))
+            start.describe(clip_duration=seconds)
+            splits = cut_splits(splits, seconds)
+        for name, split in splits.items():
             if not any(label_ids(split)):
                 raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
-        class_weights = make_class_weights(arguments.class_weights, class_names, train_split)
+        class_weights = make_class_weights(arguments.class_weights, class_names, splits.get("train"))
         # The batch size counts clips. Evaluation may take several clips from each video.
         eval_clips = arguments.per_device_eval_batch_size
         _set_eval_batch_size(arguments, processor, eval_clips)
@@ -135,7 +147,7 @@ def _train(
     task = ClipTask(processor, class_names, augmentation=augmentation)
     train_dataset: VideoDataset | VideoStream
     if stream is None:
-        train_dataset = VideoDataset(train_split, task, training=True, **drawing)
+        train_dataset = VideoDataset(splits["train"], task, training=True, **drawing)
     else:
         train_dataset = VideoStream(stream, task, shuffle_buffer_size=chosen.shuffle_buffer_size, **drawing)
     trainer = VideoTrainer(
@@ -143,7 +155,7 @@ def _train(
         args=arguments,
         train_dataset=train_dataset,
         eval_dataset=VideoDataset(
-            validation_split, task, training=False, on_error=_without_replacement(on_error)
+            splits["validation"], task, training=False, on_error=_without_replacement(on_error)
         ).drop_broken(),
         data_collator=MixingCollator(mixing, len(class_names), arguments.label_smoothing_factor)
         if mixing.is_on
@@ -156,7 +168,7 @@ def _train(
     with start.train(trainer):
         _finish_model(trainer, chosen, eval_clips)
         trainer.save_model()
-        return trainer, _report(trainer, chosen, data.get("test"), broken)
+        return trainer, _report(trainer, chosen, splits.get("test"), broken)
 
 
 def _evaluate_by_steps(arguments: VideoTrainingArguments) -> None:
@@ -244,12 +256,19 @@ def _report(
         training_metrics=on_seen,
         clip_of=clip_reader(dataset, len(prediction.label_ids), broken),
         training_counts=None if is_stream else class_counts(trainer.train_dataset.rows),
+        num_videos=len(set(dataset.rows["video"][:]) - set(broken)),
         details={
             "model": "the start that ships" if chosen.model == SHIPPED else chosen.model or "VideoViT from scratch",
-            "training_videos": "a stream" if is_stream else len(trainer.train_dataset),
+            **_count_trained(trainer.train_dataset),
             "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
             **({"steps": trainer.args.max_steps} if is_stream else {"epochs": trainer.args.num_train_epochs}),
             "seed": trainer.args.seed,
             **({"broken_videos": broken} if broken else {}),
         },
     )
+
+
+def _count_trained(dataset: VideoDataset | VideoStream) -> dict[str, Any]:
+    if isinstance(dataset, VideoStream):
+        return {"training_videos": "a stream"}
+    return {name.replace("num", "training"): count for name, count in count_clips(dataset.rows["video"][:]).items()}

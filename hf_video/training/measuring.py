@@ -15,11 +15,11 @@ from hf_video.data.video_settings import dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_trained_model
-from hf_video.metrics import average_precision, confusion_matrix, measure, recognised_shares
+from hf_video.metrics import average_precision, confusion_matrix, count_clips, measure, recognised_shares
 from hf_video.output_folders import check_output_file
 
 from .evaluation import check_table_name, evaluate_dataset, write_predictions
-from .training_data import parts_of_training, read_training
+from .training_data import cut_splits, parts_of_training, read_training
 
 
 def evaluate(
@@ -61,7 +61,8 @@ def evaluate(
         raise ValueError(f"--split {split}: {settings.data} only has {', '.join(data)}.")
     _check_problem_type(model, settings.data, is_multi_label(data[split]))
 
-    dataset = VideoDataset(data[split], ClipTask(processor), training=False, on_error=settings.on_error)
+    rows = cut_splits({split: data[split]}, (training.get("data") or {}).get("clip_duration"))[split]
+    dataset = VideoDataset(rows, ClipTask(processor), training=False, on_error=settings.on_error)
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
     scores, labels = evaluate_dataset(
         model,
@@ -76,7 +77,7 @@ def evaluate(
         "data": settings.data,
         "split": split,
         **({} if parts is None else {"part_of_training": "trained on" if split == "train" else "held out"}),
-        "num_videos": len(labels),
+        **count_clips(dataset.rows["video"][:]),
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
         **measure(scores, labels, model.config.problem_type, are_probabilities=True),
         **_by_class(scores, labels, names),

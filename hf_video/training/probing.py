@@ -99,9 +99,7 @@ def _load(
     processor = load_processor(model_name, model.config, num_clips=settings.num_clips, num_crops=settings.num_crops)
     check_clips(model, processor)
     data, broken = readable_videos(data, settings.on_error)
-    data["train"], data["validation"] = training_splits(
-        data, settings.validation_fraction, settings.seed, settings.split_by
-    )
+    data.update(training_splits(data, settings.validation_fraction, settings.seed, settings.split_by))
     splits = {}
     for name in SPLITS:
         if name not in data:

@@ -103,6 +103,17 @@ class TrainingVideosSettings(HeldOutSettings):
 
 
 @dataclass(kw_only=True)
+class LongRowsSettings:
+    """Data and output"""
+
+    clip_duration: NotNegative[float] | None = setting(
+        None,
+        "Rows with times that last at least twice as many seconds are cut into clips of about so many; 0: no row is. "
+        "By default as long as the model's clips, and 0 with a published recipe.",
+    )
+
+
+@dataclass(kw_only=True)
 class ClassifierSettings:
     """Model"""
 
@@ -192,6 +203,7 @@ class TaskSettings:
 class TrainSettings(
     RunSettings,
     TaskSettings,
+    LongRowsSettings,
     DatasetSettings,
     StreamSettings,
     ClassifierSettings,

@@ -126,6 +126,10 @@ class RunStart(Generic[T]):
         if self.settings.overwrite_output_dir:
             check_none_inside(chain(*map(_files, splits.values())), self.output_dir)
 
+    def describe(self, **facts: Any) -> None:
+        """Records what the run was begun with beside the description of its data."""
+        self._described |= facts
+
     def check_texts(self, splits: DatasetDict) -> None:
         """Refuses (`ValueError`) videos with texts that have no training split, warns of repetitions, and does
         `check_data`."""

@@ -102,10 +102,10 @@ def _known_names(model: str | Path | None) -> list[str] | None:
 
 def training_splits(
     data: DatasetDict, validation_fraction: float, seed: int, split_by: str | None
-) -> tuple[Dataset, Dataset]:
-    """The training and the validation split, which is held out from training if the data have none; a printed line
-    says what is. Warns of clips that have different labels or stand in several splits. Splits that share seconds of a
-    video are a `ValueError`."""
+) -> dict[str, Dataset]:
+    """The training and the validation split by name. The latter is held out from training if the data have none, and a
+    printed line says what is. Warns of clips that have different labels or stand in several splits. Splits that share
+    seconds of a video are a `ValueError`."""
     from hf_video.data import hold_out
     from hf_video.data.checks import find_overlaps, tell_overlaps
 
@@ -119,7 +119,23 @@ def training_splits(
     if overlaps := find_overlaps(splits):
         raise ValueError(tell_overlaps(overlaps))
     warn_of_repetitions(splits)
-    return train, validation
+    return {"train": train, "validation": validation}
+
+
+def cut_splits(splits: Mapping[str, Dataset], seconds: float | None) -> dict[str, Dataset]:
+    """The splits with long rows cut into clips of about so many seconds, see `cut_long_rows`; a printed line says how
+    many there are. No rows are cut if `seconds` are 0 or not known."""
+    from hf_video.data.clip_duration import cut_long_rows
+
+    cut = {name: cut_long_rows(rows, seconds) if seconds else rows for name, rows in splits.items()}
+    for name, rows in cut.items():
+        if len(rows) > len(splits[name]) and is_first_process():
+            print(
+                f"The {len(splits[name])} rows of the {name} split are cut into {len(rows)} clips, because a clip of "
+                f"the model lasts {seconds:g} s; --clip-duration 0 leaves rows whole.",
+                flush=True,
+            )
+    return cut
 
 
 def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:

@@ -39,13 +39,13 @@ def test_one_recording_trains_and_its_last_seconds_are_measured(recording, tmp_p
     assert line in capsys.readouterr().out.splitlines()
     report = json.loads((folder / "report" / "metrics.json").read_text())
     result = evaluate(capsys, recording, folder)
-    assert result["num_videos"] == report["num_videos"] == 4
+    assert result["num_clips"] == report["num_clips"] == 4
     assert result["confusion_matrix"] == report["confusion_matrix"]
     assert (result["split"], result["part_of_training"]) == ("validation", "held out")
     assert result["known_videos"] == {"train": 0, "validation": 4}
     assert f"The training of {folder} held these videos out" in say(capsys, recording, folder)
     result = evaluate(capsys, recording, folder, "--split", "train")
-    assert (result["num_videos"], result["split"], result["part_of_training"]) == (20, "train", "trained on")
+    assert (result["num_clips"], result["split"], result["part_of_training"]) == (20, "train", "trained on")
     assert result["known_videos"] == {"train": 20, "validation": 0}
     assert f"{folder} was trained on these videos" in say(capsys, recording, folder, "--split", "train")
     capsys.readouterr()
@@ -75,11 +75,11 @@ def test_a_column_of_the_list_is_held_out(recording, tmp_path, capsys):
     assert main([*words, "--split-by", "part"]) == 0
     assert "Held out: 1 of 3 values of part (" in capsys.readouterr().out
     result = evaluate(capsys, recording, tmp_path / "model")
-    assert result["num_videos"] == 8 and result["known_videos"] == {"train": 0, "validation": 8}
+    assert result["num_clips"] == 8 and result["known_videos"] == {"train": 0, "validation": 8}
     other = recording.with_name("other.csv")
     other.write_text(recording.read_text().replace(",p\n", ",q\n"))
     result = evaluate(capsys, other, tmp_path / "model")
-    assert result["num_videos"] == 24 and "part_of_training" not in result
+    assert result["num_clips"] == 24 and "part_of_training" not in result
 
 
 def test_a_column_that_is_not_there_is_named(recording, tmp_path, fails):

@@ -1,0 +1,111 @@
+"""How long the clips of a training last, and the windows of that length in rows that last much longer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers.video_utils import VideoMetadata
+
+from hf_video.reading import VideoReadError, probe_video
+
+from .checks import read_durations
+from .dataset import VideoDataset
+from .rows import DURATION, FRAMES, VideoRows, arrow_column, open_video, with_times
+
+# What is looked at to say how long clips last.
+NUM_VIDEOS, NUM_CLIPS = 100, 32
+
+
+def clip_duration(clips: VideoDataset) -> float | None:
+    """The seconds of a training clip, `num_frames` times [`median_frame_interval`]; None if that is unknown."""
+    interval = median_frame_interval(clips)
+    return None if interval is None else round(clips.task.processor.num_frames * interval, 3)
+
+
+def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
+    """Cuts rows with times that last at least twice as long as a clip into windows, which share a row out evenly and
+    last about as long as a clip. A row keeps its other columns.
+
+    Args:
+        rows: of `load_video_dataset`. Rows that are whole videos stay as they are.
+        seconds: of a clip.
+
+    Returns:
+        The rows, in their order, with the windows of a row in its place; `rows` itself if none is long.
+
+    Raises:
+        VideoReadError: a row ends with its video, and that cannot be read.
+    """
+    if not {"start", "end"} <= set(rows.column_names):
+        return rows
+    starts = arrow_column(rows, "start").to_numpy(zero_copy_only=False)
+    ends = arrow_column(rows, "end").to_numpy(zero_copy_only=False).copy()
+    has_times = ~(np.isnan(starts) & np.isnan(ends))
+    starts = np.nan_to_num(starts)
+    if (open_ended := np.flatnonzero(has_times & np.isnan(ends))).size:
+        of_video = rows.select(open_ended)
+        videos = VideoRows(of_video)
+        durations = read_durations(of_video.select([videos.rows(video)[0] for video in range(len(videos))]))
+        ends[open_ended] = [durations[video] for video in of_video["video"]]
+    lengths = np.where(has_times, (ends - starts) / seconds, 1.0)
+    counts = np.where(lengths >= 2, np.round(lengths), 1.0).astype(np.int64)
+    row_of = np.repeat(np.arange(len(rows)), counts)
+    if len(row_of) == len(rows):
+        return rows
+    place = np.arange(len(row_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    width = ((ends - starts) / counts)[row_of]
+    times = (np.where(counts[row_of] > 1, starts[row_of] + (place + after) * width, np.nan) for after in (0, 1))
+    return with_times(rows, row_of, *(each.round(3) for each in times))
+
+
+def median_frame_interval(clips: VideoDataset) -> float | None:
+    """The seconds between two frames next to each other in a training clip: the median over clips of their mean.
+
+    Clips are drawn as in training, `NUM_CLIPS` of each of at most `NUM_VIDEOS` videos, but not decoded: a table, or
+    the packets of the file, say how many frames a video has and how long it lasts. The same data give the same
+    result.
+
+    Args:
+        clips: the training set.
+
+    Returns:
+        Seconds; None if no video has times, as folders of frames, or a clip has one frame.
+
+    Raises:
+        ValueError: a clip does not fit into a video, and the processor repeats no frames.
+    """
+    generator = np.random.default_rng(0)
+    num_videos = len(clips.rows)
+    chosen = np.sort(generator.choice(num_videos, min(num_videos, NUM_VIDEOS), replace=False))
+    intervals: list[float] = []
+    for row in clips.rows.select(chosen):
+        metadata = _metadata(row)
+        if metadata is not None and metadata.fps:
+            frames = clips.task.processor.sample_frames(metadata, num_clips=NUM_CLIPS, generator=generator)
+            intervals.extend(_mean_distances(frames) / metadata.fps)
+    return round(float(np.median(intervals)), 6) if intervals else None
+
+
+def _metadata(row: Mapping[str, Any]) -> VideoMetadata | None:
+    """Frames and rate of the segment of a row; None if the video cannot be read."""
+    num_frames, duration = row.get(FRAMES), row.get(DURATION)
+    if not num_frames or not duration:
+        try:
+            probed = probe_video(open_video(row))
+        except (VideoReadError, OSError):
+            return None
+        num_frames, duration = probed.total_num_frames, probed.duration
+    if not duration:
+        return None
+    fps = num_frames / duration
+    start, end = row.get("start") or 0.0, row.get("end") or duration
+    return VideoMetadata(total_num_frames=max(round((min(end, duration) - start) * fps), 1), fps=fps)
+
+
+def _mean_distances(frames: np.ndarray) -> np.ndarray:
+    """The mean distance in frames of the clips (num_clips, num_frames) that have several frames. A clip that ends by
+    repeating its last frame counts up to where that comes first."""
+    steps = np.argmax(frames == frames[:, -1:], axis=1)
+    spans = frames[:, -1] - frames[:, 0]
+    return spans[steps > 0] / steps[steps > 0]
