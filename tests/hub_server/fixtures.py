@@ -16,7 +16,7 @@ from tests.testing.processes import Program, run_forked, run_fresh
 from .server import HubServer, User
 
 WRITE, READ, STRANGER = "hf_write", "hf_read", "hf_stranger"
-NAMESPACES = ("hf-video", "MCG-NJU", "OpenGVLab")
+NAMESPACES = ("google-bert", "hf-video", "MCG-NJU", "OpenGVLab")
 TOKENS = {WRITE: User("alice", namespaces=NAMESPACES), READ: User("alice", role="read"), STRANGER: User("mallory")}
 REPOSITORY_ROOT = Path(__file__).parents[2]
 STRANGER_MODULE = f"{__package__}.stranger"

@@ -2,12 +2,14 @@
 
 import io
 import json
+import re
 
 import torch
 from huggingface_hub import HfApi
 
 from conversion.helpers.videomamba import read_variant
 from hf_video.loading.released import released_models
+from tests.models.memory_bank_qformer.tokenizers_testing import word_tokenizer
 from tests.testing.goldens import FIXTURES
 
 from ..conversion.videomamba_original import random_weights
@@ -20,10 +22,7 @@ def original_weights(name):
     """Of the released size, but for the ViTs: they have one layer."""
     if name.startswith("videomamba"):
         pre_trains = ALIGNED if "num_classes" not in (stated := read_variant(name)) else {}
-        weights = random_weights(**{"num_frames": 32} | pre_trains | stated if "_in1k_" not in name else stated)
-        if not name.split("_")[2].endswith("M"):
-            return weights
-        return {f"vision_encoder.{key}": value for key, value in weights.items()} | {"temp": torch.zeros(1)}
+        return random_weights(**{"num_frames": 32} | pre_trains | stated if "_in1k_" not in name else stated)
     backbone = {"vit_s": "ViT-S", "vit_b": "ViT-B"}[name[:5]]
     shapes = json.loads((FIXTURES / "videovit" / "full_size_keys.json").read_text())["videomae_v2_finetune"]
     keys = shapes[backbone]["keys"]
@@ -35,9 +34,34 @@ def original_weights(name):
     }
 
 
+def reads_text(name):
+    """Whether a model compares videos with texts: it has its number of training pairs in its name."""
+    return re.search(r"_\d+M_", name) is not None
+
+
+def text_model_weights():
+    """Of the released size, but with one layer of text, one of fusion, and few words."""
+    shapes = json.loads((FIXTURES / "video_text" / "full_size_keys.json").read_text())[
+        "retrieval_model_is_pretrain_False"
+    ]
+    shapes["text_encoder.embeddings.word_embeddings.weight"][0] = 100
+    kept = {name: shape for name, shape in shapes.items() if re.search(r"encoder\.layer\.([1-8]|1\d)\.", name) is None}
+    torch.manual_seed(0)
+    return {name.replace(".layer.9.", ".layer.1."): 0.02 * torch.randn(shape) for name, shape in kept.items()}
+
+
 def write_original(name, file):
-    torch.save({"model": original_weights(name)}, file)
+    torch.save({"model": text_model_weights() if reads_text(name) else original_weights(name)}, file)
     return file
+
+
+def upload_tokenizer(folder):
+    """Puts a small tokenizer where that of the released models that read texts is, and gives its name."""
+    name, api = "google-bert/bert-base-uncased", HfApi()
+    word_tokenizer().save_pretrained(folder)
+    api.create_repo(name, exist_ok=True)
+    api.upload_folder(folder_path=folder, repo_id=name)
+    return name
 
 
 def upload(name, content):

@@ -16,6 +16,7 @@ from transformers import VideoMAEConfig, VideoMAEForVideoClassification, VideoMA
 import conversion.hf_videomae
 import conversion.videomae
 import conversion.videomamba
+import conversion.videomamba_text
 import hf_video
 from hf_video.cli.main import main
 from hf_video.loading import locate_model
@@ -24,7 +25,7 @@ from tests.testing.files import files_of
 from tests.testing.processes import ROOT, Program, run_fresh
 
 from ..hub_server.fixtures import client_environment
-from .released_files import SMALL, TINY, upload, write_original
+from .released_files import SMALL, TINY, reads_text, upload, upload_tokenizer, write_original
 
 VIDEOMAE = "MCG-NJU/videomae-base-finetuned-kinetics"
 
@@ -171,9 +172,13 @@ def test_every_name_leads_to_its_file_and_a_conversion_that_knows_it(hub, tmp_pa
 def test_every_file_is_converted(hub, name, tmp_path):
     file = write_original(name, tmp_path / Path(released_models()[name].file).name)
     upload(name, file)
+    source, words = conversion.videomae, []
+    if reads_text(name):
+        source, words = conversion.videomamba_text, ["--tokenizer", upload_tokenizer(tmp_path / "tokenizer")]
+    elif name.startswith("videomamba"):
+        source, words = conversion.videomamba, ["--variant", name]
     found = locate_model(name)
-    source = conversion.videomamba if name.startswith("videomamba") else conversion.videomae
-    source.main([str(file), str(tmp_path / "out"), *(["--variant", name] if source is conversion.videomamba else [])])
+    source.main([str(file), str(tmp_path / "out"), *words])
     assert files_of(found) == files_of(tmp_path / "out")
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -99,6 +100,11 @@ class VideoMambaClassifierOutput(ImageClassifierOutput):
     state: VideoMambaState | None = None
 
 
+def without_autocast() -> AbstractContextManager[Any]:
+    """Switches the autocast of the CPU off if it is on. An exported graph must not hold the switch."""
+    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
+
+
 class VideoMambaPatchProjection(nn.Conv3d):
     """
     A convolution that a CPU computes in float32 at least. Patches are a hundredth of the work, but in bfloat16 PyTorch
@@ -110,7 +116,7 @@ class VideoMambaPatchProjection(nn.Conv3d):
             return super()._conv_forward(input, weight, bias)
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
         wide = torch.promote_types(input.dtype, torch.float32)
-        with torch.autocast("cpu", enabled=False):
+        with without_autocast():
             bias = None if bias is None else bias.to(wide)
             return super()._conv_forward(input.to(wide), weight.to(wide), bias).to(dtype)
 
@@ -542,7 +548,7 @@ class VideoMambaLayer(GradientCheckpointingLayer):
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
         normalized = self.norm(hidden_states)
         if normalized.device.type == "cpu" and not NARROW_ON_CPU:
-            with torch.autocast("cpu", enabled=False):
+            with without_autocast():
                 branch = self.mixer(normalized.to(torch.promote_types(normalized.dtype, torch.float32)), context)
         else:
             branch = self.mixer(normalized, context)
