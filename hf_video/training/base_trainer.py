@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
-from transformers.trainer_utils import rotate_checkpoints
+from transformers.trainer_utils import has_length, rotate_checkpoints
 
 from hf_video.data import ReadAheadLoader, VideoStream
 from hf_video.hub.publishing import publish
@@ -161,6 +161,16 @@ class BaseTrainer(Trainer):
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Does nothing, in place of uploading a checkpoint."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.args.dataloader_drop_last and has_length(self.train_dataset):
+            clips, batch = len(self.train_dataset), self._train_batch_size * self.args.world_size
+            if clips < batch:
+                raise ValueError(
+                    f"dataloader_drop_last leaves out the last clips of an epoch, and {clips} training clips do not "
+                    f"fill one batch of {batch}: take a smaller batch, or set it to false."
+                )
+        return super().get_train_dataloader()
 
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
         if isinstance(dataset, VideoStream):

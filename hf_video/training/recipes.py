@@ -48,22 +48,43 @@ def read_recipe(path: str | os.PathLike) -> dict[str, str | list[str]]:
     """The settings of a recipe by name, each as text behind its flag, or a list of texts.
 
     A value is a number, a word, true or false, a list of words, or a mapping; null leaves a setting at its default.
+    `extends` names another recipe, a published one or a file beside this one, whose settings count where this one has
+    none.
 
     Args:
         path: a YAML file, or the name of a published recipe.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not a mapping in YAML, or has a name twice.
+        ValueError: the file is not a mapping in YAML, or has a name twice; or what it extends extends another one.
     """
-    path = published_recipe(str(path)) or Path(path).expanduser()
+    path = _find_recipe(path)
+    settings = _read_settings(path)
+    if (base := settings.pop("extends", None)) is not None:
+        base = _find_recipe(base, path.parent)
+        inherited = _read_settings(base)
+        if "extends" in inherited:
+            raise ValueError(
+                f"{path} extends {base}, which extends {inherited['extends']} itself; one level is read: extend "
+                f"{inherited['extends']}, and state what {base.name} changes."
+            )
+        settings = inherited | settings
+    return {name: _as_word(value) for name, value in settings.items() if value not in ("", "null", "~")}
+
+
+def _find_recipe(name: str | os.PathLike, folder: Path = Path()) -> Path:
+    path = published_recipe(str(name)) or folder / Path(name).expanduser()
     if not os.path.lexists(path):
-        raise FileNotFoundError(f"There is no recipe {path}. {closest(str(path), published_recipes())}".rstrip())
+        raise FileNotFoundError(f"There is no recipe {path}. {closest(str(name), published_recipes())}".rstrip())
+    return path
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
     # Numbers stay strings here: the type of its setting decides how each is read.
     settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} holds no settings; one line `name: value` for each is expected.")
-    return {name: _as_word(value) for name, value in settings.items() if value not in ("", "null", "~")}
+    return settings
 
 
 def _as_word(value: Any) -> str | list[str]:

@@ -17,7 +17,7 @@ from hf_video.settings import Setting, find_type, read_value, settings_of
 
 from .checkpoints import is_secret
 from .class_balance import read_class_weights
-from .recipes import is_recipe, published_recipe, read_recipe
+from .recipes import is_recipe, read_recipe
 
 T = TypeVar("T", bound=Any)
 Arguments = TypeVar("Arguments")
@@ -77,8 +77,6 @@ def recipe_values(settings: Any) -> dict[str, Any]:
     if settings.recipe is None:
         return {}
     values = _resolve(_read_named(type(settings), read_recipe(settings.recipe), f"{settings.recipe}: "))
-    if "clip_duration" in settings_of(type(settings)) and published_recipe(settings.recipe) is not None:
-        values.setdefault("clip_duration", 0.0)
     # base_learning_rate sets learning_rate. Either, if it is given, replaces both in the recipe.
     if "learning_rate" in settings.given:
         values.pop("base_learning_rate", None)

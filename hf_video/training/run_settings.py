@@ -109,7 +109,7 @@ class LongRowsSettings:
     clip_duration: NotNegative[float] | None = setting(
         None,
         "Rows with times that last at least twice as many seconds are cut into clips of about so many; 0: no row is. "
-        "By default as long as the model's clips, and 0 with a published recipe.",
+        "By default as long as the model's clips, published recipes say 0.",
     )
 
 

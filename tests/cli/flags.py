@@ -1,7 +1,18 @@
 """What the words of a command line make of its settings."""
 
+import yaml
+
 from hf_video.cli.command import parse
 from hf_video.cli.main import COMMANDS
+from hf_video.training.recipes import published_recipe
+
+
+def settings_of(recipe):
+    """The settings in a file, and in what it extends, as YAML has them."""
+    own = yaml.safe_load(recipe.read_text())
+    base = own.pop("extends", None)
+    merged = own if base is None else settings_of(published_recipe(base)) | own
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def read(words):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from hf_video.data import ClipAugmentation
@@ -18,7 +17,7 @@ from hf_video.settings import find_type
 from hf_video.training import PreTrainingArguments, PretrainSettings, pretrain
 from hf_video.training.recipes import published_recipes
 from hf_video.training.resuming import choose_values, make, values_of
-from tests.cli.flags import flags_of, read
+from tests.cli.flags import flags_of, read, settings_of
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "pretraining"
 RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
@@ -39,6 +38,7 @@ DEFAULTS = {
     "fp16": (True, "engine_for_pretraining.py, autocast and GradScaler"),
     "multi_scale_crop": (True, "datasets.py:14"),
 }
+DROP_LAST = {"dataloader_drop_last": (True, "the loader of run_mae_pretraining.py and run_videomamba_pretraining.py")}
 SCRIPT = {
     "mask_type": ("tube", "pretrain.sh:12"),
     "mask_ratio": (0.9, "pretrain.sh:13"),
@@ -70,7 +70,7 @@ SMALL, BASE = vit(384, 12, 6, 192, 3), vit(768, 12, 12, 384, 6)
 LARGE, HUGE = vit(1024, 24, 16, 512, 8), vit(1280, 32, 16, 640, 8)
 # `pretrain_videomae_giant_patch14_224` of OpenGVLab/VideoMAEv2: mlp_ratio 48 / 11, rounded down.
 GIANT = vit(1408, 40, 16, 512, 8, patch_size=14, intermediate_size=int(1408 * 48 / 11))
-VIDEOMAE = DEFAULTS | SCRIPT
+VIDEOMAE = DEFAULTS | SCRIPT | DROP_LAST
 EVERY_SECOND = {"frame_sampling_rate": (2, "pretrain.sh:18")}
 
 
@@ -79,7 +79,7 @@ def epochs(number):
 
 
 # OpenGVLab/VideoMAEv2. Its defaults are those above, by name in `run_mae_pretraining.py`.
-V2_BASE = {
+V2_BASE = DROP_LAST | {
     "mask_type": ("tube", "vit_b_hybrid_pt.sh:31"),
     "mask_ratio": (0.9, "vit_b_hybrid_pt.sh:32"),
     "decoder_mask_ratio": (0.5, "vit_b_hybrid_pt.sh:34"),
@@ -94,7 +94,7 @@ V2_BASE = {
     "warmup_epochs": (20, "vit_b_hybrid_pt.sh:45"),
     "epochs": (200, "vit_b_hybrid_pt.sh:47"),
 }
-V2_GIANT = {
+V2_GIANT = DROP_LAST | {
     "mask_type": ("tube", "vit_g_hybrid_pt.sh:31"),
     "mask_ratio": (0.9, "vit_g_hybrid_pt.sh:32"),
     "decoder_mask_ratio": (0.5, "vit_g_hybrid_pt.sh:34"),
@@ -112,7 +112,7 @@ V2_GIANT = {
     "epochs": (300, "vit_g_hybrid_pt.sh:49"),
 }
 # OpenGVLab/VideoMamba, `videomamba/video_sm`; the script of both data sets is the same but for their paths.
-VIDEOMAMBA = {
+VIDEOMAMBA = DROP_LAST | {
     "horizontal_flip": (True, "run_mask_pretrain.sh:26"),
     "mask_type": ("attention", "run_mask_pretrain.sh:27"),
     "mask_ratio": (0.8, "run_mask_pretrain.sh:28"),
@@ -172,10 +172,6 @@ ORIGINALS = {
 OURS = {"family", "sampling_strategy", "lr_scheduler_type", "lr_scheduler_kwargs"}
 
 
-def settings_of(name):
-    return yaml.safe_load(RECIPES[name].read_text())
-
-
 def test_there_is_a_recipe_for_each_original():
     assert RECIPES.keys() == ORIGINALS.keys()
     assert {f"pretraining/{name}" for name in RECIPES} <= set(published_recipes())
@@ -183,7 +179,7 @@ def test_there_is_a_recipe_for_each_original():
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_a_recipe_has_the_values_of_the_original(name):
-    settings = settings_of(name)
+    settings = settings_of(RECIPES[name])
     expected = {setting: value for setting, (value, _) in ORIGINALS[name].items()}
     min_lr = expected.pop("min_lr")
     found = {setting: value for setting, value in settings.items() if setting not in OURS}
@@ -200,7 +196,7 @@ def test_the_settings_of_a_recipe_are_read(name, tmp_path):
     chosen = choose_values(read(["pretrain", "--recipe", f"pretraining/{name}", *words]))
     here = {"output_dir": str(tmp_path), "use_cpu": True}
     made = vars(make(PreTrainingArguments, chosen, **here)) | vars(make(ClipAugmentation, chosen))
-    for setting, value in settings_of(name).items():
+    for setting, value in settings_of(RECIPES[name]).items():
         if setting not in ("fp16", "bf16"):
             found = (values_of(chosen) | made)[find_type(PretrainSettings, setting)[0]]
             assert found == (float(value) if isinstance(found, float) else value), setting
@@ -219,7 +215,7 @@ def test_the_schedule_is_the_originals(tmp_path):
     import torch
     from transformers import get_scheduler
 
-    settings = settings_of("videomae_base_kinetics400")
+    settings = settings_of(RECIPES["videomae_base_kinetics400"])
     steps, warmup, rate = 100 * 16, 40, settings["base_learning_rate"]
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
     schedule = get_scheduler(
@@ -261,7 +257,7 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
     assert trainer.state.global_step == 2 and math.isfinite(losses["last"])
     config, args, dataset = trainer.model.config, trainer.args, trainer.train_dataset
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0].endswith("ForPreTraining")
-    for setting, value in (settings_of(name) | sizes).items():
+    for setting, value in (settings_of(RECIPES[name]) | sizes).items():
         if setting in ("family", "device", "teacher"):
             continue
         holders = [dataset.task.augmentation, args, dataset.task.processor, config]
@@ -271,7 +267,7 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
         holder = next(each for each in holders if hasattr(each, setting))
         found = getattr(holder, setting)
         assert found == (float(value) if isinstance(found, float) else value), setting
-    assert args.learning_rate == pytest.approx(settings_of(name)["base_learning_rate"] * 2 / 256)
+    assert args.learning_rate == pytest.approx(settings_of(RECIPES[name])["base_learning_rate"] * 2 / 256)
     decayed = {id(p) for group in trainer.optimizer.param_groups if group["weight_decay"] for p in group["params"]}
     for parameter_name, parameter in trainer.model.named_parameters():
         is_plain = parameter.ndim > 1 and not set(parameter_name.split(".")) & set(args.no_weight_decay)

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
@@ -18,7 +17,7 @@ from hf_video.settings import find_type, read_value
 from hf_video.training import TrainSettings, VideoTrainingArguments, train
 from hf_video.training.recipes import is_recipe, published_recipe, read_recipe
 from hf_video.training.resuming import choose_values, make, values_of
-from tests.cli.flags import flags_of, read
+from tests.cli.flags import flags_of, read, settings_of
 
 # One recipe a family trains, and all are read.
 TRAINED = ("videomae_base_kinetics400", "videomamba_tiny_ssv2")
@@ -74,7 +73,7 @@ def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
     here = {"output_dir": str(tmp_path), "use_cpu": True, "per_device_eval_batch_size": 8}
     kinds = (VideoTrainingArguments, ClipAugmentation, ClipMixing)
     made = {name: value for kind in kinds for name, value in vars(make(kind, chosen, **here)).items()}
-    for name, value in yaml.safe_load(recipe.read_text()).items():
+    for name, value in settings_of(recipe).items():
         found = (values_of(chosen) | made)[find_type(TrainSettings, name)[0]]
         expected = False if name == "fp16" else value
         if name == "adam_epsilon":  # 1e-8 is a text in YAML
@@ -89,7 +88,8 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, models, videos, tmp_pat
     words += flags_of(CHANGED)
     trainer, _ = train(read(["train", "--recipe", str(recipe), *words, "--num-crops=1", "--num-clips=1"]))
     assert trainer.state.global_step == 2
-    settings = yaml.safe_load(recipe.read_text()) | CHANGED | {"num_clips": 1, "num_crops": 1}
+    settings = settings_of(recipe) | CHANGED | {"num_clips": 1, "num_crops": 1}
+    assert settings.pop("clip_duration") == 0  # see tests/data/test_clip_duration.py
     for name, value in settings.items():
         holder, name_there = place_of(name, trainer)
         found = getattr(holder, name_there)
@@ -178,6 +178,20 @@ def write_recipe(folder, *lines):
     path = folder / "recipe.yaml"
     path.write_text("\n".join(lines))
     return path
+
+
+def test_a_recipe_extends_another_one(tmp_path, fails, digits):
+    (tmp_path / "base.yaml").write_text("epochs: 3\nseed: 1\nweight_decay: 0.1")
+    recipe = write_recipe(tmp_path, "extends: base.yaml", "seed: 2", "weight_decay: null")
+    assert read_recipe(recipe) == {"epochs": "3", "seed": "2"}
+    recipe = write_recipe(tmp_path, "extends: videomae_base_kinetics400", "epochs: 3")
+    assert read_recipe(recipe) == read_recipe("videomae_base_kinetics400") | {"epochs": "3"}
+    words = (str(digits), f"--output-dir={tmp_path / 'out'}", "--model=x")
+    recipe = write_recipe(tmp_path, "extends: videomae_base_ssv2")
+    message = fails("train", "--recipe", recipe, *words)
+    assert "which extends videomae_base_kinetics400 itself; one level is read" in message
+    recipe = write_recipe(tmp_path, "extends: videomae_base_ssv3")
+    assert "Did you mean videomae_base_ssv2?" in fails("train", "--recipe", recipe, *words)
 
 
 def test_mappings_and_empty_lists_are_read(tmp_path):

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_video.cli.main import main
@@ -13,7 +12,7 @@ from hf_video.settings import find_type
 from hf_video.training import TrainAnswersSettings, train_answers
 from hf_video.training.answering import AnswerTrainingArguments
 from hf_video.training.resuming import choose_values, make, recipe_values, values_of
-from tests.cli.flags import flags_of, read
+from tests.cli.flags import flags_of, read, settings_of
 from tests.testing.answering import tiny_pair
 from tests.testing.videos import encode_video, make_frames
 
@@ -42,10 +41,6 @@ def data(tmp_path_factory):
             rows = [{"video": str(folder / f"{number}.mp4"), "answer": "one two", **row} for number in numbers]
             (folder / kind / f"{split}.json").write_text(json.dumps(rows))
     return folder
-
-
-def settings_of(recipe):
-    return yaml.safe_load(recipe.read_text())
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)

@@ -40,6 +40,7 @@ RECIPE = {
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
     "max_grad_norm": 0.0,
+    "dataloader_drop_last": True,
     "activation_checkpointing": True,
 }
 SMALL = ("--detector-config", '{"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}')

@@ -69,7 +69,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             Standard deviation of the truncated normal initialisation.
         weight_init (`"trunc_normal"` or `"xavier_uniform"`, defaults to `"trunc_normal"`):
             Distribution of the initial weights of linear layers. VideoMAE uses the former for fine-tuning and the
-            latter (Glorot and Bengio, 2010) for pre-training. The classifier always uses the former.
+            latter (Glorot and Bengio, 2010) for pre-training, but for the patches and the layer between encoder and
+            decoder, which begin as PyTorch makes them. The classifier always uses the former.
         classifier_init_scale (`float`, defaults to 1.0):
             Factor on the initial weights of the classifier; VideoMAE fine-tunes with 0.001.
         norm_type (`"layer_norm"` or `"rms_norm"`, defaults to `"layer_norm"`):

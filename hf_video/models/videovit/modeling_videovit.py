@@ -467,7 +467,7 @@ class VideoViTPreTrainedModel(PreTrainedModel):
             if scale == 0:
                 init.zeros_(module.weight)
             elif scale is None and self.config.weight_init == "xavier_uniform":
-                init.xavier_uniform_(module.weight)
+                self._init_pretraining_weights(module)
             else:
                 init.trunc_normal_(module.weight, std=std if scale is None else std * scale)
         elif isinstance(module, VideoViTPositionEmbeddings):
@@ -487,7 +487,20 @@ class VideoViTPreTrainedModel(PreTrainedModel):
             init.constant_(module.layer_scale1, self.config.layer_scale_init_value)
             init.constant_(module.layer_scale2, self.config.layer_scale_init_value)
         elif isinstance(module, VideoViTForPreTraining):
-            init.trunc_normal_(module.mask_token, std=std)
+            # VideoMAE's own function draws within one standard deviation.
+            init.trunc_normal_(module.mask_token, std=std, a=-std, b=std)
+
+    def _init_pretraining_weights(self, module: nn.Linear) -> None:
+        """As VideoMAE's `modeling_pretrain.py`, which leaves the convolution of patches and the layer between encoder
+        and decoder as PyTorch makes them."""
+        embeddings = self.base_model.embeddings.patch_embeddings
+        if module is not embeddings.projection and module is not getattr(self, "encoder_to_decoder", None):
+            init.xavier_uniform_(module.weight)
+            return
+        init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+        if module.bias is not None:
+            bound = 1 / math.sqrt(module.in_features)
+            init.uniform_(module.bias, -bound, bound)
 
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
         """Switch recomputation on for the layers in the configuration, unless `every_n_layers` chooses; or off."""

@@ -36,13 +36,20 @@ def test_tokens_are_in_the_order_time_row_column(position_embedding_type, use_cl
 
 
 def test_weights_can_begin_as_those_of_videomae_pre_training():
-    """Xavier's uniform distribution ends at sqrt(6 / (inputs + outputs)); the classifier keeps its own scale."""
-    model = make(VideoViTForVideoClassification, weight_init="xavier_uniform", classifier_init_scale=0.001)
-    for name, module in model.videovit.named_modules():
+    """Xavier's uniform distribution ends at sqrt(6 / (inputs + outputs)), PyTorch's own at 1 / sqrt(inputs), also for
+    biases, and VideoMAE's token of masked patches at one standard deviation. The classifier keeps its own scale."""
+    model = make(VideoViTForPreTraining, weight_init="xavier_uniform")
+    for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             bound = math.sqrt(6 / (module.in_features + module.out_features))
+            if name in ("videovit.embeddings.patch_embeddings.projection", "encoder_to_decoder"):
+                bound = 1 / math.sqrt(module.in_features)
+            if name.endswith("projection"):
+                assert 0.8 * bound < module.bias.abs().max() <= bound
             assert 0.98 * bound < module.weight.abs().max() <= bound, name
             assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
+    assert 0.015 < model.mask_token.abs().max() <= 0.02
+    model = make(VideoViTForVideoClassification, weight_init="xavier_uniform", classifier_init_scale=0.001)
     assert model.classifier.weight.abs().max() < 1e-4
 
 
