@@ -19,11 +19,14 @@ def dense_indices(
     total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
 ) -> np.ndarray:
     """Every `frame_sampling_rate`-th frame from evenly spaced starts; a single clip lies in the centre (I3D). Training
-    draws the start and keeps the distance.
+    draws the start and keeps the distance; of a video that is shorter than a clip it never takes the last frame.
 
-    Source: `VideoClsDataset` of VideoMamba (`datasets/kinetics.py`), test mode. Its training is that of "strided".
+    Source: `VideoClsDataset` of VideoMamba (`datasets/kinetics.py`), test mode, whose training is that of "strided".
+    Training is that of the pre-training of VideoMAE (`VideoMAE._get_frame_id_list` of its `kinetics.py`).
     """
     starts = _clip_starts(total_num_frames - num_frames * frame_sampling_rate, num_clips, generator)
+    if generator is not None:
+        total_num_frames = max(total_num_frames - 1, 1)
     return _strided(starts, total_num_frames, num_frames, frame_sampling_rate)
 
 

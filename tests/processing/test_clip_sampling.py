@@ -129,3 +129,14 @@ def test_numbers_must_be_positive(name):
 def test_unknown_strategy_lists_the_known_ones():
     with pytest.raises(ValueError, match="'densely'.*uniform"):
         sample_clip_indices("densely", 10, 4)
+
+
+@pytest.mark.parametrize("total_num_frames", [1, 2, 5, 40, 60, 61, 62, 63, 64])
+def test_dense_training_clips_of_short_videos_are_those_of_videomae(total_num_frames):
+    """`_get_frame_id_list` of VideoMAE's pre-training counts from 1, and goes on while a step ends before the last."""
+    place, expected = 1, []
+    for _ in range(16):
+        expected.append(place - 1)
+        place += 4 if place + 4 < total_num_frames else 0
+    numbers = {"num_frames": 16, "frame_sampling_rate": 4, "generator": np.random.default_rng(0)}
+    assert sample_clip_indices("dense", total_num_frames, **numbers)[0].tolist() == expected
