@@ -12,7 +12,6 @@ from accelerate.utils import recursively_apply
 from torch.utils.data import DataLoader, get_worker_info
 
 from .batches import collate_clips
-from .tasks import Task
 
 Item = TypeVar("Item")
 
@@ -124,7 +123,12 @@ class ReadAheadLoader(DataLoader):
     def _draws_nothing(self) -> bool:
         # `Trainer` puts the collator into one that removes columns.
         collate = getattr(self.collate_fn, "data_collator", self.collate_fn)
-        return collate is collate_clips or isinstance(getattr(collate, "__self__", None), Task)
+        owner = getattr(collate, "__self__", None)
+        if collate is collate_clips or owner is None:
+            return collate is collate_clips
+        from .tasks import Task  # which loads `datasets`: the path of a single video does not need it
+
+        return isinstance(owner, Task)
 
 
 def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
