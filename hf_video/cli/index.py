@@ -14,8 +14,8 @@ list, JSON or Parquet), or a data set.
 MODEL compares videos with texts: a model of this package, X-CLIP or VideoPrism. With any other encoder of videos,
 clips are found by a video.
 
-The same command continues after an interruption, adds videos, and removes those that are not there any longer. A
-video that fails is a row with its error; the exit code is then 1.
+The same command continues after an interruption. It adds videos, does those again whose files changed, and keeps the
+others; --prune removes those that are not named. A video that fails is a row with its error; the exit code is then 1.
 """
 EPILOG = """\
 example: hf-video index my_videos --model my_model --output my_index --window 8 --fps 2

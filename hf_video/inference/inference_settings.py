@@ -177,6 +177,7 @@ class IndexSettings(VideosSettings, TrainedModelSettings, WindowSettings, BulkSe
         help="Folder for the index: new, empty, or one that this command began. A path or URL.", metavar="DIR"
     )
     batch_size: AtLeast1[int] = setting(8, "Clips in one forward pass.")
+    prune: bool = setting(False, "Remove the rows of videos that are not named.")
 
 
 @dataclass(kw_only=True)

@@ -58,7 +58,8 @@ def run_in_bulk(
     model: PreTrainedModel,
     *,
     notes: dict[str, Any] | None = None,
-    forgets_others: bool = False,
+    renews: bool = False,
+    prunes: bool = False,
 ) -> BulkResult:
     """Does the videos that are left.
 
@@ -68,7 +69,8 @@ def run_in_bulk(
         task: what is computed of each.
         model: with Ray on the CPU, since other processes compute with it.
         notes: see `ParquetParts`.
-        forgets_others: whether rows of videos that are not among these are removed.
+        renews: whether local files that changed are done again.
+        prunes: whether rows of videos that are not among these are removed, too.
 
     Raises:
         ValueError, OSError: see [`run`].
@@ -95,8 +97,8 @@ def run_in_bulk(
             lock.take(sink.path)
         if settings.retry_errors:
             sink.forget_errors()
-        if forgets_others:
-            sink.forget_others(videos)
+        if renews:
+            sink.forget_changed(videos, others=prunes)
         report = run(task, videos, sink, engine)
     return BulkResult(
         str(sink.place), len(sink.finished) + report.num_new, report.num_new, sink.known_errors() + report.errors

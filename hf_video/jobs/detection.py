@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,7 +192,22 @@ class DetectionFiles(Sink):
         return [name.with_name(name.name + suffix) for suffix in suffixes]
 
     def plan(self, videos: Sequence[Video]) -> list[Part]:
-        return [Part(each.id, [each]) for each in videos if not all(file.is_file() for file in self.files_of(each))]
+        return [Part(each.id, [each]) for each in videos if not self._is_done(each)]
+
+    def _is_done(self, video: Video) -> bool:
+        """Whether the files of a video were written after it. Those of another video under its name raise
+        `ValueError`."""
+        files = self.files_of(video)
+        if not all(file.is_file() for file in files):
+            return False
+        named = _video_of(files[0])
+        if named is not None and _as_utf8(named) != _as_utf8(video.source):
+            raise ValueError(
+                f"{files[0]} has the persons of {named}, and {video.source} would have the same file: choose another "
+                "--output, or name a folder that holds both."
+            )
+        is_local = kind_of(video.source) == "path" and os.path.isfile(video.source)
+        return not is_local or os.path.getmtime(video.source) <= min(file.stat().st_mtime for file in files)
 
     def write(self, task: Task, part: Part, outputs: Iterator[VideoOutputs]) -> None:
         of_video, video = next(outputs), part.videos[0]
@@ -225,6 +241,20 @@ class DetectionFiles(Sink):
         return DetectionResult(self.place, num_done, self.num_new, *found, self.errors)
 
 
+def _video_of(file: Path) -> str | None:
+    """The video that a file of detections is of; None if there are no persons in a table."""
+    if file.suffix != ".csv":
+        found = read_own_json(file)
+        return found.get("video") if isinstance(found, dict) else None
+    with open(file, encoding="utf-8", newline="") as opened:
+        return next(csv.DictReader(opened), {}).get("video")
+
+
+def _as_utf8(name: str) -> str:
+    """The name of a file for a table; it may have bytes that are not UTF-8."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def _as_json(entry: dict[str, Any], key_frames: Sequence[KeyFrame]) -> str:
     """A JSON object with the facts of a video and its key frames, a line each."""
     frames = [
@@ -240,8 +270,7 @@ def _as_csv(video: str, key_frames: Sequence[KeyFrame]) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
-    # A file name may have bytes that are not UTF-8.
-    video = video.encode(errors="backslashreplace").decode()
+    video = _as_utf8(video)
     for frame in key_frames:
         for each in map(_rounded, frame.persons):
             for action, score in each.actions.items() or [("", "")]:

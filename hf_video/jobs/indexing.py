@@ -81,7 +81,7 @@ class IndexTask(Task):
 
 def build_index(settings: IndexSettings) -> BulkResult:
     """Writes the index of videos, as `hf-video index`. The same call continues after an interruption. It adds videos,
-    and removes those that are not named any longer.
+    does changed ones again, and with `prune` removes those that are not named.
 
     Args:
         settings: the videos, the model, the folder, and what differs from the defaults.
@@ -96,7 +96,6 @@ def build_index(settings: IndexSettings) -> BulkResult:
     """
     check_engine(settings)
     videos = list_videos(settings.videos, settings.video_root)
-    # Their rows would be removed.
     if missing := [each.source for each in videos if each.rows is None and _is_missing(each.source)]:
         raise FileNotFoundError(f"{few(missing)} does not exist. The index is as it was.")
     device = "cpu" if settings.engine == "ray" else settings.device
@@ -108,7 +107,7 @@ def build_index(settings: IndexSettings) -> BulkResult:
     task = IndexTask(model, windows, settings.source_fps)
     place = Path(settings.model).expanduser()
     notes = {"model": str(place.absolute()) if place.is_dir() else settings.model}
-    return run_in_bulk(settings, videos, task, model.network, notes=notes, forgets_others=True)
+    return run_in_bulk(settings, videos, task, model.network, notes=notes, renews=True, prunes=settings.prune)
 
 
 def _is_missing(source: str) -> bool:

@@ -155,15 +155,17 @@ class ParquetParts(Sink):
         """Removes the rows with an error, so that their videos are done again."""
         self._keep(lambda facts, name: facts[ERROR].is_null())
 
-    def forget_others(self, videos: Sequence[Video]) -> None:
-        """Removes the rows of videos that are not among these, and of local files that changed after their part."""
+    def forget_changed(self, videos: Sequence[Video], *, others: bool = False) -> None:
+        """Removes the rows of local files among these that changed after their part; with `others` also those of
+        videos that are not among these."""
         changed = {(_as_utf8(video.id), _as_utf8(video.source)): _changed(video.source) for video in videos}
 
         def is_current(facts: pa.Table, name: str) -> pa.Array:
             system, path = self._folder.find(name)
             written = system.modified(path).timestamp()
             videos_of_rows = zip(facts[KEY].to_pylist(), facts[PATH].to_pylist(), strict=True)
-            return pa.array([changed.get(video, math.inf) <= written for video in videos_of_rows])
+            unnamed = math.inf if others else 0.0
+            return pa.array([changed.get(video, unnamed) <= written for video in videos_of_rows])
 
         self._keep(is_current)
 

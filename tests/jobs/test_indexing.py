@@ -75,7 +75,10 @@ def test_files_are_added_and_removed(videos, model, tmp_path):
     before = open_index(tmp_path / "index")
     (videos / "1.mp4").unlink()
     shutil.copy(videos / "2.mp4", videos / "new.mp4")
-    assert index(videos, model, tmp_path / "index", part_size=4).num_new == 1
+    # What is not named stays, unless it is to be removed.
+    assert index(videos / "new.mp4", model, tmp_path / "index", part_size=4).num_new == 1
+    assert sorted(open_index(tmp_path / "index").rows["key"].to_pylist()) == ["0", "1", "2", "3", "4", "5", "new"]
+    assert index(videos, model, tmp_path / "index", part_size=4, prune=True).num_new == 0
     after = open_index(tmp_path / "index")
     assert sorted(after.rows["key"].to_pylist()) == ["0", "2", "3", "4", "5", "new"]
     row = before.rows["key"].to_pylist().index("5")
