@@ -158,7 +158,7 @@ def find_segments(
             for window in model.locked(windows):
                 end, shown = window.end, len(segments)
                 output.add_window(window)
-                add(finder.add(window.start, window.end, window.scores))
+                add(finder.add(window.start, window.end, window.scores, window.begins_anew))
                 said = f"Looked at {clock(end)}, {_count(segments)} so far ..."
                 yield (said, texts.segment_list(segments)) if len(segments) != shown else (said,)
         except OSError as error:

@@ -112,7 +112,7 @@ def metadata(
         pipeline_tag=pipeline,
         license=source.get("license"),
         base_model=source["name"] if is_repository(source) else None,
-        datasets=sorted({slug(result.data) for result in measured}) or None,
+        datasets=sorted({data["hub_id"] for data in facts.get("data", {}).values() if data.get("hub_id")}) or None,
         metrics=list(dict.fromkeys(result.metric.hub_type or result.metric.name for result in measured)) or None,
         tags=["hf_video", "video", model_type],
         model_name=name,

@@ -107,7 +107,7 @@ def why_untested(folder: Path) -> str | None:
     if config.get("quantization_config"):
         return "its weights are quantised"
     if config["model_type"] not in {kind.model_type for kind in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING}:
-        return f"a {config['model_type']} is no model of videos"
+        return f"there is no self-test of a {architecture}"
     processor = read_part(folder, VIDEO_PROCESSOR_NAME)
     parameters = sum(torch.Size(shape).numel() for shape in _shapes(folder))
     views = (processor.get("num_clips") or 1) * (processor.get("num_crops") or 1)

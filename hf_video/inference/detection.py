@@ -1,5 +1,6 @@
 """Finds the people of a video at key frames, and what they do."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -140,7 +141,8 @@ def read_persons(
     height, width = size
     chosen = [of_frame[of_frame[:, 0] >= person_threshold] for of_frame in rows]
     key_frames = []
-    for second, persons, tracks in zip(seconds, chosen, assign_tracks([each[:, 1:5] for each in chosen]), strict=True):
+    tracks_of = assign_tracks([each[:, 1:5] for each in chosen], seconds)
+    for second, persons, tracks in zip(seconds, chosen, tracks_of, strict=True):
         found = []
         for track, row in sorted(zip(tracks, persons.tolist(), strict=True)):
             best = sorted(zip(row[5:], class_names, strict=True), key=lambda pair: -pair[0])
@@ -152,7 +154,11 @@ def read_persons(
 
 
 def assign_tracks(
-    boxes: Sequence[np.ndarray], *, min_iou: float = MIN_TRACK_IOU, max_missed: int = MAX_MISSED
+    boxes: Sequence[np.ndarray],
+    seconds: Sequence[float] | None = None,
+    *,
+    min_iou: float = MIN_TRACK_IOU,
+    max_missed: int = MAX_MISSED,
 ) -> list[list[int]]:
     """Numbers for boxes that are the same from one frame to the next.
 
@@ -160,8 +166,10 @@ def assign_tracks(
 
     Args:
         boxes: (n, 4) for each frame, left, top, right and bottom.
+        seconds: time of each frame, rising; by default they are a second apart.
         min_iou: smallest IoU of a box with the last one of its track.
-        max_missed: frames in a row without a box that do not end a track.
+        max_missed: frames in a row without a box that do not end a track, at the median distance of two frames. So a
+            track ends in a longer pause.
 
     Returns:
         The number of the track of each box, for each frame. Tracks count from 0, in the order in which they begin.
@@ -175,11 +183,14 @@ def assign_tracks(
         raise ImportError("Tracks are found with scipy: pip install 'hf-video-models[detection]'.") from error
     from torchvision.ops import box_iou
 
-    last: dict[int, tuple[int, np.ndarray]] = {}
+    times = np.arange(len(boxes)) if seconds is None else np.asarray(seconds)
+    # Halfway to the next frame, so that rounding does not matter.
+    longest = (max_missed + 1.5) * np.median(np.diff(times)) if len(times) > 1 else math.inf
+    last: dict[int, tuple[float, np.ndarray]] = {}
     numbers: list[list[int]] = []
     num_tracks = 0
-    for frame, of_frame in enumerate(boxes):
-        open_tracks = [track for track, (seen, _) in last.items() if frame - seen <= max_missed + 1]
+    for time, of_frame in zip(times, boxes, strict=True):
+        open_tracks = [track for track, (seen, _) in last.items() if time - seen <= longest]
         found = [-1] * len(of_frame)
         if open_tracks and len(of_frame):
             known = np.stack([last[track][1] for track in open_tracks])
@@ -190,6 +201,6 @@ def assign_tracks(
         for place, box in enumerate(of_frame):
             if found[place] < 0:
                 found[place], num_tracks = num_tracks, num_tracks + 1
-            last[found[place]] = frame, box
+            last[found[place]] = time, box
         numbers.append(found)
     return numbers

@@ -57,7 +57,8 @@ class VideoSearch:
     Args:
         index: the folder of an index, or an open one.
         model: a loaded model, or where it is; by default where it was when the index was begun.
-        device, dtype: see `load_search_model`.
+        device: see `load_search_model`.
+        dtype: type of the weights; by default that of the model that made the index.
         batch_size: clips in one forward pass of re-ranking.
 
     Raises:
@@ -71,7 +72,7 @@ class VideoSearch:
         model: SearchModel | str | None = None,
         *,
         device: str = "auto",
-        dtype: str = "float32",
+        dtype: str | None = None,
         batch_size: int = 8,
     ):
         self.seconds: dict[str, float] = {}
@@ -79,6 +80,7 @@ class VideoSearch:
         with self._timed("loading"):
             self.index = index if isinstance(index, VideoIndex) else open_index(index)
             if not isinstance(model, SearchModel):
+                dtype = dtype or self.index.settings["config"].get("dtype") or "float32"
                 model = load_search_model(model or _noted_model(self.index), device=device, dtype=dtype)
             self.model = model
             _check_model(self.index, model)
@@ -157,8 +159,8 @@ class VideoSearch:
                         break
             except VideoReadError as error:
                 raise VideoReadError(
-                    f"{error} --rerank reads what was indexed: it needs the files, and `hf-video index` again if they "
-                    "have moved."
+                    f"{error} --rerank reads what was indexed: it needs the files, and `hf-video index --prune` again "
+                    "if they have moved."
                 ) from error
             if wanted:
                 raise ValueError(f"{path} has changed since it was indexed: run `hf-video index` again.")
@@ -177,7 +179,11 @@ def search(settings: SearchSettings) -> SearchResult:
         ValueError, OSError: see [`VideoSearch`].
     """
     searched = VideoSearch(
-        settings.index, settings.model, device=settings.device, dtype=settings.dtype, batch_size=settings.batch_size
+        settings.index,
+        settings.model,
+        device=settings.device,
+        dtype=settings.dtype if "dtype" in settings.given else None,
+        batch_size=settings.batch_size,
     )
     return searched.search(settings.text, video=settings.video, top_k=settings.top_k, rerank=settings.rerank)
 

@@ -69,4 +69,11 @@ def test_key_frames_are_all_multiples_in_the_video(videos):
     ids=["crossed rows", "missed twice", "missed too often", "too far", "the nearer one", "no frame"],
 )
 def test_tracks_follow_boxes_that_overlap(boxes, tracks):
-    assert assign_tracks([np.array(of_frame, float).reshape(-1, 4) for of_frame in boxes]) == tracks
+    boxes = [np.array(of_frame, float).reshape(-1, 4) for of_frame in boxes]
+    assert assign_tracks(boxes) == assign_tracks(boxes, np.arange(len(boxes)) / 10) == tracks
+
+
+def test_a_track_ends_in_a_pause_that_is_longer_than_usual():
+    boxes = [np.array([LEFT], float)] * 4
+    assert assign_tracks(boxes, [0, 1, 2, 5]) == [[0], [0], [0], [0]]
+    assert assign_tracks(boxes, [0, 1, 2, 60]) == [[0], [0], [0], [1]]

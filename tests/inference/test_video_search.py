@@ -6,9 +6,10 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
-from hf_video.inference import IndexSettings, VideoSearch, open_index
+from hf_video.inference import IndexSettings, SearchSettings, VideoSearch, open_index
 from hf_video.inference.inference_settings import PredictSettings
 from hf_video.inference.video_index import read_clips
+from hf_video.inference.video_search import search
 from hf_video.jobs import build_index, predict
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
@@ -120,12 +121,21 @@ def test_the_index_of_another_model_is_refused(videos, models, tmp_path):
         open_index(tmp_path / "elsewhere")
 
 
+def test_an_index_is_searched_with_the_precision_that_made_it(videos, models, tmp_path):
+    settings = {"videos": [str(videos)], "model": str(models["dual"]), "output": str(tmp_path / "index")}
+    build_index(IndexSettings(**settings, device="cpu", dtype="bfloat16"))
+    found = search(SearchSettings(text=TEXT, index=str(tmp_path / "index"), device="cpu"))
+    assert len(found.hits) == 6
+    with pytest.raises(ValueError, match="is the index of another model"):
+        search(SearchSettings(text=TEXT, index=str(tmp_path / "index"), device="cpu", dtype="float32"))
+
+
 def test_what_is_gone_or_damaged_is_named_with_the_way_out(models, tmp_path):
     videos = write_videos(tmp_path / "videos")
     model = shutil.copytree(models["dual"], tmp_path / "model")
     searched = index(videos, model, tmp_path / "index")
     (videos / "3.mp4").unlink()
-    with pytest.raises(VideoReadError, match=r"3.mp4 does not exist. .*`hf-video index`"):
+    with pytest.raises(VideoReadError, match=r"3.mp4 does not exist. .*`hf-video index --prune`"):
         searched.search(TEXT, rerank=6)
     model.rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match="was in .*model, which is not there: .*--model"):
