@@ -17,7 +17,7 @@ from hf_video.settings import Setting, find_type, read_value, settings_of
 
 from .checkpoints import is_secret
 from .class_balance import read_class_weights
-from .recipes import is_recipe, read_recipe
+from .recipes import is_recipe, published_recipe, read_recipe
 
 T = TypeVar("T", bound=Any)
 Arguments = TypeVar("Arguments")
@@ -138,6 +138,8 @@ def choose_values(settings: T, saved: Saved | None = None, num_processes: int = 
         named = {"model": model} | recipe | given
         if begun := {None: "from_scratch", SHIPPED: "from_start"}.get(named["model"]):
             values |= {name: value for name, each in known.items() if (value := getattr(each, begun)) is not None}
+        if settings.recipe is not None and published_recipe(str(settings.recipe)) is not None:
+            values["kept_frames_gib"] = 0.0  # its clips are cut from the frames of the files
         values |= named
         if named.get("multi_scale_crop") and "crop_min_area" not in named:
             values["crop_min_area"] = None  # a way to crop that was given stands in for the default one
