@@ -1,5 +1,6 @@
 """Changes training clips at random, in the same way for all frames of a clip."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ _QUARTERS = ((1, 1), (3, 1), (1, 3), (3, 3))
 _PLACES = _CORNERS_AND_CENTRE + _SIDES + _QUARTERS
 # Sides that differ from the size of the result by less are not resized.
 _TOLERANCE = 3
+_RATIOS = (3 / 4, 4 / 3)
 _GREY = (128, 128, 128)
 
 
@@ -46,6 +48,12 @@ class ClipAugmentation(ClipAugmentationSettings):
     def crops_whole_frames(self) -> bool:
         """Whether the crop chooses its own size, so that frames are not resized before it."""
         return self.multi_scale_crop or self.crop_min_area is not None
+
+    def smallest_side(self, height: int, width: int) -> float:
+        """The least height or width of a crop of whole frames."""
+        if self.multi_scale_crop:
+            return SCALES[-1] * min(height, width)
+        return math.sqrt((self.crop_min_area or 1) * height * width * _RATIOS[0])
 
     def rand_augment(self, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
         """RandAugment of frames, uint8 (T, 3, H, W), see `rand_augment`."""
@@ -77,7 +85,7 @@ class ClipAugmentation(ClipAugmentationSettings):
         crop = v2.RandomResizedCrop(
             size,
             scale=(self.crop_min_area, 1.0),
-            ratio=(3 / 4, 4 / 3),
+            ratio=_RATIOS,
             interpolation=pil_torch_interpolation_mapping.get(resample, resample),
             antialias=antialias,
         )

@@ -4,7 +4,6 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import BaseVideoProcessor, BatchFeature, ProcessorMixin
 
 from hf_video.processing import VideoDetectionProcessor
-from hf_video.reading import VideoReader, read_video
+from hf_video.reading import VideoReader
 
 from .augmentation import ClipAugmentation, has_direction
 from .batches import SAMPLE_KEY, collate_clips, only_readable
@@ -90,6 +89,8 @@ class ClipTask(Task):
         ValueError: the augmentation resizes its crops and the processor does not crop.
     """
 
+    kept: Mapping[tuple[str, bool], Any] = {}
+
     def __init__(
         self,
         processor: BaseVideoProcessor | ProcessorMixin,
@@ -136,32 +137,70 @@ class ClipTask(Task):
 
     def make_clip(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> BatchFeature:
         """The item of a row without its labels."""
-        if not training:
-            clips = self._read_clips(row, self.processor.sample_frames)
+        generator = np.random.default_rng(np.random.SeedSequence(key)) if training else None
+        with self.open_clips(row, training) as reader:
+            clips = reader.read(self.choose_frames(reader, row, generator))
+        if generator is None:
             return BatchFeature({"pixel_values": self._process(list(clips)).flatten(0, -5)})
-        generator = np.random.default_rng(np.random.SeedSequence(key))
-        clips = self._read_clips(row, partial(self.processor.sample_frames, num_clips=1, generator=generator))
         name = self.named_by(row)
         views = [self._draw_view(clips[0], generator, name) for _ in range(self.augmentation.num_augmentations)]
         # `Trainer` would remove the key from a dict, because no argument of the model has its name.
         return BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})
 
-    def _read_clips(self, row: Mapping[str, Any], sample_indices_fn: Callable[..., np.ndarray]) -> np.ndarray:
-        """The clips of a row, (num_clips, T, H, W, 3) uint8."""
-        clips, _ = read_video(open_video(row), sample_indices_fn, start=row.get("start"), end=row.get("end"))
-        return clips
+    def open_clips(self, row: Mapping[str, Any], training: bool) -> VideoReader:
+        """The reader of the video of a row."""
+        kept = self.kept.get((row["video"], training))
+        return VideoReader(open_video(row)) if kept is None else kept.open(row)
+
+    def choose_frames(
+        self, reader: VideoReader, row: Mapping[str, Any], generator: np.random.Generator | None
+    ) -> np.ndarray:
+        """The numbers of the frames of the clips of a row, (num_clips, T); of a random one with a generator."""
+        segment = reader.segment(row.get("start"), row.get("end"))
+        options = {} if generator is None else {"num_clips": 1, "generator": generator}
+        return segment.start + self.processor.sample_frames(reader.metadata_of(segment), **options)
+
+    def possible_frames(self, reader: VideoReader, row: Mapping[str, Any], training: bool) -> np.ndarray:
+        """The numbers of all frames that the clips of a row can show."""
+        segment = reader.segment(row.get("start"), row.get("end"))
+        return np.arange(segment.start, segment.stop) if training else self.choose_frames(reader, row, None)
+
+    def kept_size(self, height: int, width: int, training: bool) -> tuple[int, int]:
+        """The smallest size of frames, at most their own, from which items are made as well: that of the processor,
+        or, where training crops whole frames, one in which the smallest crop has the pixels that it becomes."""
+        if training and self.augmentation.crops_whole_frames:
+            most = max(self._crop_size()["height"], self._crop_size()["width"])
+            scale = most / self.augmentation.smallest_side(height, width)
+            new_height, new_width = math.ceil(scale * height), math.ceil(scale * width)
+        elif self.processor.do_resize:
+            new_height, new_width = self._whole(np.zeros((1, height, width, 3), np.uint8), True).shape[-2:]
+        else:
+            return height, width
+        return (new_height, new_width) if new_height * new_width < height * width else (height, width)
+
+    def shrink(self, frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        """Frames (n, height, width, 3) uint8 of a size, as the processor resizes."""
+        if frames.shape[1:3] == size:
+            return frames
+        resized = self._whole(frames, True, size={"height": size[0], "width": size[1]})
+        return np.ascontiguousarray(resized.movedim(1, -1).numpy())
+
+    def _whole(self, frames: np.ndarray, do_resize: bool, **options: Any) -> torch.Tensor:
+        """Frames (n, H, W, 3) uint8 as (n, 3, H, W) uint8, which are resized at most."""
+        return self._process(
+            frames,
+            num_crops=1,
+            do_resize=do_resize,
+            do_center_crop=False,
+            do_rescale=False,
+            do_normalize=False,
+            **options,
+        )[0]
 
     def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, name: str) -> torch.Tensor:
         """A random view, (1, T, C, H, W) float32, of a clip (T, H, W, 3) uint8."""
         processor, augmentation = self.processor, self.augmentation
-        frames = self._process(
-            clip,
-            num_crops=1,
-            do_resize=processor.do_resize and not augmentation.crops_whole_frames,
-            do_center_crop=False,
-            do_rescale=False,
-            do_normalize=False,
-        )[0]
+        frames = self._whole(clip, processor.do_resize and not augmentation.crops_whole_frames)
         frames = augmentation.rand_augment(frames, generator)
         if processor.do_center_crop or augmentation.crops_whole_frames:
             size = self._crop_size()["height"], self._crop_size()["width"]
@@ -296,18 +335,20 @@ class FrameTask(ClipTask):
         ids = np.unique(labels[labels != UNKNOWN]) if labels.ndim == 1 else np.flatnonzero((labels > 0).any(axis=0))
         return ", ".join((self.class_names or ())[each] for each in ids.astype(int))
 
+    def choose_frames(
+        self, reader: VideoReader, row: Mapping[str, Any], generator: np.random.Generator | None
+    ) -> np.ndarray:
+        return reader.shown_at(row["start"] + np.arange(row["num_frames"]) / self.fps)[None]
+
+    def possible_frames(self, reader: VideoReader, row: Mapping[str, Any], training: bool) -> np.ndarray:
+        return self.choose_frames(reader, row, None)
+
+    def _process(self, videos: Any, **options: Any) -> torch.Tensor:
+        return super()._process(videos, **{"num_crops": 1} | options)
+
     def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> Any:
-        times = row["start"] + np.arange(row["num_frames"]) / self.fps
-        with VideoReader(open_video(row)) as reader:
-            frames = reader.read(reader.shown_at(times))
-        item: dict[str, Any] = {"labels": torch.tensor(row["frame_labels"])}
-        if training:
-            generator = np.random.default_rng(np.random.SeedSequence(key))
-            return item | {
-                "pixel_values": self._draw_view(frames, generator, self.named_by(row))[0],
-                SAMPLE_KEY: key,
-            }
-        return item | {"pixel_values": self._process(frames, num_crops=1)[0]}
+        item = self.make_clip(row, key, training)
+        return {**item, "pixel_values": item["pixel_values"][0], "labels": torch.tensor(row["frame_labels"])}
 
     def collate(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         return collate_frames(items)

@@ -77,6 +77,17 @@ class StreamSettings:
     )
 
 
+@dataclass(kw_only=True)
+class KeptFramesSettings:
+    """Videos"""
+
+    kept_frames_gib: NotNegative[float] = setting(
+        4.0,
+        "GiB beside the checkpoints for the frames that a training can ask for, so that each is decoded once; 0: "
+        "none, as published recipes say.",
+    )
+
+
 @dataclass
 class ClipAugmentationSettings:
     """Augmentation of training clips"""

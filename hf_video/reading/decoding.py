@@ -538,6 +538,8 @@ class VideoFile:
         ticks = np.append(index.times, index.end) - index.times[0]
         seconds = ticks * index.time_base.numerator / index.time_base.denominator
         self.times, self.end = seconds[:-1], float(seconds[-1])
+        # Without places, there are no times of key frames.
+        self.key_frames = np.unique(np.append(np.searchsorted(index.times, index.key_times), 0))
 
     def read(self, wanted: np.ndarray) -> np.ndarray:
         """

@@ -74,6 +74,12 @@ class VideoReader:
         self.times, self.end = self._frames.times, self._frames.end
         self.metadata = self.metadata_of(range(len(self)))
 
+    @property
+    def key_frames(self) -> np.ndarray:
+        """(num_key_frames,) int64, rising: the numbers of the frames that decoding can begin with; 0 alone where it
+        always begins with the first."""
+        return self._frames.key_frames
+
     def __len__(self) -> int:
         return len(self.times)
 
@@ -240,6 +246,7 @@ class FrameFolder:
             raise VideoReadError(f"{folder} holds no frames: no file ends in {', '.join(FRAME_EXTENSIONS)}.")
         self.height, self.width = self._load(0).shape[:2]
         self.times, self.end = np.full(len(self.paths), math.nan), math.nan
+        self.key_frames = np.arange(len(self.paths))
 
     def read(self, wanted: np.ndarray) -> np.ndarray:
         frames = np.empty((len(wanted), self.height, self.width, 3), dtype=np.uint8)
@@ -269,7 +276,8 @@ class DecodedVideo:
         self.decoder, self.name = decoder, name
         metadata = decoder.metadata
         self.height, self.width, self.end = metadata.height, metadata.width, metadata.duration_seconds
-        self.times = np.arange(metadata.num_frames) * metadata.duration_seconds / metadata.num_frames
+        self.key_frames = np.arange(metadata.num_frames)
+        self.times = self.key_frames * metadata.duration_seconds / metadata.num_frames
 
     def read(self, wanted: np.ndarray) -> np.ndarray:
         try:

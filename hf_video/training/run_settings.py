@@ -11,6 +11,7 @@ from hf_video.data.video_settings import (
     ClipMixingSettings,
     DatasetSettings,
     DetectionDataSettings,
+    KeptFramesSettings,
     LabelledVideosSettings,
     OnError,
     StreamSettings,
@@ -49,7 +50,7 @@ class RecipeSettings:
 
 
 @dataclass(kw_only=True)
-class RunSettings(LabelledVideosSettings, RecipeSettings, Settings):
+class RunSettings(LabelledVideosSettings, KeptFramesSettings, RecipeSettings, Settings):
     """Data and output"""
 
     data: str = setting(None, "Labelled videos, or rows of texts.", "DATA", form="word", changeable=True, common=True)
@@ -382,8 +383,8 @@ class DetectorSettings:
 class TrainDetectionSettings(RunSettings, DetectionDataSettings, DetectorSettings, DetectionTrainingSettings):
     """Settings of `hf_video.training.train_detection`, and of `hf-video train --task action-detection`."""
 
-    # The whole model is trained, and losses are those of the detector.
-    without = ("lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha")
+    # The whole model is trained, and losses are those of the detector. Its clips have several sizes.
+    without = ("lora_rank", "lora_alpha", "label_smoothing_factor", "neftune_noise_alpha", "kept_frames_gib")
 
 
 @dataclass(kw_only=True)

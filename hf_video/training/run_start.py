@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -110,8 +110,27 @@ class RunStart(Generic[T]):
             trainer.remove_callback(ProgressCallback)
             trainer.add_callback(EpochLineCallback())
         disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
-        with saying_what_was_kept(self.output_dir, self.way_on):
+        with saying_what_was_kept(self.output_dir, self.way_on), self._keeping_frames(trainer):
             trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
+            yield
+
+    @contextmanager
+    def _keeping_frames(self, trainer: VideoTrainer) -> Iterator[None]:
+        from hf_video.data.kept_frames import keeping_frames
+
+        from .time_estimate import TimeEstimateCallback
+
+        args, sets = trainer.args, [trainer.train_dataset, trainer.eval_dataset]
+        num_epochs = args.num_train_epochs
+        if args.max_steps > 0 and isinstance(trainer.train_dataset, Sized):
+            in_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            num_epochs = args.max_steps * in_a_step / len(trainer.train_dataset)
+        gib = getattr(self.chosen, "kept_frames_gib", 0.0)
+        # A name that the next run deletes if this one is killed.
+        with keeping_frames(sets, self.output_dir / ".frames.0.partial", gib, num_epochs) as kept:
+            if (line := str(kept)) and is_first_process():
+                print(line, flush=True)
+            trainer.add_callback(TimeEstimateCallback(kept))
             yield
 
     def check_data(self, splits: DatasetDict, class_names: list[str] | None = None, commit: str | None = None) -> None:

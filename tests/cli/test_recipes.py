@@ -89,7 +89,8 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, models, videos, tmp_pat
     trainer, _ = train(read(["train", "--recipe", str(recipe), *words, "--num-crops=1", "--num-clips=1"]))
     assert trainer.state.global_step == 2
     settings = settings_of(recipe) | CHANGED | {"num_clips": 1, "num_crops": 1}
-    assert settings.pop("clip_duration") == 0  # see tests/data/test_clip_duration.py
+    # See tests/data/test_clip_duration.py and test_kept_frames.py.
+    assert settings.pop("clip_duration") == settings.pop("kept_frames_gib") == 0
     for name, value in settings.items():
         holder, name_there = place_of(name, trainer)
         found = getattr(holder, name_there)

@@ -41,7 +41,9 @@ def test_a_video_is_searched_for(indexed, capsys):
 def test_a_name_that_is_not_utf8_is_ranked_again(indexed, capsys):
     video, folder = indexed / "videos" / "\udcff.mp4", str(indexed / "index")
     (indexed / "videos" / "3.mp4").rename(video)
-    assert main(["index", str(indexed / "videos"), "--model", str(indexed / "model"), "--output", folder, "--prune"]) == 0
+    assert (
+        main(["index", str(indexed / "videos"), "--model", str(indexed / "model"), "--output", folder, "--prune"]) == 0
+    )
     capsys.readouterr()
     search = ["search", r"a glass of $5 or $\frac", "--index", folder, "--device", "cpu", "--rerank", "6"]
     assert main([*search, "--json"]) == 0

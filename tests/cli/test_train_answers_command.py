@@ -60,6 +60,7 @@ def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
 @pytest.mark.parametrize("recipe", [path for path in RECIPES if path.stem in ("lvu", "msvd_qa")], ids=lambda p: p.stem)
 def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
     settings = settings_of(recipe) | CHANGED
+    assert settings.pop("kept_frames_gib") == 0
     folder = data / ("questions" if "{}" in settings["prompt"] else "captions")
     words = [str(folder), f"--model={model}", f"--output-dir={tmp_path / 'out'}", "--max-steps=1", "--device=cpu"]
     words += flags_of(CHANGED)

@@ -156,6 +156,7 @@ def classifier_originals(recipe: str, what: str) -> dict[str, Original]:
             fixed("classifier_init_scale", 0.001, "run_class_finetuning.py, --init_scale")
 
     fixed("clip_duration", 0.0, "kinetics.py, ssv2.py and lvu.py, __getitem__: a row is a sample")
+    fixed("kept_frames_gib", 0.0, "every item decodes its video")
     fixed("dataloader_drop_last", True, "run_class_finetuning.py, data_loader_train")
     take("num_train_epochs", "epochs")
     take("per_device_train_batch_size", "batch_size", convert=int)
@@ -221,6 +222,7 @@ def answer_originals(recipe: str) -> dict[str, Original]:
         "lr_scheduler_type": Original("cosine_warmup_with_min_lr", config.where("lr_sched")),
         "adam_beta1": Original(0.9, "lavis/runners/runner_base.py:126"),
         "adam_beta2": Original(0.999, "lavis/runners/runner_base.py:121"),
+        "kept_frames_gib": Original(0.0, "lavis/datasets/datasets: every item decodes its video"),
         "dataloader_drop_last": Original(True, "lavis/runners/runner_base.py, create_loaders"),
         "max_grad_norm": Original(0.0, "lavis/tasks/base_task.py, _train_inner_loop clips nothing"),
         "max_target_length": Original(256, f"{model}:37"),
