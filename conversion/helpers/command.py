@@ -11,8 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_video.cli.boundary import run_guarded
-from hf_video.cli.error_messages import is_out_of_memory
+from hf_video.cli.errors import is_out_of_memory, run_guarded
 from hf_video.hub import publish
 from hf_video.hub.training_facts import write_facts
 from hf_video.io import new_folder, sha256_of

@@ -13,9 +13,8 @@ from hf_video.inference.inference_settings import ComputingSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
 from hf_video.settings import AtLeast1, Settings, setting
 
-from .boundary import is_debugging
 from .command import Command
-from .error_messages import explain, report_bug
+from .errors import explain, is_debugging, report_bug
 
 
 @dataclass(kw_only=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 from hf_video.loading.released import CONVERSION, convert_released, fetch_released, find_released
 from hf_video.settings import Settings, setting
 
-from .boundary import is_debugging
 from .command import Command
+from .errors import is_debugging
 
 
 @dataclass(kw_only=True)

@@ -31,9 +31,9 @@ from . import (
     verify,
     watch,
 )
-from .boundary import run_guarded
 from .command import parse
-from .stopping import end_process
+from .errors import run_guarded
+from .signals import end_process
 
 COMMANDS = [
     inspect.COMMAND,

@@ -14,9 +14,9 @@ from hf_video.loading.models import locate_model
 from hf_video.reading.sources import kind_of
 from hf_video.settings import few
 
-from .boundary import is_debugging
 from .bulk import print_rows
 from .command import Command
+from .errors import is_debugging
 
 if TYPE_CHECKING:
     from hf_video.jobs.classification import Prediction

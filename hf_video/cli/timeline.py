@@ -13,7 +13,7 @@ from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
 
 from .command import Command
-from .stopping import stop_requests
+from .signals import stop_requests
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ from hf_video.output_folders import collected
 from hf_video.settings import AtLeast1, Positive, Settings, setting
 
 from .command import Command
-from .stopping import stop_requests
+from .signals import stop_requests
 
 
 @dataclass(kw_only=True)

@@ -49,6 +49,20 @@ def env_runs(monkeypatch):
 
 
 @pytest.fixture
+def ends(env_runs, capsys):
+    """Runs `hf-video env` with another body, or an error to raise; returns the exit code and the text on stderr."""
+
+    def run(body):
+        def raises(settings):
+            raise body
+
+        env_runs(raises if isinstance(body, BaseException) else lambda settings: body())
+        return main(["env"]), capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
 def fails(capsys):
     """Runs a command that must end with exit code 2 and a message without a traceback; returns the message."""
 

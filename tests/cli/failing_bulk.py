@@ -11,7 +11,7 @@ import sys
 import torch
 from transformers import AutoModelForVideoClassification, AutoVideoProcessor
 
-from hf_video.cli.boundary import run_guarded
+from hf_video.cli.errors import run_guarded
 from hf_video.data.video_listing import list_videos
 from hf_video.jobs import ParquetParts, PredictTask, RayEngine, run
 

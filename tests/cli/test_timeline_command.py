@@ -7,7 +7,6 @@ import json
 import resource
 import shutil
 import signal
-import threading
 import time
 import tracemalloc
 
@@ -19,10 +18,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
-from hf_video.cli import stopping
 from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
-from hf_video.cli.stopping import end_process
 from hf_video.cli.timeline import TimelineCommandSettings, follow
 from hf_video.drawing import video_timeline
 from hf_video.inference import ScoredWindow, SegmentFinder, prediction
@@ -307,32 +304,6 @@ def test_a_stream_keeps_its_segments_on_a_full_disk(tmp_path, monkeypatch, capsy
     with pytest.raises(OSError, match="No space left"):
         follow_windows(windows, finder, VideoClipProcessor(do_normalize=False), tmp_path / "out")
     assert len(list(csv.DictReader((tmp_path / "out" / "segments.csv").open()))) == 1
-
-
-def test_a_stream_that_is_silent_does_not_keep_the_process(tmp_path, capfd, monkeypatch):
-    finder, was_closed, codes = SegmentFinder(NAMES, exclusive=True), threading.Event(), list[int]()
-    monkeypatch.setattr("os._exit", codes.append)
-    monkeypatch.setattr("hf_video.cli.stopping.LONGEST_END", 0.1)
-
-    def windows():
-        yield ScoredWindow(0.0, 2.0, np.array([0.9, 0.1], np.float32), torch.zeros(1, 3, 8, 8))
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        was_closed.wait(60)
-
-    begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        follow_windows(windows(), finder, VideoClipProcessor(), None)
-    try:
-        assert time.monotonic() - begin < 30
-        assert json.loads(capfd.readouterr().out)["segment"] == [0, 2]
-        end_process(130)
-        assert codes == [130]
-    finally:
-        was_closed.set()
-    # A process whose threads have ended ends as any other.
-    assert wait_until(lambda: all(item.done() for item in stopping.abandoned))
-    end_process(130)
-    assert codes == [130]
 
 
 def test_a_reader_that_goes_away_costs_no_segment(model_folder, video, sees_light, tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ from PIL import Image
 
 from hf_video import MemoryBank, VideoWatcher
 from hf_video.cli.main import main
-from hf_video.cli.stopping import stop_requests
 from hf_video.cli.watch import seconds
 from hf_video.reading import VideoReadError, frame_streaming
 from tests.testing.answering import tiny_pair
@@ -135,20 +134,6 @@ def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypa
     printed = capsys.readouterr()
     assert len(answers(printed.out)) == 1 and "holds the 17 frames so far" in printed.err
     assert MemoryBank.load(memory).frames_seen.tolist() == [17]
-
-
-def test_a_second_signal_interrupts_and_an_ignored_one_is_none():
-    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with stop_requests("stopping") as stopped:
-            signal.raise_signal(signal.SIGHUP)
-            assert not stopped
-            signal.raise_signal(signal.SIGTERM)
-            assert stopped
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGHUP, previous)
 
 
 def test_a_memory_of_a_longer_video_is_refused(model_folder, video, tmp_path, fails):

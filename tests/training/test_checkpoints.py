@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_video.cli.error_messages import explain
+from hf_video.cli.errors import explain
 from hf_video.io import FULL_DISK
 from hf_video.training import base_trainer
 from hf_video.training.checkpoints import (

@@ -1,21 +1,101 @@
-"""What other libraries raise is explained in one line: the file or value, and the way out; a bug is not explained."""
+"""How a command ends: its exit code, and one line on stderr that names the file or value, and the way out."""
 
 import errno
 import http.server
+import io
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from hf_video.cli.error_messages import explain
+from conversion import image_vit
+from hf_video.cli.errors import explain
+from hf_video.cli.main import main
 from hf_video.io import naming, naming_disk_errors
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError, ImportError])
+def test_mistakes_of_the_user_are_one_line_and_a_traceback_on_request(kind, ends):
+    assert ends(kind("a wrong value")) == (2, "hf-video: error: a wrong value\n")
+    with pytest.raises(kind, match="a wrong value"):
+        main(["env", "--debug"])
+
+
+def test_an_unexpected_error_is_a_line_that_asks_for_a_report(ends):
+    code, message = ends(RuntimeError("a bug\nof two lines"))
+    assert code == 70 and message.count("\n") == 1
+    assert all(part in message for part in ("RuntimeError in ", "a bug of two lines", "--debug", "/issues"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["env", "--debug"])
+
+
+def test_conversion_ends_as_commands_do(tmp_path, monkeypatch, capsys):
+    (tmp_path / "cut.safetensors").write_bytes(b"12")
+    words = [str(tmp_path / "cut.safetensors"), str(tmp_path / "out")]
+
+    def convert_cut(arguments):
+        with naming(arguments.checkpoint):
+            load_file(arguments.checkpoint)
+
+    monkeypatch.setattr(image_vit, "convert", convert_cut)
+    with pytest.raises(SafetensorError):
+        image_vit.main([*words, "--debug"])
+    with pytest.raises(SystemExit) as exit_request:
+        image_vit.main(words)
+    message = capsys.readouterr().err
+    assert exit_request.value.code == 2 and message.count("\n") == 1 and "cut.safetensors" in message
+
+
+def test_closed_streams_are_no_error(env_runs, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    env_runs(lambda settings: 0)
+    assert main(["env"]) == 0
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert main(["predict"]) == 2
+
+
+HF_VIDEO = [sys.executable, "-m", "hf_video.cli"]
+
+
+def test_a_name_that_is_not_utf8_is_printed(env_runs, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict"))
+    env_runs(lambda settings: print(os.fsdecode(b"caf\xe9.mp4")))
+    assert main(["env"]) == 0
+    assert sys.stdout.buffer.getvalue() == b"caf\\udce9.mp4\n"
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    result = subprocess.run([*HF_VIDEO, "models"], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_output_to_a_full_disk_is_a_line():
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([*HF_VIDEO, "models"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 2 and result.stderr.startswith("hf-video: error: ") and result.stderr.count("\n") == 1
+
+
+def test_no_progress_bar_fills_a_log():
+    code = (
+        "from hf_video.cli.main import main; main(['models']); from tqdm.auto import tqdm; list(tqdm(range(3), 'Bar'))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0 and "Bar" not in result.stderr, result.stderr
 
 
 def explained(body, *arguments):
@@ -122,7 +202,6 @@ ERRORS = {
     "memory of a worker": (of_worker(MemoryError("no more")), ("--num-workers",)),
     "mistake in a worker": (of_worker(ValueError("clip 3 is bad")), ("clip 3 is bad",)),
     "killed pool": (killed_pool, ("--num-workers",)),
-    "no such user": (lambda folder: Path("~nosuchuser/videos").expanduser(), ("no such user",)),
     "offline": (offline, ("nosuch/model", "HF_HUB_OFFLINE")),
     "nobody answers": (from_the_hub("http://127.0.0.1:9"), ("nosuch/model", "HF_ENDPOINT")),
     "bad endpoint": (from_the_hub("http://[::1"), ("HF_ENDPOINT",)),
