@@ -1,7 +1,6 @@
 """Writes files that are whole or do not exist, opens folders on any storage, and reads the text files of users.
 
-An error of reading a text file is one sentence that begins with its name. No function waits for input: a FIFO or a
-device is refused before it is opened.
+An error of reading a text file is one sentence that begins with its name.
 """
 
 import csv
@@ -12,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,10 +25,6 @@ if TYPE_CHECKING:
 
 # Error numbers: the disk is full, a quota is used up, or the process may not write so large a file.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MAX_TEXT_BYTES = 256 * 2**20
-
-# By the letter that `ls -l` shows.
-_KINDS = {"d": "a folder", "p": "a FIFO", "s": "a socket", "c": "a device", "b": "a device"}
 
 
 def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
@@ -208,9 +202,17 @@ class StoredFolder:
     def __str__(self) -> str:
         return self.where if self.path is None else str(self.path)
 
-    def names(self, inside: str = "") -> list[str]:
-        """The names of files and folders directly inside, or directly inside a folder there, sorted."""
-        system, path = self.find(inside)
+    def find(self, name: str = "") -> tuple[Any, str]:
+        """The file system, and the path there of a file, or of this folder."""
+        from fsspec.core import url_to_fs
+
+        # Looked up in each access: connections do not survive a fork.
+        system, path = url_to_fs(str(self))
+        return system, f"{path.rstrip('/')}/{name}" if name else path
+
+    def names(self) -> list[str]:
+        """The names of files and folders directly inside, sorted."""
+        system, path = self.find()
         system.invalidate_cache()
         with suppress(FileNotFoundError):
             return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in system.ls(path, detail=False))
@@ -218,21 +220,18 @@ class StoredFolder:
 
     def open(self, name: str) -> Any:
         """Opens a file to read. A local file is read from the disk, not from the system's memory, if possible."""
-        if self.path is not None:
-            file = open(self.path / name, "rb")
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            return file
         system, path = self.find(name)
-        return system.open(path, "rb")
+        file = system.open(path, "rb") if self.path is None else open(path, "rb")
+        if self.path is not None and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return file
 
     def read(self, name: str) -> bytes | None:
         """The content of a small file; None if the file does not exist."""
         system, path = self.find(name)
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError):
             return system.cat_file(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return None
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
@@ -252,58 +251,36 @@ class StoredFolder:
         with suppress(FileNotFoundError):
             system.rm(path, recursive=True)
 
-    def find(self, name: str = "") -> tuple[Any, str]:
-        """The file system, and the path there of a file, or of this folder."""
-        from fsspec.core import url_to_fs
-        from fsspec.implementations.local import LocalFileSystem
-
-        # Looked up in each access: connections do not survive a fork.
-        system, path = url_to_fs(self.where) if self.path is None else (LocalFileSystem(), str(self.path))
-        return system, f"{path.rstrip('/')}/{name}" if name else path
-
 
 def check_regular_file(path: str | os.PathLike) -> None:
-    """Refuses a path that is not a regular file, or a link to one, without opening it.
+    """Refuses a path that is not a file, or a link to one, without opening it.
 
     Raises:
-        FileNotFoundError: the path does not exist, or is a link that leads nowhere.
-        ValueError: the path is a folder, FIFO, socket or device.
-        OSError: the path cannot be examined, such as a link that leads to itself.
+        FileNotFoundError: nothing is there.
+        ValueError: the path is a folder, or something else that is no file.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError as error:
-        target = f"is a link to {os.readlink(os.fspath(path))}, which " if os.path.islink(path) else ""
-        raise FileNotFoundError(f"{path} {target}does not exist.") from error
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise OSError(f"{path} is a link that leads back to itself.") from error
-    if not stat.S_ISREG(mode):
-        raise ValueError(f"{path} is {_KINDS.get(stat.filemode(mode)[0], 'something else')}; a file is expected.")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} does not exist.")
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} is {'a folder' if os.path.isdir(path) else 'no file'}; a file is expected.")
 
 
 def read_text(path: str | os.PathLike) -> str:
     """The text of a UTF-8 file with its line ends, without a byte order mark.
 
     Raises:
-        FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: the file is not regular, is larger than `MAX_TEXT_BYTES`, or is not UTF-8.
+        FileNotFoundError: see [`check_regular_file`].
+        ValueError: it is no file, or not UTF-8.
     """
     check_regular_file(path)
-    if (size := os.stat(path).st_size) > MAX_TEXT_BYTES:
-        raise ValueError(f"{path} has {size:,} bytes; at most {MAX_TEXT_BYTES:,} are read. Is it the right file?")
     content = Path(path).read_bytes()
     try:
-        text, place = content.decode("utf-8-sig"), content.find(0)  # UTF-16 of plain letters has zeros
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        text, place = "", error.start
-    if place >= 0:
-        line = content.count(b"\n", 0, place) + 1
+        place, line = content[error.start], content.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path} is not UTF-8: byte 0x{content[place]:02x} in line {line}. Save it with UTF-8 encoding."
-        )
-    return text
+            f"{path} is not UTF-8: byte 0x{place:02x} in line {line}. Save it with UTF-8 encoding."
+        ) from None
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
@@ -313,9 +290,23 @@ def read_lines(path: str | os.PathLike) -> list[str]:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The content of a JSON file. Errors are those of [`read_text`], and a `ValueError` if the file is not JSON, an
-    object has a name twice, or the nesting is too deep."""
+    """The content of a JSON file. Errors are those of [`read_text`], and a `ValueError` if the file is not JSON."""
     return _parse_json(path, read_text(path))
+
+
+def read_json_lines(path: str | os.PathLike) -> list[tuple[int, Any]]:
+    """(line number, content) for each line of a JSON Lines file that is not blank. Lines count from 1. It raises the
+    errors of [`read_json`]."""
+    lines = enumerate(read_text(path).split("\n"), start=1)
+    return [(number, _parse_json(path, line, number)) for number, line in lines if line.strip()]
+
+
+def _parse_json(path: str | os.PathLike, text: str, first_line: int = 1) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno + first_line - 1}, column {error.colno}"
+        raise ValueError(f"{path} cannot be read as JSON: {error.msg} ({place}).") from error
 
 
 def read_object(path: str | os.PathLike, kind: "type[BaseModel] | None" = None) -> dict[str, Any]:
@@ -337,32 +328,18 @@ def read_object(path: str | os.PathLike, kind: "type[BaseModel] | None" = None) 
     return content
 
 
-def read_json_lines(path: str | os.PathLike) -> list[tuple[int, Any]]:
-    """(line number, content) for each line of a JSON Lines file that is not blank. Lines count from 1. It raises the
-    errors of [`read_json`]."""
-    lines = read_text(path).split("\n")
-    return [(number, _parse_json(path, line, number)) for number, line in enumerate(lines, start=1) if line.strip()]
-
-
 def read_yaml(path: str | os.PathLike) -> Any:
     """The content of a YAML file as mappings, lists and strings. Numbers stay strings, as they are written. Errors are
-    those of [`read_text`], and a `ValueError` if the file is not YAML, has an alias or a name twice, or is nested too
-    deeply."""
+    those of [`read_text`], and a `ValueError` if the file is not YAML, or has a name twice."""
     import yaml
 
     class Loader(yaml.BaseLoader):
-        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-            if self.check_event(yaml.AliasEvent):  # a small file of aliases can stand for a huge one
-                raise yaml.MarkedYAMLError(None, None, "aliases are not read", self.peek_event().start_mark)
-            return super().compose_node(parent, index)
-
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
             content = super().construct_mapping(node, deep)
-            names: set[str] = set()
-            for name, _ in node.value:
-                if name.value in names:
+            names = [name.value for name, _ in node.value]
+            for name, _ in reversed(node.value):
+                if names.count(name.value) > 1:
                     raise yaml.MarkedYAMLError(None, None, f"{name.value!r} is given twice", name.start_mark)
-                names.add(name.value)
             return content
 
     try:
@@ -372,8 +349,6 @@ def read_yaml(path: str | os.PathLike) -> Any:
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read as YAML: {problem}{place}.") from error
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply.") from None
 
 
 def read_csv(path: str | os.PathLike, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -413,24 +388,3 @@ def named_rows(
                 f'{path}, line {line} has more cells than the first line. Put values with a comma into quotes: "a,b".'
             )
         yield line, dict(zip_longest(columns, cells, fillvalue=""))
-
-
-def _parse_json(path: str | os.PathLike, text: str, first_line: int = 1) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in content:
-                raise ValueError(f"{name!r} is given twice in an object")
-            content[name] = value
-        return content
-
-    try:
-        return json.loads(text, object_pairs_hook=unique)
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply.") from None
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno + first_line - 1}, column {error.colno}"
-        raise ValueError(f"{path} cannot be read as JSON: {error.msg} ({place}).") from error
-    except ValueError as error:  # a name given twice, or a number of more digits than Python converts
-        place = f", line {first_line}" if first_line > 1 else ""
-        raise ValueError(f"{path}{place} cannot be read as JSON: {error}.") from error

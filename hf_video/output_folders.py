@@ -29,17 +29,8 @@ def require_fresh(
     option: str = "--output-dir",
     is_leftover: Callable[[Path], bool] = lambda path: False,
 ) -> None:
-    """Refuses a folder with files other than leftovers.
-
-    Args:
-        folder: need not exist.
-        ways_out: a sentence for the error.
-        option: where the user named the folder.
-        is_leftover: whether a file may stay.
-
-    Raises:
-        ValueError: the folder is a file, or has a file that is not a leftover.
-    """
+    """Refuses (`ValueError`) a file, and a folder with files that are not leftovers. The error names the option with
+    which the user gave the folder, and has a sentence with the ways out."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise ValueError(f"{option} {folder} is a file; a folder is expected.")
     found = sorted(path.name for path in folder.iterdir() if not is_leftover(path)) if folder.exists() else []
@@ -56,10 +47,9 @@ def check_output_file(name: str, file: str | None) -> Path | None:
     if os.path.lexists(path):
         raise ValueError(f"--{name} {path} exists. Choose another name: results are never overwritten.")
     folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"--{name} {path}: the folder {folder} does not exist.")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"--{name} {path}: nothing can be written to the folder {folder}.")
+        why = "nothing can be written to it" if folder.is_dir() else "it does not exist"
+        raise ValueError(f"--{name} {path}: look at the folder {folder}; {why}.")
     return path
 
 
@@ -108,11 +98,12 @@ class RunLock:
 
 
 def _wait_for(lock: Any, folder: Path, patience: float) -> None:
+    import psutil
     from filelock import Timeout
 
-    holder = holder_of(folder / LOCK_FILE)
+    holder = read_own_json(folder / LOCK_FILE)
     who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
-    if _died(holder):
+    if holder and holder["host"] == socket.gethostname() and not psutil.pid_exists(holder["pid"]):
         patience = max(patience, _PATIENCE)
     if patience:
         print(f"{folder} is being written by {who}: waiting up to {patience:g} s for its end.", file=sys.stderr)
@@ -122,18 +113,6 @@ def _wait_for(lock: Any, folder: Path, patience: float) -> None:
         raise ValueError(
             f"{folder} is being written by {who}: wait for it, end it, or choose another output folder."
         ) from None
-
-
-def holder_of(lock_file: Path) -> dict[str, Any] | None:
-    holder = read_own_json(lock_file)
-    return holder if isinstance(holder, dict) and {"pid", "host"} <= holder.keys() else None
-
-
-def _died(holder: dict[str, Any] | None) -> bool:
-    """Whether the holder of a lock was a process of this machine that has ended."""
-    import psutil
-
-    return holder is not None and holder["host"] == socket.gethostname() and not psutil.pid_exists(holder["pid"])
 
 
 def is_unfinished_file(path: Path) -> bool:

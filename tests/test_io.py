@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 
 from hf_video.io import (
-    check_regular_file,
     named_rows,
     new_folder,
     read_csv,
@@ -40,19 +39,8 @@ def write(folder, name, content):
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_what_is_no_file_is_refused_without_waiting(tmp_path, kind):
     path = make_odd_file(tmp_path / "file", kind)
-    for read in (read_text, read_json, read_yaml, read_rows, check_regular_file):
-        with pytest.raises((ValueError, OSError), match=f"^{path} {ODD_FILES[kind]}"):
-            read(path)
-
-
-def test_links_are_followed_and_a_large_file_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "link").symlink_to(write(tmp_path, "file", "[1, 2]"))
-    assert read_json(tmp_path / "link") == [1, 2]
-    with pytest.raises(FileNotFoundError, match=str(tmp_path / "none")):
-        read_json(tmp_path / "none")
-    monkeypatch.setattr("hf_video.io.MAX_TEXT_BYTES", 5)
-    with pytest.raises(ValueError, match="6 bytes.* 5"):
-        read_json(tmp_path / "link")
+    with pytest.raises((ValueError, OSError), match=f"^{path} {ODD_FILES[kind]}"):
+        read_json(path)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +62,13 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
 @pytest.mark.parametrize(
     ("read", "content", "named"),
     [
-        (read_json, '{"a": 1, "a": 1}', "'a'"),
-        (read_json_lines, '{"a": 1}\n\n{"a": 1,\t"a": 1}', "line 3.*'a'"),
         (read_yaml, "a: 1\nb: 2\n'a': 3\n", "'a'.*line 3"),
         (read_json, '{"a": 1,\n}', "line 2, column 1"),
         (read_json_lines, "{}\r\n\r\n{", "line 3, column 2"),
         (read_yaml, "a: 1\nb: [", "line 2, column 5"),
-        (read_yaml, "a: &a [x]\nb: *a", "aliases"),
-        (read_json, "[" * 100_000 + "]" * 100_000, "nested"),
         (read_rows, 'path,label\na.mp4,"run\nb.mp4,sit\n', "line 2"),
     ],
-    ids=range(9),
+    ids=range(5),
 )
 def test_what_cannot_be_read_is_refused_by_its_place(tmp_path, read, content, named):
     path = write(tmp_path, "file", content)

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hf_video.processes import require_one_process
+from hf_video.processes import launched_processes
 
 from . import (
     app,
@@ -76,6 +76,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     command, settings = parse(words, COMMANDS)
-    if not command.takes_several_processes:
-        require_one_process(f"hf-video {command.name}")
+    if not command.takes_several_processes and (number := launched_processes()) > 1:
+        raise ValueError(
+            f"hf-video {command.name} works on one process, and a launcher started {number}: run it without torchrun, "
+            "accelerate launch or mpirun."
+        )
     return command.run(settings)

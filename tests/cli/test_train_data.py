@@ -147,5 +147,5 @@ def test_training_refuses_what_stands_in_the_place_of_a_video(digits, tmp_path, 
     folder = shutil.copytree(digits, tmp_path / "data")
     odd = [make_odd_file(folder / "train" / "left-up" / f"{kind}.mp4", kind) for kind in ODD_FILES]
     message = fails("train", folder, "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
-    assert f"{len(odd)} videos cannot be read" in message and "is a FIFO; a file is expected" in message
+    assert f"{len(odd)} videos cannot be read" in message and "is no file; a file is expected" in message
     assert not (tmp_path / "out").exists()
