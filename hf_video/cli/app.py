@@ -11,7 +11,7 @@ from annotated_types import Le
 
 from hf_video.inference.inference_settings import ComputingSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
-from hf_video.settings import AtLeast1, Settings, setting
+from hf_video.settings import AtLeast1, Mark, Settings, setting
 
 from .boundary import is_debugging
 from .command import Command
@@ -22,7 +22,9 @@ from .error_messages import explain, report_bug
 class AppSettings(ComputingSettings, Settings):
     """Page"""
 
-    models: list[str] = setting(help="Model folders, or names of models on the Hub.", metavar="MODEL", form="words")
+    models: Annotated[list[str], Mark(form="words")] = setting(
+        help="Model folders, or names of models on the Hub.", metavar="MODEL"
+    )
     host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines in, without a password.")
     port: Annotated[AtLeast1[int], Le(65535)] = setting(7860, "Port to listen at.")
     max_upload: AtLeast1[int] = setting(500, "Largest video to upload, in megabytes.", "MB")
