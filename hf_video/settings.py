@@ -1,9 +1,9 @@
-"""How a setting is declared: one field of a dataclass, with its name, type, default, help and bounds.
+"""How a setting is declared: one field of a dataclass, with its name, type, bounds, default and help.
 
-    layer_decay: Positive[float] = setting(1.0, "Factor of the learning rate from a layer to the one before it.")
+    layer_decay: Annotated[Positive[float], Mark(common=True)] = setting(1.0, "Factor of the learning rate ...")
 
-Flags, recipes, `--help`, what a resumed run holds fixed, and the reference pages are derived from that line. The types
-are plain ones for `get_type_hints`, so that `transformers.HfArgumentParser` reads the same classes.
+Flags, recipes, `--help`, what a resumed run holds fixed, and the reference pages are derived from that line. A class
+of settings is composed of groups, which it inherits. `transformers.HfArgumentParser` reads the same classes.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ import math
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -43,21 +43,11 @@ class Expected:
     choices: tuple[str, ...] = ()
 
 
-def one_of(names: Collection[str]) -> Expected:
-    """A bound: one of these names."""
-    return Expected(_alternatives(names), lambda value: value in names, tuple(names))
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A declared setting.
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What is said of a setting beside its type in `Annotated`. Of several marks the last one counts.
 
     Attributes:
-        name: its name; its flag has dashes in place of underscores.
-        type: its type with bounds.
-        default: the default; MISSING if it must be given.
-        help: a sentence that says what the setting does.
-        metavar: the placeholder of the value in `--help`, such as "DIR"; by default the type decides.
         alias: a shorter name; it counts for nothing where another setting has this name.
         from_scratch: the default for a model from scratch; None if it is the same.
         from_start: the default for the start that ships; None if it is the same.
@@ -70,11 +60,6 @@ class Setting:
         bare: the value of the flag without a word behind it.
     """
 
-    name: str
-    type: Any
-    default: Any
-    help: str = ""
-    metavar: str | None = None
     alias: str | None = None
     from_scratch: Any = None
     from_start: Any = None
@@ -83,6 +68,28 @@ class Setting:
     common: bool = False
     form: Literal["flag", "flags", "several", "word", "words", "rest"] = "flag"
     bare: str | None = None
+
+
+COMMON, CHANGEABLE = Mark(common=True), Mark(changeable=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting(Mark):
+    """A declared setting.
+
+    Attributes:
+        name: its name; its flag has dashes in place of underscores.
+        type: its type with bounds.
+        default: the default; MISSING if it must be given.
+        help: a sentence that says what the setting does.
+        metavar: the placeholder of the value in `--help`, such as "DIR"; by default the type decides.
+    """
+
+    name: str
+    type: Any = None
+    default: Any = None
+    help: str = ""
+    metavar: str | None = None
 
     @property
     def is_switch(self) -> bool:
@@ -116,69 +123,68 @@ class Setting:
         if (self.from_scratch, self.from_start) != (None, None):
             shown = [_as_text(self.default) or ("none" if self.from_scratch is None else "as the model")]
             ways = {"from scratch": self.from_scratch, "from the start": self.from_start}
-            shown += [f"{_as_text(value)} {way}" for way, value in ways.items() if value is not None]
-            return "; ".join(shown)
+            return "; ".join(shown + [f"{_as_text(value)} {way}" for way, value in ways.items() if value is not None])
         words = _as_text(self.default)
         return words.replace(",", " ") if self.form == "several" else words
 
 
-class _Help(str):
-    """The help of a setting, with the other arguments of `setting`. These are not kept as metadata, because
+def setting(default: Any = MISSING, help: str = "", metavar: str | None = None) -> Any:
+    """A field of a dataclass of settings; a list or mapping is copied. Its marks stand in `Annotated`, because
     `HfArgumentParser` hands all metadata to `argparse`."""
-
-    marks: dict[str, Any]
-
-
-def setting(default: Any = MISSING, help: str = "", metavar: str | None = None, **marks: Any) -> Any:
-    """A field of a dataclass of settings. The arguments are attributes of `Setting`; a list or mapping is copied."""
-    text = _Help(help)
-    text.marks = marks | {"metavar": metavar}
-    metadata = {"help": text}
+    metadata = {"help": help} | ({} if metavar is None else {"metavar": metavar})
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+        return field(default_factory=functools.partial(type(default), default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
-    """A decorator, below `@dataclass`, that changes inherited settings: their defaults, or, by a mapping, arguments of
-    `setting`."""
+def with_defaults(**changes: Any) -> Callable[[type[T]], type[T]]:
+    """A decorator, below `@dataclass`, that changes inherited settings: their defaults, or by a `Mark` what is said of
+    them."""
 
     def change(kind: type[T]) -> type[T]:
-        for name, given in defaults.items():
-            bases: Any = kind.__mro__[1:]
-            inherited = next(each for base in bases if (each := vars(base).get("__dataclass_fields__", {}).get(name)))
-            changes = given if isinstance(given, dict) else {"default": given}
-            kind.__annotations__[name] = inherited.type
-            help = inherited.metadata["help"]
-            setattr(kind, name, setting(**{"default": inherited.default, "help": help} | help.marks | changes))
+        annotations = inspect.get_annotations(kind)
+        for name, given in changes.items():
+            inherited = next(
+                fields[name]
+                for base in kind.__mro__[1:]
+                if name in (fields := vars(base).get("__dataclass_fields__", {}))
+            )
+            is_mark = isinstance(given, Mark)
+            annotations[name] = Annotated[inherited.type, given] if is_mark else inherited.type
+            setattr(kind, name, setting(_default_of(inherited) if is_mark else given, **inherited.metadata))
+        kind.__annotations__ = annotations
         return kind
 
     return change
 
 
-class Settings:
-    """What a command and the function behind it take: a base of keyword-only dataclasses.
+class _Read(type):
+    """Reads the values that settings are made with."""
 
-    Raises:
-        ValueError: a value is not of its type, is out of its bounds, or has no effect here.
-    """
-
-    without: ClassVar[Collection[str]] = ()
-    """Names of inherited settings that have no effect."""
-    given: Collection[str]
-    """Names of the settings that were given a value, in their order."""
-
-    def __new__(cls, **values: Any) -> Self:
-        settings = super().__new__(cls)
-        settings.given = tuple(values)
+    def __call__(cls, **values: Any) -> Any:
+        fields = values.pop("training_arguments", {})
+        if doubled := fields.keys() & values.keys():
+            raise ValueError(f"{min(doubled)} is given twice, once in training_arguments. Keep one of them.")
+        read = read_values(cls, values | fields)
+        given = tuple(read)
+        others = {name: read.pop(name) for name in given if name not in settings_of(cls)}
+        settings = super().__call__(**read, **({"training_arguments": others} if others else {}))
+        settings.given = given
         return settings
 
-    def __post_init__(self) -> None:
-        known = settings_of(type(self))
-        for name in self.given:
-            if name not in known:
-                raise ValueError(f"{name} has no effect here: leave it out.")
-            setattr(self, name, read_value(known[name].type, getattr(self, name), name))
+
+class Settings(metaclass=_Read):
+    """What a command and the function behind it take: a base of keyword-only dataclasses. Where it has the setting
+    `training_arguments`, every field of `transformers.TrainingArguments` is a keyword, too.
+
+    Raises:
+        ValueError: there is no setting of a name, or a value is not of its type, or out of its bounds.
+    """
+
+    no_effect: ClassVar[Collection[str]] = ()
+    """Fields of `transformers.TrainingArguments` that have no effect here, and are refused."""
+    given: Collection[str]
+    """Names of the settings that were given a value, in their order."""
 
 
 def settings_of(kind: Any) -> dict[str, Setting]:
@@ -190,11 +196,11 @@ def settings_of(kind: Any) -> dict[str, Setting]:
 def _declared(kind: Any) -> dict[str, Setting]:
     hints, found = typing.get_type_hints(kind, include_extras=True), {}
     for each in dataclasses.fields(kind):
-        if each.init and each.name not in getattr(kind, "without", ()):
-            factory: Any = each.default_factory
-            default = each.default if factory is MISSING else factory()
-            help = each.metadata.get("help", "")
-            found[each.name] = Setting(each.name, hints[each.name], default, str(help), **getattr(help, "marks", {}))
+        if each.init:
+            hint = hints[each.name]
+            marks = [vars(mark).items() for mark in _marks(hint) if isinstance(mark, Mark)]
+            said = {name: value for mark in marks for name, value in mark if value != getattr(Mark, name)}
+            found[each.name] = Setting(name=each.name, type=hint, default=_default_of(each), **each.metadata, **said)
     return found
 
 
@@ -205,34 +211,74 @@ def aliases_of(kind: Any) -> dict[str, str]:
 
 
 @functools.cache
-def training_argument_types() -> dict[str, Any]:
-    """The types of all fields of `transformers.TrainingArguments`, with the choices of those that have some."""
+def training_argument_fields() -> dict[str, Setting]:
+    """All fields of `transformers.TrainingArguments`, by name."""
     from transformers import TrainingArguments
 
-    hints = typing.get_type_hints(TrainingArguments)
-    fields = {each.name: each for each in dataclasses.fields(TrainingArguments) if each.init}
-    choices = {name: each.metadata["choices"] for name, each in fields.items() if each.metadata.get("choices")}
-    listed = {name: Annotated[hints[name], one_of(tuple(names))] for name, names in choices.items()}
-    return {name: listed.get(name, hints[name]) for name in fields}
+    hints, found = typing.get_type_hints(TrainingArguments), {}
+    for each in dataclasses.fields(TrainingArguments):
+        if each.init:
+            choices = tuple(each.metadata.get("choices") or ())
+            hint = Annotated[hints[each.name], _one_of(choices)] if choices else hints[each.name]
+            help = each.metadata.get("help", "")
+            found[each.name] = Setting(name=each.name, type=hint, default=_default_of(each), help=help)
+    return found
 
 
-def find_type(kind: Any, name: str) -> tuple[str, Any]:
-    """The full name and the type of a setting, or of a field of `TrainingArguments` where `kind` takes these.
+def _one_of(names: tuple[str, ...]) -> Expected:
+    return Expected(_alternatives(names), lambda value: value in names, names)
+
+
+def _default_of(declared: dataclasses.Field) -> Any:
+    factory: Any = declared.default_factory
+    return declared.default if factory is MISSING else factory()
+
+
+def find_setting(kind: Any, name: str) -> Setting:
+    """A setting by its name or alias, or a field of `TrainingArguments` where `kind` takes these.
 
     Raises:
-        ValueError: there is no such setting. The error names a similar one.
+        ValueError: there is no such setting, or it has no effect. The error names a similar one.
     """
     known, aliases = settings_of(kind), aliases_of(kind)
-    if name in OTHER_FLAGS and "training_arguments" in known:
+    takes_fields = "training_arguments" in known
+    if name in OTHER_FLAGS and takes_fields:
         raise ValueError(f"{name} is set by the option {OTHER_FLAGS[name]}.")
-    name = aliases.get(name, name)
-    if name in known:
-        return name, known[name].type
-    fields = training_argument_types() if "training_arguments" in known else {}
+    if (full_name := aliases.get(name, name)) in known:
+        return known[full_name]
+    if name in getattr(kind, "no_effect", ()):
+        raise ValueError(f"{name} has no effect here: leave it out.")
+    fields = training_argument_fields() if takes_fields else {}
     if name not in fields:
         hint = closest(name, [*known, *aliases, *fields])
         raise ValueError(f"{name!r} is not a setting. {hint or '`hf-video COMMAND --help` lists them.'}")
-    return name, fields[name]
+    return fields[name]
+
+
+def read_values(
+    kind: Any, given: Mapping[str, Any], where: str = "", spelled: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Values by the full names of their settings, each of the type of its setting.
+
+    Args:
+        kind: a class of settings.
+        given: values, or texts, by names or aliases.
+        where: what errors begin with, such as the name of a file.
+        spelled: the names as the user wrote them, where they differ.
+
+    Raises:
+        ValueError: there is no such setting, it is given twice, or its value is wrong.
+    """
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        try:
+            found = find_setting(kind, name)
+        except ValueError as error:
+            raise ValueError(f"{where}{error}") from error
+        if found.name in values:
+            raise ValueError(f"{where}{found.name} is given twice, once as {name}. Keep one of them.")
+        values[found.name] = read_value(found.type, value, f"{where}{(spelled or {}).get(name, name)}")
+    return values
 
 
 def groups_of(kind: Any) -> dict[str, list[Setting]]:

@@ -1,29 +1,39 @@
 """How a setting is declared, read and checked."""
 
 import dataclasses
-import typing
 
 import pytest
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser
 
 from hf_video.cli.main import COMMANDS
 from hf_video.processing import SAMPLING_STRATEGIES
-from hf_video.settings import check_values, describe_type, read_value, setting, settings_of, with_defaults
-from hf_video.training import TrainAnswersSettings, TrainSettings, VideoTrainingArguments
-from hf_video.training.training_settings import TrainingSettings
+from hf_video.settings import (
+    Mark,
+    Positive,
+    check_values,
+    describe_type,
+    read_value,
+    setting,
+    settings_of,
+    training_argument_fields,
+    with_defaults,
+)
+from hf_video.training import PretrainSettings, TrainAnswersSettings, TrainSettings, VideoTrainingArguments
+from hf_video.training.recipes import published_recipes, read_recipe
 
-DECLARED = [each for command in COMMANDS for each in settings_of(command.settings).values()]
+KINDS = {kind for command in COMMANDS for kind in (command.settings, *command.tasks.values())}
+DECLARED = [each for kind in KINDS for each in settings_of(kind).values()]
 # Of these a number below zero means something.
 SIGNED = {"length_penalty", "layer"}
 # What is out of the bounds of a setting beside -2, and what is just inside.
 OUTSIDE = {
-    **{"num_train_epochs": "0", "max_steps": "0", "save_steps": "0", "per_device_train_batch_size": "0"},
-    **{"dataloader_num_workers": "-1", "seed": str(2**32), "adam_beta1": "1", "label_smoothing_factor": "1"},
+    **{"num_train_epochs": "0", "max_steps": "0", "logging_steps": "0", "per_device_train_batch_size": "0"},
+    **{"dataloader_num_workers": "-1", "seed": str(2**32), "adam_beta2": "1", "label_smoothing_factor": "1"},
     **{"ema_decay": "1", "num_beams": "0", "repetition_penalty": "0", "num_frames": "0", "image_size": "0"},
     **{"validation_fraction": "1", "flip_prob": "1.1", "mixup_alpha": "-0.1"},
 }
 INSIDE = {
-    **{"max_steps": -1, "num_train_epochs": 0.5, "weight_decay": 0.0, "seed": 2**32 - 1, "adam_beta1": 0.0},
+    **{"max_steps": -1, "num_train_epochs": 0.5, "weight_decay": 0.0, "seed": 2**32 - 1, "adam_beta2": 0.0},
     **{"flip_prob": 1.0, "ema_decay": 0.999, "dataloader_num_workers": 0, "num_beams": 1},
 }
 
@@ -70,14 +80,15 @@ def test_words_are_read_by_the_type_of_their_setting():
         assert read_value(str | bool, word, "include_num_input_tokens_seen") == value
 
 
-def test_what_transformers_declares_has_its_names_and_defaults():
-    theirs = {field.name: field for field in dataclasses.fields(TrainingArguments)}
-    hints = typing.get_type_hints(TrainingArguments)
-    for name, each in settings_of(TrainingSettings).items():
-        default = theirs[name].default
-        assert each.default == getattr(default, "value", default), name
-        if each.default is not None and describe_type(each.type) != "a text":
-            read_value(hints[name], each.default, name)
+def test_what_transformers_declares_is_declared_again_only_with_a_reason():
+    """Because `--help` shows it, recipes give it, or its default is another one in some task."""
+    theirs = training_argument_fields()
+    in_recipes = {name for recipe in published_recipes() for name in read_recipe(recipe)}
+    changed = {each.name for each in DECLARED if each.name in theirs and each.default != theirs[each.name].default}
+    declared = [each for kind in (TrainSettings, PretrainSettings) for each in settings_of(kind).values()]
+    for each in declared:
+        if each.name in theirs and not each.common:
+            assert each.name in changed | in_recipes | {"max_steps"}, each.name
 
 
 def test_transformers_reads_the_same_class(tmp_path):
@@ -102,12 +113,39 @@ def test_a_declared_setting_is_fixed_unless_it_is_marked():
         assert not any(known[name].changeable for name in {*fixed, "lora_rank"})
 
 
-def test_inherited_settings_have_other_defaults_and_the_same_bounds():
+def test_inherited_settings_have_other_defaults_and_marks_and_the_same_bounds():
     @dataclasses.dataclass
-    @with_defaults(weight_decay=0.5)
-    class Kind(TrainingSettings):
+    class Group:
+        rate: Positive[float] = setting(1.0, "A rate.")
+
+    @dataclasses.dataclass
+    @with_defaults(rate=0.5)
+    class Kind(Group):
         pass
 
-    assert Kind().weight_decay == 0.5 and TrainingSettings().weight_decay == 0.0
-    with pytest.raises(ValueError, match="weight_decay is -1"):
-        check_values(Kind(weight_decay=-1), Kind)
+    @dataclasses.dataclass
+    @with_defaults(rate=Mark(changeable=True))
+    class Marked(Kind):
+        pass
+
+    assert (Kind().rate, Group().rate, Marked().rate) == (0.5, 1.0, 0.5)
+    assert settings_of(Marked)["rate"].changeable and not settings_of(Kind)["rate"].changeable
+    for kind in (Kind, Marked):
+        with pytest.raises(ValueError, match="rate is -1"):
+            check_values(kind(rate=-1), kind)
+
+
+def test_python_takes_and_suggests_the_names_that_a_command_does():
+    settings = TrainSettings(data="d", epochs="3", adam_beta1=0.8, training_arguments={"save_steps": 5})
+    assert (settings.num_train_epochs, settings.training_arguments) == (3.0, {"adam_beta1": 0.8, "save_steps": 5.0})
+    assert settings.given == ("data", "num_train_epochs", "adam_beta1", "save_steps")
+    for given, answer in (
+        ({"num_epochs": 1}, "Did you mean num_train_epochs?"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'; a number of at least 0 is expected"),
+        ({"resume_from_checkpoint": "x"}, "--resume"),
+        ({"epochs": 1, "num_train_epochs": 2}, "num_train_epochs is given twice"),
+    ):
+        with pytest.raises(ValueError, match=answer.replace("?", r"\?")):
+            TrainSettings(**given)
+    with pytest.raises(ValueError, match="label_smoothing_factor has no effect here"):
+        PretrainSettings(label_smoothing_factor=0.1)

@@ -11,7 +11,7 @@ from annotated_types import Le
 
 from hf_video.inference.inference_settings import ComputingSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
-from hf_video.settings import AtLeast1, Settings, setting
+from hf_video.settings import AtLeast1, Mark, Settings, setting
 
 from .command import Command
 from .errors import explain, is_debugging, report_bug
@@ -21,7 +21,9 @@ from .errors import explain, is_debugging, report_bug
 class AppSettings(ComputingSettings, Settings):
     """Page"""
 
-    models: list[str] = setting(help="Model folders, or names of models on the Hub.", metavar="MODEL", form="words")
+    models: Annotated[list[str], Mark(form="words")] = setting(
+        help="Model folders, or names of models on the Hub.", metavar="MODEL"
+    )
     host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines in, without a password.")
     port: Annotated[AtLeast1[int], Le(65535)] = setting(7860, "Port to listen at.")
     max_upload: AtLeast1[int] = setting(500, "Largest video to upload, in megabytes.", "MB")

@@ -5,7 +5,7 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 import hf_video
@@ -15,14 +15,16 @@ from hf_video.settings import (
     Settings,
     aliases_of,
     closest,
-    find_type,
+    find_setting,
     groups_of,
-    read_value,
+    read_values,
     settings_of,
-    training_argument_types,
+    training_argument_fields,
 )
 
 from . import EXIT_CODES
+
+_WITHOUT_FLAG = ("word", "words", "rest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,7 @@ class Command:
     Attributes:
         help: the sentence in the list of commands.
         settings: a dataclass, whose fields become flags.
+        tasks: dataclasses in its place by the values of `--task`, if the command has this flag.
         run: gets the settings, and returns an exit code (`EXIT_CODES`).
         description, epilog, usage: texts of its `--help`.
         takes_several_processes: whether a launcher may start it several times at once.
@@ -41,6 +44,7 @@ class Command:
     help: str
     settings: type[Settings]
     run: Callable[[Any], int]
+    tasks: dict[str, Any] = field(default_factory=dict)
     description: str = ""
     epilog: str | Callable[[], str] = ""
     usage: str | None = None
@@ -65,6 +69,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
     )
     parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
     added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    kind: Any = None
     for command in commands:
         is_chosen = argv[:1] == [command.name]
         epilog = command.epilog if isinstance(command.epilog, str) else command.epilog() if is_chosen else ""
@@ -79,16 +84,19 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
         of_command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         of_command.set_defaults(command=command, parser=of_command, given={})
         if is_chosen:
-            argv = _add_flags(of_command, command.settings, argv)
+            kind = _kind_of(command, of_command, argv)
+            argv = _add_flags(of_command, kind, argv)
     try:
         args, rest = parser.parse_known_args(argv)
-        _refuse(rest, args)
+        _refuse(rest, args, kind)
     except SystemExit as end:
         for word in argv if end.code else ():
             if word.startswith("-") and os.path.lexists(word):
                 print(f"{word} is a file here. Its name begins like an option: write ./{word}", file=sys.stderr)
         raise
-    return args.command, _read(args.command.settings, args.given)
+    texts = {name: text for name, (_, text) in args.given.items()}
+    flags = {name: flag for name, (flag, _) in args.given.items()}
+    return args.command, kind(**read_values(kind, texts, spelled=flags))
 
 
 class _Given(argparse.Action):
@@ -109,6 +117,29 @@ class _GivenAgain(_Given):
         super().__call__(parser, namespace, [*before, values], flag)
 
 
+def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str]) -> Any:
+    """The settings of the task that `--task` names, or a line in the recipe."""
+    if not command.tasks:
+        return command.settings
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for added in (first, parser):
+        kinds = list(command.tasks.values())
+        names = [name for number, name in enumerate(command.tasks) if kinds[number] not in kinds[:number]]
+        help = f"what is learned: {', '.join(names)}; each task has its own settings"
+        added.add_argument("--task", metavar="TASK", help=help)
+    first.add_argument("--recipe")
+    words, _ = first.parse_known_args(argv)
+    task = words.task
+    if task is None and words.recipe is not None:
+        from hf_video.training.recipes import read_recipe
+
+        task = read_recipe(words.recipe).get("task")
+    if task is not None and task not in command.tasks:
+        known = ", ".join(command.tasks)
+        raise ValueError(f"--task is {task!r}. {closest(task, command.tasks)} Known are {known}.".replace("  ", " "))
+    return command.settings if task is None else command.tasks[task]
+
+
 def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) -> list[str]:
     """Declares the settings of a command, and gives the words with each optional value bound to its flag."""
     known, aliases = settings_of(kind), aliases_of(kind)
@@ -116,14 +147,14 @@ def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) 
     shows_all = "--help-all" in argv or not has_common
     if has_common:
         parser.add_argument("--help-all", action="help", help="list every setting and exit")
-    # A recipe may give a value and switch something on.
-    has_recipe = "recipe" in known
     for title, listed in groups_of(kind).items():
         group = parser.add_argument_group(title)
         for each in listed:
             if each.name != "training_arguments":
                 names = [each.name, *(alias for alias, name in aliases.items() if name == each.name)]
-                _add(parser if each.form in ("word", "words", "rest") else group, each, names, has_recipe, shows_all)
+                # A recipe may give a value and switch something on.
+                is_shown = shows_all or each.common
+                _add(parser if each.form in _WITHOUT_FLAG else group, each, names, "recipe" in known, is_shown)
     optional_values = {each.flag: (each.bare, each.choices) for each in known.values() if each.bare}
     if "training_arguments" in known:
         # The beginning of a flag may stand for another one when all are declared.
@@ -131,35 +162,38 @@ def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) 
         flags = (word.partition("=")[0] for word in argv if word.startswith("--"))
         if shows_all or not all(flag in parser._option_string_actions for flag in flags):
             group = parser.add_argument_group("Other fields of transformers.TrainingArguments")
-            for name, hint in training_argument_types().items():
+            for name, each in training_argument_fields().items():
                 # `--debug` shows tracebacks.
-                if name not in (*known, *OTHER_FLAGS, "debug"):
-                    flag, kinds = f"--{name.replace('_', '-')}", {hint, *typing.get_args(hint)}
+                if name not in (*known, *kind.no_effect, *OTHER_FLAGS, "debug"):
                     options: dict[str, Any] = {"dest": name, "action": _Given, "default": argparse.SUPPRESS}
-                    bare: dict[str, Any] = {"nargs": "?", "const": "true"} if {bool, str} <= kinds else {}
-                    group.add_argument(flag, metavar="X", **options, **bare)
-                    if bool in kinds:
-                        group.add_argument(f"--no-{flag[2:]}", nargs=0, **options)
-                    if bool in kinds and not bare:
-                        optional_values[flag] = ("true", ["true", "false"])
+                    # A text that may also be a boolean has any value behind it.
+                    bare: dict[str, Any] = (
+                        {"nargs": "?", "const": "true"} if {bool, str} <= {*typing.get_args(each.type)} else {}
+                    )
+                    help = each.help.partition(". ")[0].replace("%", "%%")
+                    group.add_argument(each.flag, metavar=each.placeholder, help=help, **options, **bare)
+                    if each.is_switch:
+                        group.add_argument(f"--no-{each.flag[2:]}", nargs=0, help=argparse.SUPPRESS, **options)
+                    if each.is_switch and not bare:
+                        optional_values[each.flag] = ("true", ["true", "false"])
     return _bind(argv, optional_values)
 
 
-def _add(group: Any, each: Setting, names: Sequence[str], has_recipe: bool, shows_all: bool) -> None:
+def _add(group: Any, each: Setting, names: Sequence[str], has_recipe: bool, is_shown: bool) -> None:
     """Declares a setting to `argparse`."""
     default = each.describe_default()
     text = (each.help + (f" (default: {default})" if default else "")).replace("%", "%%")
     options: dict[str, Any] = {"action": _Given, "default": argparse.SUPPRESS, "metavar": each.placeholder}
-    options["help"] = text if shows_all or each.common else argparse.SUPPRESS
-    if each.form in ("word", "words", "rest"):
+    options["help"] = text if is_shown else argparse.SUPPRESS
+    if each.form in _WITHOUT_FLAG:
         optional = "?" if each.default is not MISSING else None
-        options["nargs"] = {"word": optional, "words": "+", "rest": argparse.REMAINDER}[each.form]
-        group.add_argument(each.name, **options)
+        group.add_argument(
+            each.name, nargs={"word": optional, "words": "+", "rest": argparse.REMAINDER}[each.form], **options
+        )
         return
     flags = [f"--{name.replace('_', '-')}" for name in names]
     if each.is_switch:
-        del options["metavar"]
-        options["nargs"] = 0
+        options |= {"nargs": 0, "metavar": None}
         flags += [f"--no-{flag[2:]}" for flag in flags] if has_recipe else []
     elif each.form == "flags":
         options["action"] = _GivenAgain
@@ -169,14 +203,9 @@ def _add(group: Any, each: Setting, names: Sequence[str], has_recipe: bool, show
 
 
 def _bind(argv: Sequence[str], optional_values: Mapping[str, tuple[str | None, list[str]]]) -> list[str]:
-    """The words of a command line, with `=` between an option that may have a value and this value.
-
-    By itself `argparse` would take any word behind such an option for its value, as DATA in `--resume DATA`.
-
-    Args:
-        argv: the words.
-        optional_values: by option, the value that it has by itself, and those that may stand behind it.
-    """
+    """The words of a command line, with `=` between an option that may have a value and this value: `argparse` would
+    take any word behind it, as DATA in `--resume DATA`. For each option there is the value that it has by itself, and
+    those that may stand behind it."""
     words, bound = [*argv], []
     while words:
         word = words.pop(0)
@@ -187,46 +216,32 @@ def _bind(argv: Sequence[str], optional_values: Mapping[str, tuple[str | None, l
     return bound
 
 
-def _read(kind: Any, given: Mapping[str, tuple[str, Any]]) -> Settings:
-    """The settings with the values of texts."""
-    values = {name: read_value(find_type(kind, name)[1], text, flag) for name, (flag, text) in given.items()}
-    others = {name: values.pop(name) for name in list(values) if name not in settings_of(kind)}
-    return kind(**values, **({"training_arguments": others} if others else {}))
-
-
-def _refuse(rest: Sequence[str], args: argparse.Namespace) -> None:
-    """Refuses words that are not settings.
-
-    Args:
-        rest: the words that `argparse` has left.
-        args: what it has read.
-
-    Raises:
-        ValueError: a word is `name=value` for a setting, or a flag that the command does not have. The error has the
-            flag, or the closest one.
-    """
-    parser, kind = args.parser, args.command.settings
-    if "training_arguments" in settings_of(kind):
+def _refuse(rest: Sequence[str], args: argparse.Namespace, kind: Any) -> None:
+    """Refuses the words that `argparse` has left. A `ValueError` has the flag for `name=value`, or the closest flag to
+    one that the command does not have."""
+    parser = args.parser
+    if kind is not None and "training_arguments" in settings_of(kind):
         for word in (*rest, args.given.get("data", ("", ""))[1]):
             name, equals, value = word.partition("=")
-            plain = name.removeprefix("--").replace("-", "_")
-            if plain in OTHER_FLAGS:
-                raise ValueError(f"{plain} is set by the option {OTHER_FLAGS[plain]}.")
             if name.startswith("--"):
+                plain = name[2:].replace("-", "_")
+                if plain in (*OTHER_FLAGS, *kind.no_effect):
+                    find_setting(kind, plain)
+                for task, other in args.command.tasks.items():
+                    if plain in settings_of(other):
+                        raise ValueError(f"{name} has no effect here, but with --task {task}: leave it out.")
                 hint = closest(name, parser._option_string_actions) or f"`{parser.prog} --help-all` lists them."
                 raise ValueError(f"{parser.prog} has no option {name}. {hint}")
             if equals and name.isidentifier() and not os.path.lexists(word):
-                raise ValueError(f"{word}: {_as_flag(name, value, kind)}")
+                raise ValueError(f"{word}: {_as_flag(find_setting(kind, name), name, value)}")
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
 
 
-def _as_flag(name: str, value: str, kind: Any) -> str:
-    """A sentence with the words that give a setting its value; a `ValueError` if there is no such setting."""
-    setting = settings_of(kind).get(find_type(kind, name)[0])
-    if setting is not None and setting.form == "word":
+def _as_flag(setting: Setting, name: str, value: str) -> str:
+    """A sentence with the words that give a setting its value."""
+    if setting.form == "word":
         return f"{setting.placeholder} needs no name. Write {value}"
-    is_switch = setting is not None and setting.is_switch
-    flag = name.replace("_", "-")
-    words = f"--{'no-' if is_switch and value == 'false' else ''}{flag}{'' if is_switch else f' {value}'}"
-    return f"a setting is a flag. Write {words}"
+    is_switch = setting.is_switch and value in ("true", "false")
+    flag = f"{'no-' if is_switch and value == 'false' else ''}{name.replace('_', '-')}"
+    return f"a setting is a flag. Write --{flag}{'' if is_switch else f' {value}'}"

@@ -5,9 +5,10 @@ import importlib
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from hf_video.loading.released import CONVERSION, convert_released, fetch_released, find_released
-from hf_video.settings import Settings, setting
+from hf_video.settings import Mark, Settings, setting
 
 from .command import Command
 from .errors import is_debugging
@@ -17,13 +18,12 @@ from .errors import is_debugging
 class ConvertSettings(Settings):
     """Conversion"""
 
-    source: str = setting(
+    source: Annotated[str, Mark(form="word")] = setting(
         help="Where the checkpoint comes from, see below; or the name of a released model, which is fetched.",
         metavar="SOURCE|NAME",
-        form="word",
     )
-    arguments: list[str] = setting(
-        [], "Words for the source; no CHECKPOINT after a NAME.", "[CHECKPOINT] OUTPUT_DIR [options]", form="rest"
+    arguments: Annotated[list[str], Mark(form="rest")] = setting(
+        [], "Words for the source; no CHECKPOINT after a NAME.", "[CHECKPOINT] OUTPUT_DIR [options]"
     )
 
 

@@ -7,9 +7,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from hf_video.settings import Settings, setting, settings_of
+from hf_video.settings import Mark, Settings, setting, settings_of
 
 from .command import Command
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class DemoSettings(Settings):
     """Demo"""
 
-    folder: str = setting("hf_video_demo", "Folder for videos and model.", "DIR", form="word")
+    folder: Annotated[str, Mark(form="word")] = setting("hf_video_demo", "Folder for videos and model.", "DIR")
     model: Literal["videovit", "videomamba"] = setting("videovit", "The family to train.")
     fast: bool = setting(False, "Write a few videos and train one epoch, to check every step but the accuracy.")
 

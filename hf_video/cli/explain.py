@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import FrameSourceSettings, TrainedModelSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
 from hf_video.output_folders import KEEP, require_fresh
 from hf_video.reading.sources import kind_of, name_of
-from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, closest, setting
+from hf_video.settings import AtLeast1, Mark, NotNegative, Positive, Settings, closest, setting
 
 from .command import Command
 
@@ -28,12 +28,9 @@ if TYPE_CHECKING:
 class ExplainSettings(FrameSourceSettings, TrainedModelSettings, Settings):
     """Explanation"""
 
-    video: str = setting(help="Video file, URL, or folder of frames.", metavar="VIDEO", form="word")
-    class_name: str | None = setting(
-        None,
-        "Name or number of the class to explain; by default the one with the highest score.",
-        "CLASS",
-        alias="class",
+    video: Annotated[str, Mark(form="word")] = setting(help="Video file, URL, or folder of frames.", metavar="VIDEO")
+    class_name: Annotated[str | None, Mark(alias="class")] = setting(
+        None, "Name or number of the class to explain; by default the one with the highest score.", "CLASS"
     )
     question: str | None = setting(None, "What a model that answers in words is asked.", "TEXT")
     start: NotNegative[float] | None = setting(

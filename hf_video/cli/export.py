@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hf_video.loading.models import load_trained_model, locate_model
 from hf_video.output_folders import require_fresh
-from hf_video.settings import AtLeast1, Settings, few, setting
+from hf_video.settings import AtLeast1, Mark, Settings, few, setting
 
 from .command import Command
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class ExportSettings(Settings):
     """Export"""
 
-    model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL", form="word")
-    output: str = setting(help="Folder to write; new or empty.", metavar="OUT", form="word")
+    model: Annotated[str, Mark(form="word")] = setting(
+        help="A model folder, or the name of one on the Hub.", metavar="MODEL"
+    )
+    output: Annotated[str, Mark(form="word")] = setting(help="Folder to write; new or empty.", metavar="OUT")
     to: Literal["onnx", "torch-export"] = setting("onnx", "Format: onnx needs the extra `export`.")
     num_frames: AtLeast1[int] | None = setting(None, "Frames of a clip; by default as the model was saved.")
 

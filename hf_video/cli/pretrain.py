@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_video.training.run_settings import PretrainSettings
+from hf_video.training.settings import PretrainSettings
 
 from .command import Command
 from .train import RECIPES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_video.training.run_settings import ProbeSettings
+from hf_video.training.settings import ProbeSettings
 
 from .command import Command
 

@@ -3,9 +3,10 @@
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from typing import Annotated
 
 from hf_video.loading.class_names import read_class_names
-from hf_video.settings import Settings, setting
+from hf_video.settings import Mark, Settings, setting
 
 from .command import Command
 
@@ -14,8 +15,12 @@ from .command import Command
 class PublishSettings(Settings):
     """Publishing"""
 
-    folder: str = setting(help="A folder that `hf-video train` or save_pretrained wrote.", metavar="DIR", form="word")
-    repo_id: str = setting(help="USER/NAME; made if it does not exist.", metavar="REPO_ID", form="word")
+    folder: Annotated[str, Mark(form="word")] = setting(
+        help="A folder that `hf-video train` or save_pretrained wrote.", metavar="DIR"
+    )
+    repo_id: Annotated[str, Mark(form="word")] = setting(
+        help="USER/NAME; made if it does not exist.", metavar="REPO_ID"
+    )
     private: bool = setting(False, "Only you can see the repository.")
     revision: str | None = setting(None, "Commit to this branch; by default main.", "BRANCH")
     tag: str | None = setting(None, "Tag the commit, such as v1.0.")

@@ -4,8 +4,9 @@ persons and their actions."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from hf_video.training.run_settings import (
+from hf_video.training.settings import (
     TrainDetectionSettings,
     TrainFrameSettings,
     TrainRetrievalSettings,
@@ -24,8 +25,8 @@ DATA is one of these:
   Parquet files or WebDataset tars with paths or whole videos, or a data set of the Hub (USER/NAME)
   the Parquet file of `hf-video inspect --output`: no video is opened before the first step
   with --task retrieval: rows of video,caption (.csv, .json, .jsonl, a folder of such files, a data set), and --model
-  with --task frame-classification: rows of path,label,start,end, segments of long videos
-  with --task action-detection: rows of video,second,x1,y1,x2,y2,action,person (.csv, folder, data set), and --model
+  with --task frames: rows of path,label,start,end, segments of long videos
+  with --task detection: rows of video,second,x1,y1,x2,y2,action,person (.csv, folder, data set), and --model
 
 Checkpoints are chosen on the validation split, or else on held-out videos. A test split is used once, for the report.
 """
@@ -40,17 +41,24 @@ examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videoma
 """
 
 
-def run(settings: TrainSettings) -> int:
+TASKS = {
+    "classification": TrainSettings,
+    "frames": TrainFrameSettings,
+    "detection": TrainDetectionSettings,
+    "retrieval": TrainRetrievalSettings,
+}
+
+
+def run(settings: Any) -> int:
     """Trains, and prints where the model and its report are."""
     from hf_video.training import assess, train
-    from hf_video.training.run_settings import settings_of_task
 
-    if settings.task == "retrieval":
-        return _run_retrieval(settings_of_task(settings))
-    if settings.task == "action-detection":
-        return _run_detection(settings_of_task(settings))
-    if settings.task == "frame-classification":
-        return _run_frames(settings_of_task(settings))
+    if isinstance(settings, TrainRetrievalSettings):
+        return _run_retrieval(settings)
+    if isinstance(settings, TrainDetectionSettings):
+        return _run_detection(settings)
+    if isinstance(settings, TrainFrameSettings):
+        return _run_frames(settings)
     trainer, metrics = train(settings)
     if trainer.is_world_process_zero():
         output_dir = trainer.args.output_dir
@@ -111,6 +119,7 @@ def _run_frames(settings: TrainFrameSettings) -> int:
 COMMAND = Command(
     name="train",
     settings=TrainSettings,
+    tasks=TASKS | {"frame-classification": TrainFrameSettings, "action-detection": TrainDetectionSettings},
     run=run,
     help="train a video classifier on your videos",
     usage="hf-video train DATA --output-dir DIR [--recipe NAME_OR_FILE] [options]",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_video.training.run_settings import TrainAnswersSettings
+from hf_video.training.settings import TrainAnswersSettings
 
 from .command import Command
 from .train import RECIPES

@@ -1,9 +1,10 @@
 """`hf-video verify`: compares what a published model gives on this machine with its self-test."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from hf_video.inference.inference_settings import ComputingSettings
-from hf_video.settings import Settings, setting
+from hf_video.settings import Mark, Settings, setting
 
 from .command import Command
 
@@ -21,7 +22,9 @@ _WORDS = {True: "agree", False: "DIFFER", None: "-"}
 class VerifySettings(ComputingSettings, Settings):
     """Verifying"""
 
-    model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL", form="word")
+    model: Annotated[str, Mark(form="word")] = setting(
+        help="A model folder, or the name of one on the Hub.", metavar="MODEL"
+    )
     revision: str | None = setting(None, "Branch, tag or commit on the Hub; by default main.")
 
 

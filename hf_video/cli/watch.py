@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import FrameSourceSettings, JsonLinesSettings, TrainedModelSettings
 from hf_video.loading.models import load_answering_model
 from hf_video.output_folders import collected
-from hf_video.settings import AtLeast1, Positive, Settings, setting
+from hf_video.settings import AtLeast1, Mark, Positive, Settings, setting
 
 from .command import Command
 from .signals import stop_requests
@@ -23,12 +23,13 @@ from .signals import stop_requests
 class WatchSettings(FrameSourceSettings, TrainedModelSettings, JsonLinesSettings, Settings):
     """Watching"""
 
-    video: str = setting(
+    video: Annotated[str, Mark(form="word")] = setting(
         help="Video file or its URL, RTSP, RTMP, UDP or TCP stream, camera (/dev/video0), or folder of frames.",
         metavar="VIDEO",
-        form="word",
     )
-    question: list[str] = setting(help="What to answer; may be given several times.", metavar="TEXT", form="flags")
+    question: Annotated[list[str], Mark(form="flags")] = setting(
+        help="What to answer; may be given several times.", metavar="TEXT"
+    )
     prompt: str = setting("{}", 'Text around a question, with {} in its place, such as "Question: {} Short answer:".')
     every: str | None = setting(
         None, "Answer each time so much of the video has passed: 30s, 5m, 1h; by default only at the end.", "TIME"

@@ -14,7 +14,9 @@ from torch.overrides import TorchFunctionMode
 from torchvision.transforms import v2
 from transformers.image_utils import PILImageResampling, pil_torch_interpolation_mapping
 
-from .video_settings import ClipAugmentationSettings
+from hf_video.settings import check_values
+
+from .video_settings import ClipAugmentationSettings, RepeatedAugmentationSettings
 
 _DIRECTIONS = re.compile(r"\b(left|right|leftwards?|rightwards?|(counter|anti)?-?clockwise)\b", re.IGNORECASE)
 SCALES = (1, 0.875, 0.75, 0.66)
@@ -30,7 +32,7 @@ _GREY = (128, 128, 128)
 
 
 @dataclass
-class ClipAugmentation(ClipAugmentationSettings):
+class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
     """The augmentation of VideoMAE's and VideoMamba's fine-tuning. Everything is off by default.
 
     The methods are called in the order of the originals: `rand_augment` on whole frames, `crop`, `change_pixels`, and
@@ -43,6 +45,11 @@ class ClipAugmentation(ClipAugmentationSettings):
     Raises:
         ValueError: a value is out of its range.
     """
+
+    def __post_init__(self) -> None:
+        check_values(self, ClipAugmentation)
+        if self.multi_scale_crop and self.crop_min_area is not None:
+            raise ValueError("multi_scale_crop and crop_min_area are two ways to crop: choose one of them.")
 
     @property
     def crops_whole_frames(self) -> bool:

@@ -12,6 +12,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from transformers import default_data_collator
 
+from hf_video.settings import check_values
+
 from .augmentation import torch_seeded_by
 from .video_settings import ClipMixingSettings
 
@@ -81,6 +83,9 @@ class ClipMixing(ClipMixingSettings):
     Raises:
         ValueError: a value is out of its range.
     """
+
+    def __post_init__(self) -> None:
+        check_values(self, ClipMixing)
 
     @property
     def is_on(self) -> bool:

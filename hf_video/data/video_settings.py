@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Le
 
-from hf_video.settings import AtLeast1, NotNegative, Share, check_values, setting
+from hf_video.settings import AtLeast1, Mark, NotNegative, Share, setting
 
 # What happens to a video that cannot be read.
 OnError = Literal["error", "skip", "replace"]
@@ -20,11 +20,8 @@ READING_THREADS = (
 class VideoRootSettings:
     """Videos"""
 
-    video_root: str | None = setting(
-        None,
-        "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.",
-        "DIR",
-        changeable=True,
+    video_root: Annotated[str | None, Mark(changeable=True)] = setting(
+        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
     )
 
 
@@ -32,12 +29,14 @@ class VideoRootSettings:
 class LabelledVideosSettings(VideoRootSettings):
     """Videos"""
 
-    data: str = setting(help="Labelled videos, as for `hf-video train`.", metavar="DATA", form="word", common=True)
+    data: Annotated[str, Mark(common=True, form="word")] = setting(
+        help="Labelled videos, as for `hf-video train`.", metavar="DATA"
+    )
 
 
 @dataclass(kw_only=True)
 class DetectionDataSettings:
-    """Persons and their actions, with --task action-detection"""
+    """Persons and their actions"""
 
     label_map: str | None = setting(
         None, "Names of actions by their ids, in AVA's form; by default actions are named as in the data.", "PBTXT"
@@ -70,10 +69,8 @@ class StreamSettings:
     streaming: bool = setting(
         False, "Read the training videos from the Hub while the model trains, and keep none; needs max_steps."
     )
-    shuffle_buffer_size: AtLeast1[int] = setting(
-        256,
-        "Rows of a stream that are shuffled together; encoded videos of three times as many are in memory.",
-        needs="streaming",
+    shuffle_buffer_size: Annotated[AtLeast1[int], Mark(needs="streaming")] = setting(
+        256, "Rows of a stream that are shuffled together; encoded videos of three times as many are in memory."
     )
 
 
@@ -111,14 +108,15 @@ class ClipAugmentationSettings:
     erasing_prob: Share[float] = setting(
         0.0, "Share of clips with a rectangle of noise in them, drawn anew for each frame."
     )
+
+
+@dataclass
+class RepeatedAugmentationSettings:
+    """Augmentation of training clips"""
+
     num_augmentations: AtLeast1[int] = setting(
         1, "Views of each clip in a batch, augmented independently (repeated augmentation)."
     )
-
-    def __post_init__(self) -> None:
-        check_values(self, ClipAugmentationSettings)
-        if self.multi_scale_crop and self.crop_min_area is not None:
-            raise ValueError("multi_scale_crop and crop_min_area are two ways to crop: choose one of them.")
 
 
 @dataclass
@@ -133,6 +131,3 @@ class ClipMixingSettings:
     )
     mixing_prob: Share[float] = setting(1.0, "Share of batches that are mixed.")
     cutmix_prob: Share[float] = setting(0.5, "Share of CutMix where both are on.")
-
-    def __post_init__(self) -> None:
-        check_values(self, ClipMixingSettings)

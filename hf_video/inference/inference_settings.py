@@ -15,6 +15,7 @@ from hf_video.data.video_settings import (
 )
 from hf_video.settings import (
     AtLeast1,
+    Mark,
     NotNegative,
     Positive,
     Settings,
@@ -44,7 +45,7 @@ class TrainedModelSettings(ComputingSettings):
 class VideosSettings(VideoRootSettings):
     """Videos"""
 
-    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
+    videos: Annotated[list[str], Mark(form="words")] = setting(help="What to read, see above.", metavar="FILE")
 
 
 @dataclass(kw_only=True)
@@ -140,7 +141,9 @@ class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Sett
         "Classes in words, for a model of videos and texts: 'a dog barks;a cat sleeps'.",
         "A;B;...",
     )
-    template: str = setting("{}", "With --labels: the text around a class, such as 'a video of {}'.", needs="labels")
+    template: Annotated[str, Mark(needs="labels")] = setting(
+        "{}", "With --labels: the text around a class, such as 'a video of {}'."
+    )
     output: str | None = setting(
         None, "With --engine: folder for the table; new, empty, or one that this command began. A path or URL.", "DIR"
     )
@@ -184,7 +187,7 @@ class IndexSettings(VideosSettings, TrainedModelSettings, WindowSettings, BulkSe
 class SearchSettings(ComputingSettings, Settings):
     """Search"""
 
-    text: str | None = setting(None, "What to look for, in words.", "TEXT", form="word")
+    text: Annotated[str | None, Mark(form="word")] = setting(None, "What to look for, in words.", "TEXT")
     index: str = setting(help="Folder that `hf-video index` wrote.", metavar="DIR")
     video: str | None = setting(None, "Look for clips like the one of this video, instead of words.", "FILE")
     model: str | None = setting(
@@ -207,7 +210,9 @@ class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Setting
         metavar="FILE_OR_DIR",
     )
     format: Literal["json", "csv"] = setting("json", "Format of the files in a folder.")
-    seconds: list[float] = setting([], "Times of the key frames, instead of --every.", "SECONDS", form="several")
+    seconds: Annotated[list[float], Mark(form="several")] = setting(
+        [], "Times of the key frames, instead of --every.", "SECONDS"
+    )
     every: Positive[float] = setting(1.0, "Seconds from one key frame to the next; the first is that at 0.", "SECONDS")
     person_threshold: Share[float] | None = setting(
         None, "Smallest score of a person; by default as the model was saved."
@@ -220,14 +225,13 @@ class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Setting
 class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     """Timeline"""
 
-    video: str = setting(
-        help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO", form="word"
+    video: Annotated[str, Mark(form="word")] = setting(
+        help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO"
     )
-    background: list[str] | None = setting(
+    background: Annotated[list[str] | None, Mark(form="flags")] = setting(
         None,
         "A class that gets no segment, such as `other`; may be given several times; by default that of the training.",
         "CLASS",
-        form="flags",
     )
     onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
     offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
@@ -253,19 +257,17 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
 class RetrievalSettings:
     """Retrieval, with --task retrieval"""
 
-    paragraph: bool = setting(
-        False, "Join the captions of a video to one text, as for DiDeMo and ActivityNet.", needs="task=retrieval"
+    paragraph: Annotated[bool, Mark(needs="task=retrieval")] = setting(
+        False, "Join the captions of a video to one text, as for DiDeMo and ActivityNet."
     )
-    first_seconds: Positive[float] | None = setting(
-        None, "Read this much of each video, 30 for DiDeMo; by default all.", needs="task=retrieval"
+    first_seconds: Annotated[Positive[float] | None, Mark(needs="task=retrieval")] = setting(
+        None, "Read this much of each video, 30 for DiDeMo; by default all."
     )
-    max_length: AtLeast1[int] | None = setting(
-        None, "Texts are cut after so many tokens; by default as the model was saved.", needs="task=retrieval"
+    max_length: Annotated[AtLeast1[int] | None, Mark(needs="task=retrieval")] = setting(
+        None, "Texts are cut after so many tokens; by default as the model was saved."
     )
-    k_test: NotNegative[int] = setting(
-        128,
-        "Most similar texts of a video, and videos of a text, that the fusion encoder ranks again; 0: none.",
-        needs="task=retrieval",
+    k_test: Annotated[NotNegative[int], Mark(needs="task=retrieval")] = setting(
+        128, "Most similar texts of a video, and videos of a text, that the fusion encoder ranks again; 0: none."
     )
 
 
@@ -274,22 +276,18 @@ _OF_CLASSES = ("config", "revision", "train_split", "validation_split", "num_cli
 
 
 @dataclass(kw_only=True)
-@with_defaults(**dict.fromkeys(("label_map", "exclude", "first_second"), {"needs": "task=action-detection"}))
+@with_defaults(**dict.fromkeys(("label_map", "exclude", "first_second"), Mark(needs="task=action-detection")))
 class DetectionEvaluationSettings(DetectionDataSettings):
     """Persons and their actions, with --task action-detection"""
 
-    ground_truth: str | None = setting(
+    ground_truth: Annotated[str | None, Mark(needs="task=action-detection or segments")] = setting(
         None,
         "Annotations, in AVA's form or with names of columns, or of segments in ActivityNet's; DATA is then a file of "
         "detections or of segments, without a model.",
         "FILE",
-        needs="task=action-detection or segments",
     )
-    detections: str | None = setting(
-        None,
-        "Also write what the model detected in AVA's form to FILE, which must not exist.",
-        "FILE",
-        needs="task=action-detection",
+    detections: Annotated[str | None, Mark(needs="task=action-detection")] = setting(
+        None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
     )
 
 
@@ -297,12 +295,11 @@ class DetectionEvaluationSettings(DetectionDataSettings):
 class FrameEvaluationSettings:
     """Classes of frames, with --task frame-classification"""
 
-    background: str | None = setting(
+    background: Annotated[str | None, Mark(needs="task=frame-classification")] = setting(
         None,
         "Class of frames outside of all segments, which is no segment; by default that of the training. Without one "
         "they are not measured.",
         "CLASS",
-        needs="task=frame-classification",
     )
 
 
@@ -310,16 +307,16 @@ class FrameEvaluationSettings:
 class SegmentEvaluationSettings:
     """Segments, with --task segments"""
 
-    tiou: list[float] = setting(
-        [0.3, 0.4, 0.5, 0.6, 0.7], "Thresholds of temporal IoU.", "X", form="several", needs="task=segments"
+    tiou: Annotated[list[float], Mark(needs="task=segments", form="several")] = setting(
+        [0.3, 0.4, 0.5, 0.6, 0.7], "Thresholds of temporal IoU.", "X"
     )
-    subset: str | None = setting(
-        None, "Subset of the ground truth to measure on; by default all videos.", "NAME", needs="task=segments"
+    subset: Annotated[str | None, Mark(needs="task=segments")] = setting(
+        None, "Subset of the ground truth to measure on; by default all videos.", "NAME"
     )
 
 
 @dataclass(kw_only=True)
-@with_defaults(model={"default": None}, **dict.fromkeys(_OF_CLASSES, {"needs": "task=classification"}))
+@with_defaults(model=None, **dict.fromkeys(_OF_CLASSES, Mark(needs="task=classification")))
 class EvaluateSettings(
     ReadingSettings,
     DatasetSettings,
@@ -343,15 +340,11 @@ class EvaluateSettings(
         "trained on have as validation what its training held out, and as train the rest.",
         "NAME",
     )
-    predictions: str | None = setting(
-        None,
-        "Also write a table of all videos, .csv or .parquet, which must not exist.",
-        "FILE",
-        needs="task=classification",
+    predictions: Annotated[str | None, Mark(needs="task=classification")] = setting(
+        None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_values(self, type(self))
         if self.task == "segments" and self.ground_truth is None:
             raise ValueError("the following arguments are required: --ground-truth")

@@ -18,9 +18,9 @@ from hf_video.processes import failing_together
 from .answering import AnswerTrainer, AnswerTrainingArguments, choose_trained, exact_match
 from .arguments import check_optimization
 from .output_folder import ANSWERS_FILE, saying_what_was_kept
-from .resuming import make
-from .run_settings import TrainAnswersSettings
-from .run_start import start_run
+from .run import plan_run
+from .settings import TrainAnswersSettings
+from .values import make
 
 
 def train_answers(
@@ -48,7 +48,7 @@ def train_answers(
 def _train_answers(
     settings: TrainAnswersSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
 ) -> tuple[AnswerTrainer, dict[str, Any]]:
-    start = start_run(settings, lock)
+    start = plan_run(settings, lock)
     chosen, checkpoint = start.chosen, start.checkpoint
     with failing_together():
         if chosen.model is None:
@@ -82,7 +82,7 @@ def _train_answers(
     )
     with failing_together():
         start.begin_writing()
-    with saying_what_was_kept(start.output_dir, start.way_on):
+    with saying_what_was_kept(start.output_dir, start.resume_hint):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if adapters is not None:
             model.language_model = adapters.merge_and_unload()

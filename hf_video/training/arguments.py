@@ -1,10 +1,10 @@
-"""`TrainingArguments` of classifiers and of models that answer, and the checks before a training begins."""
+"""`TrainingArguments` of each task, and the checks before a training begins."""
 
 import inspect
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Literal, cast
 
 import torch
 from transformers import Trainer, TrainingArguments, get_scheduler
@@ -15,44 +15,71 @@ from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
 
 from .parallelism import check_device, prepare_sharding
-from .training_settings import (
+from .settings import (
     AnswerTrainingSettings,
     DetectionTrainingSettings,
     FrameTrainingSettings,
-    PreTrainingSettings,
+    MaskSettings,
+    OptimizationSettings,
     RetrievalTrainingSettings,
+    TrainAnswersSettings,
     VideoTrainingSettings,
 )
 
 DEFAULT_METRIC = "top1_accuracy"
-# The metrics of `exact_match`.
-ANSWER_METRICS = ("top1", "any")
 # Ends of the names of metrics, besides losses, whose lower values are better.
 ERRORS = tuple(metric.name for metric in METRICS.values() if not metric.greater_is_better)
 
 
 @dataclass
-class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
-    """`transformers.TrainingArguments` with other defaults, and with the settings that `VideoTrainer` adds: layer
-    decay, an average of the weights, a teacher, weights and draws of classes, and training of a part only.
+class BaseTrainingArguments(OptimizationSettings, TrainingArguments):
+    """`transformers.TrainingArguments` with the defaults and settings of all trainings here.
 
-    By default a run evaluates and saves once an epoch. It keeps the last checkpoint and the best one by top-1 accuracy
-    (`choose_metric` says which metric other models have), and loads the best one at the end. It uses AdamW with weight
-    decay 0.05, and a cosine schedule after a tenth of the steps as warm-up, as the fine-tuning of VideoMAE and
-    VideoMamba.
+    A run evaluates and saves once an epoch, keeps the last checkpoint and the best one, and loads the best one at the
+    end. It uses AdamW with weight decay 0.05, and a cosine schedule after a tenth of the steps as warm-up, as the
+    fine-tuning of VideoMAE and VideoMamba.
 
     The order of the videos depends on `seed` alone (`data_seed` defaults to it), so that a resumed run sees the same
     clips as one that was never interrupted.
     """
 
     def __post_init__(self) -> None:
-        _check_before(self, VideoTrainingSettings)
-        if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(ERRORS):
-            self.greater_is_better = False
+        # The errors of Transformers name no setting.
+        for group in type(self).__mro__:
+            if is_dataclass(group) and not issubclass(group, TrainingArguments):
+                check_values(self, group)
+        values: Any = self
+        if values.dataloader_persistent_workers and not values.dataloader_num_workers:
+            raise ValueError("dataloader_persistent_workers has no effect without dataloader_num_workers.")
+        if isinstance(values.report_to, str):
+            values.report_to = values.report_to.split(",")
+        # Transformers declares `fsdp` as text, for its older form, and takes no word for true or false.
+        if str(values.fsdp).lower() in ("true", "false"):
+            values.fsdp = str(values.fsdp).lower() == "true"
+        check_device(self)
+        if values.greater_is_better is None and (values.metric_for_best_model or "").endswith(ERRORS):
+            values.greater_is_better = False
         super().__post_init__()
-        _check_after(self)
-        if self.data_seed is None:
-            self.data_seed = self.seed
+        prepare_sharding(self)
+        _check_trackers(values.report_to)
+        if values.data_seed is None:
+            values.data_seed = values.seed
+
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """As in the base class, but `warmup_epochs` replaces `warmup_steps` if it is given."""
+        if self.warmup_epochs is None:
+            return super().get_warmup_steps(num_training_steps)
+        return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
+
+
+@dataclass
+class VideoTrainingArguments(VideoTrainingSettings, BaseTrainingArguments):
+    """[`BaseTrainingArguments`] with the settings that `VideoTrainer` adds: layer decay, an average of the weights, a
+    teacher, weights and draws of classes, and training of a part only. `choose_metric` says which metric chooses the
+    checkpoints of models without a top-1 accuracy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sampler != "random" and self.train_sampling_strategy != "random":
             raise ValueError(
                 f"sampler={self.sampler} and train_sampling_strategy={self.train_sampling_strategy} are two orders of "
@@ -107,20 +134,16 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         if metric.endswith(("loss", *ERRORS)):
             self.greater_is_better = False
 
-    def get_warmup_steps(self, num_training_steps: int) -> int:
-        """As in the base class, but `warmup_epochs` replaces `warmup_steps` if it is given."""
-        if self.warmup_epochs is None:
-            return super().get_warmup_steps(num_training_steps)
-        return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
-
 
 @dataclass
-class PreTrainingArguments(PreTrainingSettings, VideoTrainingArguments):
-    """`VideoTrainingArguments` for masked pre-training: how masks are drawn, and no evaluation."""
+class PreTrainingArguments(MaskSettings, VideoTrainingArguments):
+    """[`VideoTrainingArguments`] for masked pre-training: how masks are drawn, and by default no evaluation."""
+
+    eval_strategy: Literal["no", "steps", "epoch"] = "no"
+    load_best_model_at_end: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_values(self, PreTrainingSettings)
         if self.eval_strategy != IntervalStrategy.NO or self.load_best_model_at_end or self.save_strategy == "best":
             raise ValueError(
                 "Pre-training evaluates nothing, and its result is the last model: leave out eval_strategy, "
@@ -129,30 +152,22 @@ class PreTrainingArguments(PreTrainingSettings, VideoTrainingArguments):
 
 
 @dataclass
-class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
-    """`transformers.TrainingArguments` with the defaults of MA-LMM, and with the settings that [`AnswerTrainer`] adds:
-    the trained parts, the texts, and the options of generation.
-    """
+class AnswerTrainingArguments(AnswerTrainingSettings, BaseTrainingArguments):
+    """[`BaseTrainingArguments`] with the defaults of MA-LMM, and with the settings that `AnswerTrainer` adds: the
+    trained parts, the texts, and the options of generation."""
 
     def __post_init__(self) -> None:
-        _check_before(self, AnswerTrainingSettings)
         super().__post_init__()
-        _check_after(self)
         if self.lora_rank and self.train_language_model:
             raise ValueError("lora_rank adapts a frozen language model: leave out train_language_model.")
-        if self.lr_by_epoch and self.lr_scheduler_type != SchedulerType.COSINE_WARMUP_WITH_MIN_LR:
-            raise ValueError(
-                f"lr_scheduler_type is {_plain(self.lr_scheduler_type)}; lr_by_epoch needs cosine_warmup_with_min_lr."
-            )
+        if self.lr_by_epoch:
+            _require_schedule(self, SchedulerType.COSINE_WARMUP_WITH_MIN_LR, "lr_by_epoch")
         if self.lr_by_epoch and (unknown := set(self.lr_scheduler_kwargs or ()) - {"warmup_lr_rate", "min_lr_rate"}):
             raise ValueError(
                 f"lr_scheduler_kwargs has {sorted(unknown)}; lr_by_epoch takes warmup_lr_rate and min_lr_rate."
             )
         metric = (self.metric_for_best_model or "").removeprefix("eval_")
-        if metric not in ("", "loss", *ANSWER_METRICS):
-            known = ", ".join(ANSWER_METRICS)
-            raise ValueError(f"metric_for_best_model is {metric!r}, which is not measured: use {known} or loss.")
-        if metric in ANSWER_METRICS and not self.predict_with_generate:
+        if metric in TrainAnswersSettings.metrics and not self.predict_with_generate:
             raise ValueError(f"metric_for_best_model={metric} needs predict_with_generate=true, which measures it.")
         if self.num_return_sequences > self.num_beams:
             raise ValueError(
@@ -171,65 +186,28 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
 
 
 @dataclass
-class RetrievalTrainingArguments(RetrievalTrainingSettings, TrainingArguments):
-    """`transformers.TrainingArguments` with the settings that [`RetrievalTrainer`] adds. The defaults evaluate once an
-    epoch, and keep the checkpoint whose first video is most often the right one.
-
-    The sample keys of `VideoDataset` make clips depend on `seed` alone, see `VideoTrainingArguments`.
-    """
-
-    def __post_init__(self) -> None:
-        _check_before(self, RetrievalTrainingSettings)
-        super().__post_init__()
-        _check_after(self)
-        if self.data_seed is None:
-            self.data_seed = self.seed
+class RetrievalTrainingArguments(RetrievalTrainingSettings, BaseTrainingArguments):
+    """[`BaseTrainingArguments`] with the settings that `RetrievalTrainer` adds. The best checkpoint is the one whose
+    first video is most often the right one."""
 
 
 @dataclass
-class DetectionTrainingArguments(DetectionTrainingSettings, TrainingArguments):
-    """`transformers.TrainingArguments` with the settings that [`ActionDetectionTrainer`] adds. The defaults evaluate
-    once an epoch, and keep the checkpoint with the highest mean average precision.
-    """
+class DetectionTrainingArguments(DetectionTrainingSettings, BaseTrainingArguments):
+    """[`BaseTrainingArguments`] with the settings that `ActionDetectionTrainer` adds. The best checkpoint is the one
+    with the highest mean average precision."""
 
     def __post_init__(self) -> None:
-        _check_before(self, DetectionTrainingSettings)
         super().__post_init__()
-        _check_after(self)
-        if self.data_seed is None:
-            self.data_seed = self.seed
-        if self.lr_drop_epochs and self.lr_scheduler_type != SchedulerType.CONSTANT_WITH_WARMUP:
-            raise ValueError(
-                f"lr_scheduler_type is {_plain(self.lr_scheduler_type)}; lr_drop_epochs needs constant_with_warmup."
-            )
+        if self.lr_drop_epochs:
+            _require_schedule(self, SchedulerType.CONSTANT_WITH_WARMUP, "lr_drop_epochs")
         if self.lr_drop_epochs != sorted(self.lr_drop_epochs):
             raise ValueError(f"lr_drop_epochs is {self.lr_drop_epochs}; ascending numbers are expected.")
 
-    def get_warmup_steps(self, num_training_steps: int) -> int:
-        """As in the base class, but `warmup_epochs` replaces `warmup_steps` if it is given."""
-        if self.warmup_epochs is None:
-            return super().get_warmup_steps(num_training_steps)
-        return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
-
 
 @dataclass
-class FrameTrainingArguments(FrameTrainingSettings, TrainingArguments):
-    """`transformers.TrainingArguments` with the settings that [`FrameClassificationTrainer`] adds. The defaults
-    evaluate once an epoch, and keep the checkpoint with the highest F1 at an overlap of 50 %.
-    """
-
-    def __post_init__(self) -> None:
-        _check_before(self, FrameTrainingSettings)
-        super().__post_init__()
-        _check_after(self)
-        if self.data_seed is None:
-            self.data_seed = self.seed
-
-    def get_warmup_steps(self, num_training_steps: int) -> int:
-        """As in the base class, but `warmup_epochs` replaces `warmup_steps` if it is given."""
-        if self.warmup_epochs is None:
-            return super().get_warmup_steps(num_training_steps)
-        return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
+class FrameTrainingArguments(FrameTrainingSettings, BaseTrainingArguments):
+    """[`BaseTrainingArguments`] with the settings that `FrameClassificationTrainer` adds. The best checkpoint is the
+    one with the highest F1 at an overlap of 50 %."""
 
 
 def check_optimization(arguments: TrainingArguments, model: Any) -> None:
@@ -258,22 +236,15 @@ def check_optimization(arguments: TrainingArguments, model: Any) -> None:
         ) from error
 
 
-def _check_before(arguments: Any, kind: type) -> None:
-    """Checks values before Transformers reads them, because the errors of Transformers name no setting."""
-    if isinstance(arguments.report_to, str):
-        arguments.report_to = arguments.report_to.split(",")
-    # Transformers declares `fsdp` as text, for its older form, and takes no word for true or false.
-    if str(arguments.fsdp).lower() in ("true", "false"):
-        arguments.fsdp = str(arguments.fsdp).lower() == "true"
-    check_values(arguments, kind)
-    check_device(arguments)
+def _require_schedule(arguments: Any, needed: SchedulerType, name: str) -> None:
+    if arguments.lr_scheduler_type != needed:
+        raise ValueError(f"lr_scheduler_type is {_plain(arguments.lr_scheduler_type)}; {name} needs {needed.value}.")
 
 
-def _check_after(arguments: Any) -> None:
-    """Checks the sharding and the experiment trackers that Transformers has read."""
-    prepare_sharding(arguments)
+def _check_trackers(names: Sequence[str]) -> None:
+    """Refuses experiment trackers that Transformers does not know, or whose packages are missing."""
     known = list(integration_utils.INTEGRATION_TO_CALLBACK)
-    for name in arguments.report_to:
+    for name in names:
         if name not in known:
             hint = closest(name, known) or f"Known are {', '.join(known)}."
             raise ValueError(f"{name!r} is not an experiment tracker of Transformers. {hint}")

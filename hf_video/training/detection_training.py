@@ -18,10 +18,10 @@ from hf_video.processes import failing_together
 from .arguments import DetectionTrainingArguments, check_optimization
 from .detection import ActionDetectionTrainer, measure_predictions
 from .optimization import settings_by_arguments
-from .resuming import make
-from .run_settings import TrainDetectionSettings
-from .run_start import start_run
+from .run import plan_run
+from .settings import TrainDetectionSettings
 from .training_data import warn_of_repetitions
+from .values import make
 
 # Settings that `load_detector` takes by their names.
 _OF_MODEL = (
@@ -57,7 +57,7 @@ def train_detection(
 def _train_detection(
     settings: TrainDetectionSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
 ) -> tuple[ActionDetectionTrainer, dict[str, Any]]:
-    start = start_run(settings, lock)
+    start = plan_run(settings, lock)
     chosen = start.chosen
     with failing_together():
         if chosen.model is None:

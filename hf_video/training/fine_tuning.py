@@ -36,9 +36,8 @@ from .losses import make_distillation
 from .model_choice import choose_model
 from .model_loading import classifier_kind, load_model
 from .optimization import settings_by_arguments
-from .resuming import make
-from .run_settings import TASKS, ScratchSettings, TrainSettings, settings_of_task
-from .run_start import start_run
+from .run import plan_run
+from .settings import ScratchSettings, TrainSettings
 from .trainer import VideoTrainer
 from .training_data import (
     check_streamed,
@@ -49,6 +48,7 @@ from .training_data import (
     readable_videos,
     training_splits,
 )
+from .values import make
 
 # How often a training on a stream evaluates, where nothing else is said.
 NUM_EVALUATIONS = 20
@@ -72,10 +72,6 @@ def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) ->
     Raises:
         ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
     """
-    if settings.task in TASKS:
-        kind = TASKS[settings.task][0].__name__
-        raise ValueError(f"task={settings.task} is for the function that takes {kind}.")
-    settings_of_task(settings)
     with RunLock() as lock:
         return _train(settings, lock, callbacks)
 
@@ -83,7 +79,7 @@ def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) ->
 def _train(
     settings: TrainSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
 ) -> tuple[VideoTrainer, dict[str, Any]]:
-    start = start_run(settings, lock, choose_model=choose_model)
+    start = plan_run(settings, lock, choose_model=choose_model)
     chosen, checkpoint = start.chosen, start.checkpoint
     with failing_together():
         if settings.recipe and settings.resume != "must" and chosen.model is None:

@@ -22,9 +22,9 @@ from .arguments import FrameTrainingArguments, check_optimization
 from .frame_classification import FrameClassificationTrainer, measure_clips
 from .losses import make_distillation
 from .optimization import settings_by_arguments
-from .resuming import make
-from .run_settings import RegularizationSettings, ScratchSettings, TrainFrameSettings
-from .run_start import start_run
+from .run import plan_run
+from .settings import RegularizationSettings, ScratchSettings, TrainFrameSettings
+from .values import make
 
 # Frames a second of a model that has no rate.
 FPS = 8.0
@@ -56,7 +56,7 @@ def train_frames(
 def _train_frames(
     settings: TrainFrameSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
 ) -> tuple[FrameClassificationTrainer, dict[str, Any]]:
-    start = start_run(settings, lock)
+    start = plan_run(settings, lock)
     chosen = start.chosen
     with failing_together():
         start.check_not_from_scratch(ScratchSettings)

@@ -18,10 +18,10 @@ from hf_video.processes import failing_together
 from .arguments import PreTrainingArguments, check_optimization
 from .model_loading import load_model, masked_kind
 from .pretraining import PreTrainer, check_masks, write_pretraining_report
-from .resuming import given_values, make, recipe_values
-from .run_settings import MaskedScratchSettings, PretrainSettings
-from .run_start import RunStart, start_run
+from .run import RunPlan, plan_run
+from .settings import MaskedScratchSettings, PretrainSettings
 from .training_data import readable_videos
+from .values import make
 
 
 def pretrain(
@@ -48,7 +48,7 @@ def pretrain(
 def _pretrain(
     settings: PretrainSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
 ) -> tuple[PreTrainer, dict[str, Any]]:
-    start = start_run(settings, lock)
+    start = plan_run(settings, lock)
     chosen = start.chosen
     with failing_together():
         start.check_not_from_scratch(MaskedScratchSettings)
@@ -81,14 +81,14 @@ def _pretrain(
         return trainer, _report(trainer, chosen, broken)
 
 
-def _load(start: RunStart) -> tuple[PreTrainedModel, Any]:
+def _load(start: RunPlan) -> tuple[PreTrainedModel, Any]:
     """The model with its teacher, and its processor."""
 
     chosen = start.chosen
     teacher = _load_teacher(chosen.teacher)
     if chosen.model is None and chosen.family == "videomamba":
         of_decoder = [each.name for each in fields(MaskedScratchSettings) if each.name.startswith("decoder_")]
-        given = given_values(start.settings).keys() | recipe_values(start.settings).keys()
+        given = start.named.values
         for name in ("num_attention_heads", "intermediate_size", *of_decoder):
             if name in given:
                 raise ValueError(f"{name} is of a VideoViT, and a VideoMamba has none: leave it out.")

@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from hf_video.data.video_settings import dataset_options
 from hf_video.loading.start import SHIPPED
 from hf_video.settings import settings_of
 
-from .resuming import given_values, recipe_values
-from .run_settings import MAX_CLIPS_FOR_START, ScratchSettings, TrainSettings
+from .run import ModelChoice
+from .settings import MAX_CLIPS_FOR_START, ScratchSettings, TrainSettings
 
 # The settings that make a model of another size.
 SIZES = ("num_frames", "image_size", *(each.name for each in fields(ScratchSettings)))
 
 
-class ModelChoice(NamedTuple):
-    """What a training begins with.
-
-    Attributes:
-        model: `SHIPPED`, or None for random weights.
-        sentence: what was chosen, why, and how to choose the other one.
-    """
-
-    model: str | None
-    sentence: str
-
-
-def choose_model(settings: TrainSettings, chosen: Any) -> ModelChoice:
+def choose_model(named: Collection[str], chosen: Any) -> ModelChoice:
     """The start that ships, if it suits: no size of another model is given, and DATA has at most
     `MAX_CLIPS_FOR_START` training clips. Videos of any size, length, rate and colour suit, and classes of either kind.
     Otherwise a VideoViT from random weights.
 
     Args:
-        settings: what the user gave, which names no model.
+        named: the settings that the user named, and model is none of them.
         chosen: a value for each setting.
 
     Raises:
         ValueError, OSError: there are no such data.
     """
-    if settings.recipe is not None:
-        return ModelChoice(None, "")  # it needs a model of its own
-    given = given_values(settings).keys() | recipe_values(settings).keys()
-    if sizes := [name for name in SIZES if name in given]:
+    if chosen.recipe is not None:
+        return ModelChoice(None)  # it needs a model of its own
+    if sizes := [name for name in SIZES if name in named]:
         return _scratch(f"{settings_of(TrainSettings)[sizes[0]].flag} is given")
     if chosen.streaming:
         return _scratch("the number of training clips in a stream is not known")

@@ -34,7 +34,7 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
     from hf_video.loading.classifiers import load_classifier
     from hf_video.loading.start import model_path
 
-    from .run_settings import RegularizationSettings, ScratchSettings
+    from .settings import HeadSettings, RegularizationSettings, ScratchSettings
 
     def load(model: str | Path, **changes: Any) -> PreTrainedModel:
         # A checkpoint has all weights, and is frozen by the caller.
@@ -53,7 +53,7 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
         )
         return AutoModelForVideoClassification, config
 
-    return TrainedKind(load, begin, (RegularizationSettings,))
+    return TrainedKind(load, begin, (RegularizationSettings, HeadSettings))
 
 
 def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:
@@ -67,7 +67,7 @@ def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:
 
     from hf_video.loading.classifiers import load_pretraining_model
 
-    from .run_settings import MaskedModelSettings, ScratchSettings
+    from .settings import MaskedModelSettings, ScratchSettings
 
     def begin(changes: dict[str, Any]) -> tuple[Any, PreTrainedConfig]:
         sizes = _sizes(chosen, ScratchSettings)

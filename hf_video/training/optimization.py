@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .training_settings import NO_WEIGHT_DECAY
+from .settings import NO_WEIGHT_DECAY
 
 EMA_FILE = "ema.safetensors"
 

@@ -22,9 +22,10 @@ from hf_video.output_folders import KEEP, require_fresh
 
 from .adaptation import make_linear_probe, to_plain_model, train_probe
 from .evaluation import clip_reader, write_report
-from .resuming import choose_values, make
-from .run_settings import ProbeSettings
+from .run import check_places
+from .settings import PROBE_DEFAULTS, ProbeSettings
 from .training_data import load_data, readable_videos, training_splits
+from .values import choose_values, make, values_of
 
 SPLITS = ("train", "validation", "test")
 
@@ -60,13 +61,14 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
         ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
     """
     chosen = choose_values(settings)
+    check_places(vars(chosen))
     if chosen.model is None:
         raise ValueError("The model to probe is missing: give --model.")
     output_dir = Path(chosen.output_dir).expanduser().absolute()
     require_fresh(output_dir, KEEP)
     device = choose_device(chosen.device)
     here = {"output_dir": str(output_dir / "probe"), "use_cpu": device.type == "cpu"}
-    arguments = make(TrainingArguments, chosen, **here)
+    arguments = make(TrainingArguments, chosen, **PROBE_DEFAULTS | values_of(chosen) | here)
     features_dir = Path(chosen.features or Path(HF_HOME, "hf_video", "features")).expanduser().absolute()
     set_seed(chosen.seed)
     model, splits, broken = _load(chosen, chosen.model, device, features_dir)

@@ -16,10 +16,10 @@ from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together, is_first_process
 
 from .arguments import RetrievalTrainingArguments, check_optimization
-from .resuming import make
 from .retrieval import RetrievalTrainer
-from .run_settings import TrainRetrievalSettings
-from .run_start import start_run
+from .run import plan_run
+from .settings import TrainRetrievalSettings
+from .values import make
 
 
 def train_retrieval(
@@ -48,7 +48,7 @@ def train_retrieval(
 def _train_retrieval(
     settings: TrainRetrievalSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
 ) -> tuple[RetrievalTrainer, dict[str, Any]]:
-    start = start_run(settings, lock)
+    start = plan_run(settings, lock)
     chosen = start.chosen
     with failing_together():
         if chosen.model is None:

@@ -10,7 +10,8 @@ import pytest
 from hf_video.cli.command import Command, parse
 from hf_video.settings import NotNegative, setting
 from hf_video.training import TrainSettings, VideoTrainingArguments
-from hf_video.training.resuming import choose_values, given_values, make
+from hf_video.training.run import check_places
+from hf_video.training.values import choose_values, make, read_named
 from tests.cli.flags import read
 
 
@@ -56,7 +57,7 @@ def test_help_waits_for_neither_torch_nor_transformers(command):
 
 def given(*words, command="train"):
     """The values that the words of a command line give."""
-    values = given_values(read([command, "data", "--output-dir", "out", *words]))
+    values = read_named(read([command, "data", "--output-dir", "out", *words])).given
     return {name: value for name, value in values.items() if name not in ("data", "output_dir")}
 
 
@@ -90,7 +91,7 @@ def test_data_stands_alone_and_a_recipe_behind_its_flag():
     with pytest.raises(ValueError, match="Write videos$"):
         read(["train", "data=videos", "--output-dir", "out"])
     with pytest.raises(ValueError, match="Write --recipe videomae_base_kinetics400"):
-        choose_values(read(["train", "videomae_base_kinetics400", "--output-dir", "out"]))
+        check_places(vars(read(["train", "videomae_base_kinetics400", "--output-dir", "out"])))
 
 
 def test_help_lists_what_people_use_and_help_all_the_rest(capsys):

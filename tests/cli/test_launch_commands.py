@@ -14,7 +14,7 @@ import yaml
 from accelerate.commands.launch import launch_command_parser
 from torch.distributed.run import get_args_parser
 
-from hf_video.training.resuming import choose_values
+from hf_video.training.values import choose_values
 from tests.cli.flags import read
 from tests.testing.processes import free_port
 from tests.testing.torchrun_agents import ENVIRONMENT

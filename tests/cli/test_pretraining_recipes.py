@@ -13,10 +13,10 @@ from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from hf_video.data import ClipAugmentation
 from hf_video.processing.clip_sampling import sample_clip_indices
-from hf_video.settings import find_type
+from hf_video.settings import find_setting
 from hf_video.training import PreTrainingArguments, PretrainSettings, pretrain
 from hf_video.training.recipes import published_recipes
-from hf_video.training.resuming import choose_values, make, values_of
+from hf_video.training.values import choose_values, make, values_of
 from tests.cli.flags import flags_of, read, settings_of
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "pretraining"
@@ -201,7 +201,7 @@ def test_the_settings_of_a_recipe_are_read(name, tmp_path):
     made = vars(make(PreTrainingArguments, chosen, **here)) | vars(make(ClipAugmentation, chosen))
     for setting, value in settings_of(RECIPES[name]).items():
         if setting not in ("fp16", "bf16"):
-            found = (values_of(chosen) | made)[find_type(PretrainSettings, setting)[0]]
+            found = (values_of(chosen) | made)[find_setting(PretrainSettings, setting).name]
             assert found == (float(value) if isinstance(found, float) else value), setting
 
 
@@ -266,7 +266,7 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
         holders = [dataset.task.augmentation, args, dataset.task.processor, config]
         if setting in ("mask_ratio", "num_frames"):
             holders = [config]
-        setting, _ = find_type(PretrainSettings, setting)
+        setting = find_setting(PretrainSettings, setting).name
         holder = next(each for each in holders if hasattr(each, setting))
         found = getattr(holder, setting)
         assert found == (float(value) if isinstance(found, float) else value), setting

@@ -13,10 +13,10 @@ from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
-from hf_video.settings import find_type, read_value
+from hf_video.settings import find_setting, read_value
 from hf_video.training import TrainSettings, VideoTrainingArguments, train
 from hf_video.training.recipes import is_recipe, published_recipe, read_recipe
-from hf_video.training.resuming import choose_values, make, values_of
+from hf_video.training.values import choose_values, make, values_of
 from tests.cli.flags import flags_of, read, settings_of
 
 # One recipe a family trains, and all are read.
@@ -74,7 +74,7 @@ def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
     kinds = (VideoTrainingArguments, ClipAugmentation, ClipMixing)
     made = {name: value for kind in kinds for name, value in vars(make(kind, chosen, **here)).items()}
     for name, value in settings_of(recipe).items():
-        found = (values_of(chosen) | made)[find_type(TrainSettings, name)[0]]
+        found = (values_of(chosen) | made)[find_setting(TrainSettings, name).name]
         expected = False if name == "fp16" else value
         if name == "adam_epsilon":  # 1e-8 is a text in YAML
             expected = float(value)
@@ -204,7 +204,7 @@ def test_mappings_and_empty_lists_are_read(tmp_path):
     words = read_recipe(recipe)
     expected = {"min_num_params": 2000, "limit_all_gathers": True, "transformer_layer_cls_to_wrap": ["A", {"b": 1}]}
     assert json.loads(words["fsdp_config"]) == expected
-    _, hint = find_type(TrainSettings, "layer_decay_only")
+    hint = find_setting(TrainSettings, "layer_decay_only").type
     assert read_value(hint, words["layer_decay_only"], "layer_decay_only") == []
 
 

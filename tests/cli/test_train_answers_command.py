@@ -8,10 +8,10 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_video.cli.main import main
 from hf_video.data import ClipAugmentation
-from hf_video.settings import find_type
+from hf_video.settings import find_setting
 from hf_video.training import TrainAnswersSettings, train_answers
 from hf_video.training.answering import AnswerTrainingArguments
-from hf_video.training.resuming import choose_values, make, recipe_values, values_of
+from hf_video.training.values import choose_values, make, read_named, values_of
 from tests.cli.flags import flags_of, read, settings_of
 from tests.testing.answering import tiny_pair
 from tests.testing.videos import encode_video, make_frames
@@ -47,12 +47,12 @@ def data(tmp_path_factory):
 def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
     words = [str(tmp_path), "--model=m", "--output-dir=o", "--no-fp16"]
     settings = read(["train-answers", "--recipe", str(recipe), *words])
-    assert len(recipe_values(settings)) == len(settings_of(recipe))
+    assert len(read_named(settings).recipe) == len(settings_of(recipe))
     chosen = choose_values(settings)
     arguments = make(AnswerTrainingArguments, chosen, output_dir=str(tmp_path), use_cpu=True)
     holders = values_of(chosen) | vars(arguments) | vars(make(ClipAugmentation, chosen))
     for name, value in (settings_of(recipe) | {"fp16": False}).items():
-        found = holders[find_type(TrainAnswersSettings, name)[0]]
+        found = holders[find_setting(TrainAnswersSettings, name).name]
         assert found == (float(value) if isinstance(found, float) else value), name
 
 

@@ -17,8 +17,8 @@ from hf_video.cli import convert
 from hf_video.cli.command import parse
 from hf_video.cli.main import COMMANDS
 from hf_video.loading.released import released_models
-from hf_video.training import resuming
-from hf_video.training.resuming import choose_values
+from hf_video.training import values
+from hf_video.training.values import choose_values
 
 from .blocks import ROOT, Block, commands
 
@@ -83,7 +83,7 @@ def _read(parser: Callable[[list[str]], Any], words: list[str]) -> Any:
 def _check_hf_video(words: list[str]) -> None:
     command, settings = _read(lambda words: parse(words, COMMANDS), words) or (None, None)
     if hasattr(settings, "recipe"):
-        with patch.object(resuming, "locate_model", lambda name, option: name):  # a released model would be fetched
+        with patch.object(values, "locate_model", lambda name, option: name):  # a released model would be fetched
             choose_values(settings)
     if command is convert.COMMAND:
         source, rest = settings.source, settings.arguments

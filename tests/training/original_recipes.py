@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_video.training.recipes import published_recipe
-from hf_video.training.resuming import choose_values, given_values, recipe_values, values_of
+from hf_video.training.values import choose_values, read_named, values_of
 from tests.cli.flags import read
 
 TABLE = json.loads((Path(__file__).parents[1] / "fixtures" / "original_recipes.json").read_text())
@@ -294,7 +294,7 @@ def ours(recipe: str, words: list[str] = ()) -> tuple[dict[str, Any], set[str]]:
     command = "train-answers" if recipe.startswith("malmm/") else "train"
     with tempfile.TemporaryDirectory() as folder:
         settings = read([command, "--recipe", recipe, "d", "--model=m", f"--output-dir={folder}/out", *words])
-    names = {*recipe_values(settings), *given_values(settings)} - {"data", "model", "output_dir"}
+    names = read_named(settings).values.keys() - {"data", "model", "output_dir"}
     values = values_of(choose_values(settings))
     return values | {"lr_scheduler_kwargs": json.loads(values["lr_scheduler_kwargs"])}, names
 

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 from hf_video.data import TextTask, VideoDataset
 from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments
-from hf_video.training.resuming import choose_values, make
+from hf_video.training.values import choose_values, make
 from tests.cli.flags import read
 from tests.testing.answering import tiny_pair
 

@@ -10,8 +10,8 @@ from hf_video.cli.main import main
 from hf_video.loading.detectors import load_detector
 from hf_video.models.videovit import VideoViTForVideoClassification
 from hf_video.training import DetectionTrainingArguments
-from hf_video.training.resuming import choose_values, make, recipe_values
-from hf_video.training.run_settings import TrainDetectionSettings
+from hf_video.training.settings import TrainDetectionSettings
+from hf_video.training.values import choose_values, make, read_named
 from tests.testing.trainers import weights_of
 
 from ..data.detection_files import OWN, write_annotations, write_videos
@@ -136,7 +136,7 @@ def test_a_detector_is_made_around_a_backbone(folder, classifier, tmp_path, capl
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--num-clips", "2"], "--num-clips has no effect with --task action-detection"),
+        (["--num-clips", "2"], "--num-clips has no effect here, but with --task classification"),
         (["--num-queries", "9"], "has learned 6 queries: leave out num_queries=9"),
         (["--num-frames", "8"], "takes clips of 4 frames, and num_frames is 8"),
         (SMALL, "is a detector with a configuration of its own"),
@@ -159,7 +159,7 @@ def test_a_recipe_has_the_values_of_its_original(name, action_weight, tmp_path):
     settings = TrainDetectionSettings(
         data="d", output_dir=str(tmp_path), model=str(tmp_path), recipe=f"stmixer/{name}_ava"
     )
-    assert recipe_values(settings) == RECIPE | {"action_weight": action_weight}
+    assert read_named(settings).recipe == RECIPE | {"action_weight": action_weight}
     arguments = make(DetectionTrainingArguments, choose_values(settings), use_cpu=True)
     # 23048 iterations an epoch
     assert arguments.get_warmup_steps(12 * 23048) == 2 * 23048

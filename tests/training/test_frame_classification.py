@@ -170,7 +170,7 @@ def test_a_causal_student_starts_from_the_forward_weights_of_its_teacher(times, 
 def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
     words = ["train", str(times), "--output-dir", str(tmp_path / "model")]
     assert main([*words, "--fps", "8"]) == 2
-    assert "--fps has no effect without --task frame-classification" in capsys.readouterr().err
+    assert "--fps has no effect here, but with --task frames" in capsys.readouterr().err
     assert main([*words, *OPTIONS, "--causal", "--family", "videovit"]) == 2
     assert "--causal is for a VideoMamba" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()

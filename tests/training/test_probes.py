@@ -2,7 +2,7 @@ import torch
 from transformers import TrainingArguments
 
 from hf_video.training.adaptation import NormalizedLinear, ProbeModel, train_probe
-from hf_video.training.training_settings import PROBE_DEFAULTS
+from hf_video.training.settings import PROBE_DEFAULTS
 from tests.testing.trainers import make_model
 
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from hf_video.settings import find_type
+from hf_video.settings import find_setting
 from hf_video.training import TrainSettings, VideoTrainingArguments
-from hf_video.training.resuming import choose_values, make, read_saved, save, values_of
+from hf_video.training.values import choose_values, make, read_saved, save, values_of
 from tests.cli.flags import flags_of, read
 
 # Each changes the result; the last ones are declared by Transformers alone.
@@ -49,7 +49,7 @@ def test_what_changes_the_result_is_fixed_and_the_rest_is_free(saved):
         with pytest.raises(ValueError, match=f"^{re.escape(word.replace('=', ' '))} differs"):
             resumed(saved, word)
     for name, value in FREE.items():
-        assert resumed(saved, *flags_of({name: value}))[find_type(TrainSettings, name)[0]] == value
+        assert resumed(saved, *flags_of({name: value}))[find_setting(TrainSettings, name).name] == value
 
 
 def test_flags_replace_the_values_of_a_recipe(tmp_path):
@@ -75,6 +75,6 @@ def test_a_wrong_field_of_a_program_is_named(fields, name):
 
 @pytest.mark.parametrize("name", ["optim", "lr_scheduler_type"])
 def test_transformers_knows_which_optimizers_and_schedules_there_are(name, tmp_path):
-    chosen = choose_values(TrainSettings(data="data", output_dir="out", **{name: "nonsense"}))
     with pytest.raises(ValueError, match="nonsense"):
+        chosen = choose_values(TrainSettings(data="data", output_dir="out", **{name: "nonsense"}))
         make(VideoTrainingArguments, chosen, output_dir=str(tmp_path), use_cpu=True)

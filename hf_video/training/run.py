@@ -1,0 +1,331 @@
+"""Plans a training: which settings it has, from where it goes on, and where it writes. The same for every task.
+
+What can be refused without a model is refused before PyTorch and Transformers are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hf_video.data.folders import LAYOUTS, absolute
+from hf_video.loading.models import choose_device
+from hf_video.loading.start import SHIPPED, start_sha256
+from hf_video.output_folders import RunLock
+from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
+from hf_video.reading.sources import is_url
+from hf_video.settings import settings_of
+
+from .checkpoints import best_of
+from .output_folder import (
+    OPTIONS_FILE,
+    begin_writing,
+    check_none_inside,
+    checkpoint_to_resume,
+    saying_what_was_kept,
+    withdraw,
+    withdraw_options,
+)
+from .recipes import is_recipe, read_recipe
+from .values import (
+    PLACES,
+    Named,
+    check_same_batch,
+    check_same_settings,
+    choose_values,
+    read_named,
+    read_saved,
+    save,
+    value_of,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+# What a resumed run needs, by name of setting, and the value with which it is not written.
+_WITHOUT_CHECKPOINTS = {"save_strategy": "no", "save_only_model": True}
+
+
+class ModelChoice(NamedTuple):
+    """What a training begins with: `model`, None for random weights, and a sentence that says what was chosen, why,
+    and how to choose the other one."""
+
+    model: str | None
+    sentence: str = ""
+
+
+@dataclass
+class RunPlan:
+    """How a training starts, the same on all processes of a launcher.
+
+    Attributes:
+        settings: what the user gave.
+        chosen: a value for each setting.
+        named: what the user named, with the recipe.
+        checkpoint: where the run goes on; None if it begins.
+        saved_data: the description of the data of a run that goes on.
+        model_sentence: says what model was chosen where none is named, and why; empty otherwise.
+        lock: the lock of the output folder.
+    """
+
+    settings: Any
+    chosen: Any
+    named: Named
+    checkpoint: Path | None
+    saved_data: dict[str, Any] | None
+    model_sentence: str
+    lock: RunLock
+    _described: dict[str, Any] = field(default_factory=dict, init=False)
+
+    @property
+    def output_dir(self) -> Path:
+        return _output_dir(self.chosen.output_dir)
+
+    @property
+    def resume_hint(self) -> str:
+        """What continues the run after an interruption."""
+        return f"run the same command {'again' if self.settings.resume == 'auto' else 'with --resume'}"
+
+    def check_not_from_scratch(self, sizes: type) -> None:
+        """Refuses (`ValueError`) the sizes of a model from scratch, which a dataclass declares, beside a model that
+        has its own."""
+        for name, each in settings_of(sizes).items():
+            if name in self.named.values and self.chosen.model is not None and self.checkpoint is None:
+                raise ValueError(f"{each.flag} is for a model from scratch, not for --model.")
+
+    def of_this_machine(self) -> dict[str, Any]:
+        """The fields of `TrainingArguments` that say where the run computes and writes."""
+        on_cpu = choose_device(self.chosen.device).type == "cpu"
+        pins_memory = self.chosen.dataloader_pin_memory
+        return {
+            "output_dir": str(self.output_dir),
+            "use_cpu": on_cpu,
+            "dataloader_pin_memory": not on_cpu if pins_memory is None else pins_memory,
+        }
+
+    def without_validation(self, splits: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of `TrainingArguments` that a training needs if there is no validation split."""
+        without = {} if "validation" in splits else {"eval_strategy": "no", "load_best_model_at_end": False}
+        # A recipe is for any data; what a word asks for is an error of Transformers.
+        return {name: value for name, value in without.items() if name not in self.settings.given}
+
+    def check_data(self, splits: DatasetDict, class_names: list[str] | None = None, commit: str | None = None) -> None:
+        """Refuses (`ValueError`) data of another run, and data that would be renamed with the output folder. The first
+        process looks at them for all. The commit of a data set of the Hub is recorded with them."""
+        from .training_data import check_same_data, describe_data
+
+        if not is_first_process():
+            return
+        self._described = describe_data(self.chosen.data, splits, class_names)
+        if commit is not None:
+            self._described["commit"] = commit
+        check_same_data(self._described, self.saved_data)
+        if self.settings.overwrite_output_dir:
+            check_none_inside(chain(*map(_files, splits.values())), self.output_dir)
+
+    def check_texts(self, splits: DatasetDict) -> None:
+        """Refuses (`ValueError`) videos with texts that have no training split, warns of repetitions, and does
+        `check_data`."""
+        from .training_data import warn_of_repetitions
+
+        if "train" not in splits:
+            raise ValueError(f"{self.chosen.data} has no training split, only {', '.join(splits)}. Add train.json.")
+        warn_of_repetitions(splits)
+        self.check_data(splits)
+
+    def describe(self, **facts: Any) -> None:
+        """Records what the run was begun with beside the description of its data."""
+        self._described |= facts
+
+    def begin_writing(self) -> None:
+        """Makes the output folder, and writes the settings and the description of the data into it, on the first
+        process. An error before the first checkpoint takes them away again."""
+        if not is_first_process():
+            return
+        folder, overwrite = self.output_dir, self.settings.overwrite_output_dir
+        is_new = overwrite or not folder.exists()
+        begin_writing(folder, self.lock, resume=self.checkpoint is not None, overwrite=overwrite)
+        file = folder / OPTIONS_FILE
+        if self.checkpoint is None:
+            self.lock.on_error = partial(withdraw, folder, self.lock, is_new=is_new)
+        elif file.is_file():
+            options = file.read_text(encoding="utf-8")
+            self.lock.on_error = partial(withdraw_options, folder, self.checkpoint, options)
+        save(file, self.chosen, self._described, launched_processes())
+
+    @contextmanager
+    def train(self, trainer: Any) -> Iterator[None]:
+        """Trains from the checkpoint or from the beginning, then enters the block. An error in either says which
+        checkpoint is kept; after a whole epoch nothing is taken away."""
+        from transformers import ProgressCallback
+        from transformers.utils.logging import disable_progress_bar
+
+        from .callbacks import EpochLineCallback
+
+        if not trainer.args.disable_tqdm:
+            trainer.remove_callback(ProgressCallback)
+            trainer.add_callback(EpochLineCallback())
+        disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
+        try:
+            with saying_what_was_kept(self.output_dir, self.resume_hint), self._keeping_frames(trainer):
+                trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
+                yield
+        except Exception:
+            if (trainer.state.epoch or 0) >= 1:
+                self.lock.on_error = None
+            raise
+
+    @contextmanager
+    def _keeping_frames(self, trainer: Any) -> Iterator[None]:
+        from hf_video.data.kept_frames import keeping_frames
+
+        from .time_estimate import TimeEstimateCallback
+
+        args, sets = trainer.args, [trainer.train_dataset, trainer.eval_dataset]
+        num_epochs = args.num_train_epochs
+        if args.max_steps > 0 and isinstance(trainer.train_dataset, Sized):
+            in_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            num_epochs = args.max_steps * in_a_step / len(trainer.train_dataset)
+        gib = getattr(self.chosen, "kept_frames_gib", 0.0)
+        # A name that the next run deletes if this one is killed.
+        with keeping_frames(sets, self.output_dir / ".frames.0.partial", gib, num_epochs) as kept:
+            if (line := str(kept)) and is_first_process():
+                print(line, flush=True)
+            trainer.add_callback(TimeEstimateCallback(kept))
+            yield
+
+
+def _files(split: Dataset) -> list[str]:
+    """The files that hold the videos; none for videos inside a table."""
+    from hf_video.data.rows import arrow_column
+
+    column = next((name for name in ("bytes", "shard", "video") if name in split.column_names), "video")
+    return [] if column == "bytes" else arrow_column(split, column).drop_null().unique().to_pylist()
+
+
+def plan_run(
+    settings: Any, lock: RunLock, *, choose_model: Callable[[Collection[str], Any], ModelChoice] | None = None
+) -> RunPlan:
+    """Decides how a training starts, before anything is written. The first process of a launcher looks at the output
+    folder and tells the others. With `resume="auto"` a run goes on only if each setting has the value that is given or
+    left at its default, except for those that a resumed run may change.
+
+    Args:
+        settings: what the user gave.
+        lock: is taken of an output folder that exists.
+        choose_model: gets the names of what the user named, and the chosen settings, of a run that begins and names no
+            model, which otherwise begins with random weights.
+
+    Raises:
+        ValueError, OSError: a setting or the recipe is wrong, there are no such data, or the output folder cannot be
+            written or resumed.
+    """
+    words = {} if settings.recipe is None else read_recipe(settings.recipe)
+    named = device = None
+    if launched_processes() > 1:
+        named = read_named(settings, words)
+        device, backend, timeout = (
+            value_of(name, named.values, type(settings)) for name in ("device", "ddp_backend", "ddp_timeout")
+        )
+        device = choose_device(device)
+        join_processes(use_cpu=device.type == "cpu", backend=backend, timeout=timeout)
+    else:
+        join_processes(use_cpu=True, backend=None, timeout=0)
+    decided = decided_by_first(lambda: _decide(settings, words, named, lock, choose_model))
+    plan = RunPlan(settings, *decided, lock)
+    here = choose_device(plan.chosen.device)
+    if device is not None and here.type != device.type:
+        raise ValueError(
+            f"The run being resumed has --device {plan.chosen.device}: give it again. Several processes choose their "
+            "device before they read its settings."
+        )
+    return plan
+
+
+def _decide(
+    settings: Any,
+    words: dict[str, Any],
+    named: Named | None,
+    lock: RunLock,
+    choose_model: Callable[[Collection[str], Any], ModelChoice] | None,
+) -> tuple[Any, Named, Path | None, dict[str, Any] | None, str]:
+    """The attributes of the plan from `chosen` to `model_sentence`."""
+    kind, number = type(settings), launched_processes()
+    places: Any = {name: getattr(settings, name) or words.get(name) for name in PLACES}
+    check_places(places)
+    folder, overwrite, is_auto = (
+        _output_dir(places["output_dir"]),
+        settings.overwrite_output_dir,
+        settings.resume == "auto",
+    )
+    if overwrite:
+        check_none_inside([places["data"]], folder)
+    checkpoint = checkpoint_to_resume(folder, lock, resume=settings.resume, overwrite=overwrite)
+    named = named or read_named(settings, words)
+    saved, choice = None, ModelChoice(None)
+    if checkpoint is not None:
+        saved = read_saved(folder / OPTIONS_FILE, kind)
+        choice = ModelChoice(saved.values.get("model"))
+        if choice.model == SHIPPED and saved.start_sha256 != start_sha256():
+            raise ValueError(
+                "The run being resumed began with another start than this version of hf_video ships: resume it with "
+                "the version that it began with, or train into another folder."
+            )
+    # What is wrong is told before a model is chosen, which takes a look at the data.
+    chosen = choose_values(settings, None if is_auto else saved, number, model=choice.model, named=named)
+    _check_metric(chosen)
+    if is_auto:
+        _check_leaves_checkpoints(chosen)
+    if saved is None and choose_model is not None and "model" not in named.values:
+        choice = choose_model(named.values.keys(), chosen)
+        chosen = choose_values(settings, None, number, model=choice.model, named=named)
+    if checkpoint is not None and getattr(chosen, "load_best_model_at_end", False):
+        best_of(checkpoint)
+    if saved is not None:
+        if is_auto:
+            check_same_settings(chosen, saved, number, named)
+        check_same_batch(chosen, saved, number)
+    return chosen, named, checkpoint, None if saved is None else saved.data, choice.sentence
+
+
+def _output_dir(folder: str) -> Path:
+    return Path(folder).expanduser().absolute()
+
+
+def check_places(places: Mapping[str, str | None]) -> None:
+    """Refuses what names no data, or no output folder. A data set of the Hub has a slash in its name."""
+    data = places["data"]
+    if data is None:
+        raise ValueError("The videos are missing: give DATA.")
+    if is_recipe(data):
+        raise ValueError(f"{data} is a recipe, and DATA names videos. Write --recipe {data}")
+    path = absolute(data)
+    is_elsewhere = is_url(data) or "*" in data or re.fullmatch(r"[\w.-]+/[\w.-]+", data)
+    if not is_elsewhere and not os.path.lexists(path):
+        raise FileNotFoundError(f"{path} does not exist. {LAYOUTS}")
+    if places["output_dir"] is None:
+        raise ValueError("The output folder is missing: give --output-dir DIR.")
+
+
+def _check_metric(chosen: Any) -> None:
+    known = (*type(chosen).metrics, "loss")
+    name = (getattr(chosen, "metric_for_best_model", None) or "loss").removeprefix("eval_")
+    if name not in known and chosen.eval_strategy != "no":
+        raise ValueError(
+            f"metric_for_best_model is {name!r}, which is not measured: use {', '.join(known[:-1])} or {known[-1]}."
+        )
+
+
+def _check_leaves_checkpoints(chosen: Any) -> None:
+    for name, value in _WITHOUT_CHECKPOINTS.items():
+        if values_of(chosen).get(name) == value:
+            shown = str(value).lower()
+            raise ValueError(f"With {name}={shown} there is nothing that --resume auto can go on from: leave it out.")

@@ -1,0 +1,254 @@
+"""Chooses the values of a training's settings: what was given, else what a run to resume or the recipe has, else the
+default."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from hf_video.io import replace_text
+from hf_video.loading.models import locate_model
+from hf_video.loading.start import SCRATCH, SHIPPED, start_sha256
+from hf_video.settings import Setting, find_setting, read_values, settings_of, training_argument_fields
+
+from .checkpoints import is_secret
+from .recipes import read_recipe
+
+T = TypeVar("T", bound=Any)
+Arguments = TypeVar("Arguments")
+# Settings that say where data and run are. They are not saved, and a resumed run may change them.
+PLACES = ("data", "output_dir")
+# Settings of how a run starts. They are not saved.
+START = ("recipe", "resume", "overwrite_output_dir", "training_arguments")
+# Settings whose product with the number of processes is the number of videos in a step.
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
+# Further fields of `TrainingArguments` that a resumed run may change.
+_CHANGEABLE = {
+    *("activation_checkpointing", "torch_empty_cache_steps", "eval_accumulation_steps", "disable_tqdm", "log_level"),
+    *("logging_strategy", "logging_first_step", "report_to", "run_name", "ddp_timeout", "ddp_bucket_cap_mb"),
+    *("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_token"),
+    *("dataloader_prefetch_factor", "dataloader_persistent_workers"),
+}
+
+
+class Named(NamedTuple):
+    """What the user named: as flags or keywords, and in the recipe. Names stand for their values: those of a file of
+    weights, which a resumed run then has, and folders or Hub names of models."""
+
+    given: dict[str, Any]
+    recipe: dict[str, Any]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return self.recipe | self.given
+
+
+def read_named(settings: Any, words: Mapping[str, Any] | None = None) -> Named:
+    """What was given and what the recipe says. `words` are those of the recipe, which is read otherwise.
+
+    Raises:
+        ValueError, OSError: there is no such recipe, or a setting in it is unknown or has a wrong value.
+    """
+    known = settings_of(type(settings))
+    given = {name: getattr(settings, name) for name in settings.given if name in known and name not in START}
+    given = _resolve(given | settings.training_arguments)
+    if settings.recipe is None:
+        return Named(given, {})
+    words = dict(read_recipe(settings.recipe) if words is None else words)
+    words.pop("task", None)  # `hf-video train` has chosen the class of the settings by it
+    for name in START:
+        if name in words:
+            raise ValueError(f"{settings.recipe}: {name} says how a training starts: give it as a flag.")
+    recipe = _resolve(read_values(type(settings), words, f"{settings.recipe}: "))
+    # base_learning_rate sets learning_rate. Either, if it is given, replaces both in the recipe.
+    if "learning_rate" in given:
+        recipe.pop("base_learning_rate", None)
+    elif "base_learning_rate" in given:
+        recipe.pop("learning_rate", None)
+    return Named(given, recipe)
+
+
+def _resolve(values: dict[str, Any]) -> dict[str, Any]:
+    if values.get("class_weights") is not None:
+        from .class_balance import read_class_weights
+
+        values["class_weights"] = read_class_weights(values["class_weights"])
+    name = values.pop("model", None)
+    if name in (SHIPPED, SCRATCH):
+        values["model"] = name if name == SHIPPED else None
+    elif name is not None:
+        located = locate_model(name, "--model")
+        values["model"] = os.path.abspath(located) if located == SHIPPED else located
+    return values
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What is known of a run to go on with.
+
+    Attributes:
+        values: its settings, and its other fields of `TrainingArguments`, without `PLACES`.
+        data: the description of its data.
+        num_processes: the number of processes that trained.
+        start_sha256: the digest of the start that it began with; None if it began with another model.
+    """
+
+    values: dict[str, Any]
+    data: dict[str, Any]
+    num_processes: int
+    start_sha256: str | None = None
+
+    def may_differ(self, name: str, kind: Any, num_processes: int) -> bool:
+        """Whether a setting may have another value when the run goes on, on so many processes.
+
+        On another number of processes the settings of the batch may; `check_same_batch` then compares their product.
+        """
+        declared = settings_of(kind).get(name)
+        is_batch = name in _BATCH and self.num_processes != num_processes
+        return name in PLACES or name in _CHANGEABLE or is_batch or (declared is not None and declared.changeable)
+
+
+def choose_values(
+    settings: T,
+    saved: Saved | None = None,
+    num_processes: int = 1,
+    *,
+    model: str | None = None,
+    named: Named | None = None,
+) -> T:
+    """The settings with a value for each: the given one; else that of the run to resume, or of the recipe; else the
+    default. Other fields of `TrainingArguments` are in `training_arguments`.
+
+    Args:
+        settings: what the user gave. If a run is resumed, its saved settings replace those of the recipe.
+        saved: the run to resume, from `read_saved`.
+        num_processes: the number of processes that will train.
+        model: what is trained if neither the settings nor the recipe name a model; None for random weights.
+        named: from `read_named`, which is called otherwise.
+
+    Raises:
+        ValueError, OSError: a setting is missing, or the recipe is wrong; or a setting that changes the result is
+            given another value than the run to resume has.
+    """
+    kind, known = type(settings), settings_of(type(settings))
+    given, recipe = named = named or read_named(settings)
+    if named.values.get("learning_rate") is not None and named.values.get("base_learning_rate") is not None:
+        raise ValueError("learning_rate and base_learning_rate are both given; the latter sets the former. Keep one.")
+    values = {name: copy.copy(each.default) for name, each in known.items()}
+    if saved is None:
+        chosen_by_user = {"model": model} | named.values
+        if begun := {None: "from_scratch", SHIPPED: "from_start"}.get(chosen_by_user["model"]):
+            values |= {name: value for name, each in known.items() if (value := getattr(each, begun)) is not None}
+        values |= chosen_by_user
+        if chosen_by_user.get("multi_scale_crop") and "crop_min_area" not in chosen_by_user:
+            values["crop_min_area"] = None  # a way to crop that was given stands in for the default one
+    else:
+        for name, value in given.items():
+            before = value_of(name, saved.values, kind)
+            if value != before and not saved.may_differ(name, kind, num_processes):
+                raise ValueError(
+                    f"{_spell(name, value, kind)} differs from the run being resumed ({_shown(before)}). Leave it "
+                    "out, or train into another folder."
+                )
+        values |= saved.values | {name: recipe[name] for name in PLACES if name in recipe} | given
+    chosen = copy.copy(settings)
+    for name in known.keys() - START:
+        setattr(chosen, name, values.pop(name))
+    chosen.training_arguments = {name: value for name, value in values.items() if name not in known}
+    return chosen
+
+
+def values_of(chosen: Any) -> dict[str, Any]:
+    """The values of chosen settings by name, with the other fields of `TrainingArguments`."""
+    known = settings_of(type(chosen))
+    return {name: getattr(chosen, name) for name in known if name not in START} | chosen.training_arguments
+
+
+def value_of(name: str, values: Mapping[str, Any], kind: Any) -> Any:
+    return values[name] if name in values else find_setting(kind, name).default
+
+
+def _spell(name: str, value: Any, kind: Any) -> str:
+    """A setting as the words of a command line that give it a value."""
+    value = SCRATCH if (name, value) == ("model", None) else value
+    return settings_of(kind).get(name, Setting(name=name)).spell(value)
+
+
+def _shown(value: Any) -> Any:
+    return "not set" if value is None else value
+
+
+def make(kind: type[Arguments], chosen: Any, **others: Any) -> Arguments:
+    """An instance of a dataclass, such as of training arguments, with those of the values that it has fields for.
+
+    Raises:
+        ValueError: a value cannot be used, such as a mapping with an unknown name.
+    """
+    values, known = values_of(chosen) | others, {each.name for each in fields(cast(Any, kind)) if each.init}
+    try:
+        return kind(**{name: value for name, value in values.items() if name in known})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"A setting of TrainingArguments has a value that cannot be used: {error}") from error
+
+
+def save(file: Path, chosen: Any, data: dict[str, Any], num_processes: int = 1) -> None:
+    """Writes the settings of a run, without secrets and `PLACES`, the description of its data, the number of its
+    processes, and the digest of the start that it began with."""
+    values = values_of(chosen)
+    kept = {name: value for name, value in values.items() if name not in PLACES and not is_secret(name)}
+    begun = {"data": data, "num_processes": num_processes}
+    if kept.get("model") == SHIPPED:
+        begun["start_sha256"] = start_sha256()
+    replace_text(file, json.dumps(kept | begun, indent=2) + "\n")
+
+
+def read_saved(file: Path, kind: Any) -> Saved:
+    """What `save` wrote of a run with settings of a kind; names that are no settings are passed over. It is a
+    `ValueError` if there is no such file."""
+    if not file.is_file():
+        raise ValueError(
+            f"{file.parent} has no {file.name}, so its settings are not known: train into another folder."
+        )
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    data, num_processes, start = saved.pop("data"), saved.pop("num_processes"), saved.pop("start_sha256", None)
+    known = settings_of(kind)
+    if not saved.keys() <= known.keys():
+        known = known | training_argument_fields()
+    return Saved({name: value for name, value in saved.items() if name in known}, data, num_processes, start)
+
+
+def check_same_settings(chosen: Any, saved: Saved, num_processes: int, named: Named) -> None:
+    """Refuses (`ValueError`) to go on with a run by a command of other settings; the error names the first one."""
+    kind, values = type(chosen), values_of(chosen)
+    # Another model has other defaults, which follow from it.
+    for name in sorted(values | saved.values, key=lambda name: name != "model"):
+        value, before = value_of(name, values, kind), value_of(name, saved.values, kind)
+        if value != before and not saved.may_differ(name, kind, num_processes) and not is_secret(name):
+            what = _spell(name, value, kind) if name in named.given else f"{name} {_shown(value)}"
+            raise ValueError(
+                f"{what} differs from the run being resumed ({_shown(before)}). Give the settings that it began with, "
+                "or train into another folder."
+            )
+
+
+def check_same_batch(chosen: Any, saved: Saved, num_processes: int) -> None:
+    """Refuses (`ValueError`) to go on with a run on another number of processes with more or fewer videos in a
+    step."""
+    if saved.num_processes == num_processes:
+        return
+    here, there = (
+        math.prod(found[name] for name in _BATCH) * number
+        for found, number in ((vars(chosen), num_processes), (saved.values, saved.num_processes))
+    )
+    if here != there:
+        raise ValueError(
+            f"The run being resumed trains on {there} videos a step (number of processes: {saved.num_processes}), and "
+            f"here a step would have {here} (number of processes: {num_processes}). Start as many processes, or give "
+            "--batch-size and --gradient-accumulation-steps so that a step has as many videos."
+        )
