@@ -12,7 +12,7 @@ import copy
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,102 +29,97 @@ from hf_video.reading import VideoReader, VideoReadError
 from hf_video.reading.frame_streaming import stream_frames
 
 from .dataset import VideoDataset
-from .rows import BYTES, VideoRows, open_video
+from .rows import BYTES, VideoRows
 from .tasks import ClipTask
 
 # Of more videos none are kept: each would be opened to learn its length, and few would fit.
 MOST_VIDEOS = 1000
-# To convert and shrink a frame takes as long as to decode so many.
+# To convert a frame and to make it smaller takes as long as to decode so many.
 _SHRINKING = 3
 # Frames that are in memory before they are made smaller.
 _PIECE = 32
 
 
-@dataclass
-class KeptVideo:
-    """The frames of a video at the size at which they are kept.
+class KeptVideo(VideoReader):
+    """Frames of a video at the size at which they are kept.
 
-    Attributes:
-        times, end: see [`VideoReader`].
-        size: height and width in pixels.
+    Args:
+        path: the video.
+        reader: its reader.
+        size: height and width of the frames in pixels.
         numbers: (num_frames,) int64, the numbers of the frames that items can ask for, rising.
         shrink: gives frames, uint8 (n, height, width, 3), the size.
         gain: how many frames fewer are decoded in the training if these are kept.
+
+    Attributes:
         file: where they are kept; None if each item decodes its own.
     """
 
-    times: np.ndarray
-    end: float
-    size: tuple[int, int]
-    numbers: np.ndarray
-    shrink: Callable[[np.ndarray], np.ndarray]
-    gain: float
     file: Path | None = None
 
-    @property
-    def num_bytes(self) -> int:
-        return len(self.numbers) * math.prod(self.size) * 3
+    def __init__(
+        self,
+        path: str,
+        reader: VideoReader,
+        size: tuple[int, int],
+        numbers: np.ndarray,
+        shrink: Callable[[np.ndarray], np.ndarray],
+        gain: float,
+    ):
+        self.path, self.size, self.numbers, self.shrink, self.gain = path, size, numbers, shrink, gain
+        self.num_bytes = len(numbers) * math.prod(size) * 3
+        self.name, self.times, self.end = reader.name, reader.times, reader.end
+        self._frames: Any = SimpleNamespace(height=size[0], width=size[1], backend="kept")
+        self.metadata = self.metadata_of(range(len(self)))
+        self._opened = ExitStack()
 
-    def open(self, row: Mapping[str, Any]) -> VideoReader:
-        """A reader of these frames, for a row of the video."""
-        return _KeptReader(self, row)
+    def read(self, indices: Any) -> np.ndarray:
+        indices = np.asarray(indices)
+        places = np.searchsorted(self.numbers[:-1], indices)
+        kept = self._load() if np.array_equal(self.numbers[places], indices) else None
+        if kept is not None:
+            return kept[places]
+        with VideoReader(self.path) as reader:
+            return self.shrink(reader.read(indices.ravel())).reshape(*indices.shape, *self.size, 3)
 
-    def load(self, row: Mapping[str, Any]) -> np.ndarray | None:
+    def _load(self) -> np.ndarray | None:
         """The kept frames, (num_frames, height, width, 3) uint8; None if there are none."""
         if self.file is None:
             return None
         if not self.file.exists():
             with FileLock(f"{self.file}.lock"):
                 if not self.file.exists():
-                    self._fill(self.file, row)
+                    self._fill(self.file)
         # The file of a video that cannot be read to its end is shorter.
         if self.file.stat().st_size != self.num_bytes:
             return None
         return np.asarray(np.memmap(self.file, np.uint8, "r", shape=(len(self.numbers), *self.size, 3)))
 
-    def _fill(self, file: Path, row: Mapping[str, Any]) -> None:
+    def _fill(self, file: Path) -> None:
         unfinished = file.with_suffix(".unfinished")
         with open(unfinished, "wb") as target:
             try:
-                for frames in _decode_once(row, self.numbers):
+                for frames in _decode_once(self.path, self.numbers):
                     target.write(self.shrink(frames).data)
             except VideoReadError:
                 target.truncate(0)
         os.replace(unfinished, file)
 
 
-class _KeptReader(VideoReader):
-    def __init__(self, kept: KeptVideo, row: Mapping[str, Any]):
-        self._kept, self._row, self._opened = kept, row, ExitStack()
-        self._frames: Any = SimpleNamespace(height=kept.size[0], width=kept.size[1], backend="kept")
-        self.name, self.times, self.end = row["video"], kept.times, kept.end
-        self.metadata = self.metadata_of(range(len(self)))
-
-    def read(self, indices: Any) -> np.ndarray:
-        kept, indices = self._kept, np.asarray(indices)
-        places = np.searchsorted(kept.numbers[:-1], indices)
-        frames = kept.load(self._row) if np.array_equal(kept.numbers[places], indices) else None
-        if frames is not None:
-            return frames[places]
-        with VideoReader(open_video(self._row)) as reader:
-            frames = kept.shrink(reader.read(indices.ravel()))
-        return frames.reshape(*indices.shape, *kept.size, 3)
-
-
-def _decode_once(row: Mapping[str, Any], numbers: np.ndarray) -> Iterator[np.ndarray]:
+def _decode_once(path: str, numbers: np.ndarray) -> Iterator[np.ndarray]:
     """The frames of some numbers, rising, in pieces, of which only one is in memory."""
     pieces = [numbers[start : start + _PIECE] for start in range(0, len(numbers), _PIECE)]
-    with VideoReader(open_video(row)) as reader:
+    with VideoReader(path) as reader:
         if sum(_num_decoded(reader, piece) for piece in pieces) <= numbers[-1] + 1:
             yield from map(reader.read, pieces)
             return
         size = reader.metadata.height, reader.metadata.width
     # Each piece would be decoded from far before it.
-    wanted, frames = {*numbers.tolist()}, stream_frames(open_video(row))
-    for frame in islice(frames, int(numbers[-1]) + 1):
+    wanted = {*numbers.tolist()}
+    for frame in islice(stream_frames(path), int(numbers[-1]) + 1):
         if frame.number in wanted:
             if frame.image.shape[:2] != size:
-                raise VideoReadError(f"{row['video']}: frame {frame.number} has another size than the first.")
+                raise VideoReadError(f"{path}: frame {frame.number} has another size than the first.")
             yield frame.image[None]
 
 
@@ -139,87 +134,87 @@ def _num_decoded(reader: VideoReader, numbers: np.ndarray) -> int:
 
 @dataclass
 class KeptFrames:
-    """The videos whose frames have the kept size, and how many GiB those take that are not kept for lack of room."""
+    """The videos of a training, those of each data set by themselves, and the GiB for which there is no room."""
 
     videos: list[KeptVideo]
-    gib_left_out: float
+    gib_left_out: float = 0.0
 
     def __str__(self) -> str:
         kept = [video for video in self.videos if video.file is not None]
+        if not kept:
+            return ""
         num_frames, mib = sum(len(video.numbers) for video in kept), sum(video.num_bytes for video in kept) / 2**20
+        num_videos = len({video.path for video in kept})
         return (
-            (
-                f"{num_frames:,} frames of {len(kept):,} videos are decoded once and kept while the training runs, in "
-                f"{mib:,.0f} MiB of its folder; --kept-frames-gib 0 turns that off."
-            )
-            if kept
-            else ""
+            f"{num_frames:,} frames of {num_videos:,} videos are decoded once, and kept until the end in {mib:,.0f} "
+            "MiB of the output folder; --kept-frames-gib 0 turns that off."
         )
 
 
 @contextmanager
-def keeping_frames(datasets: Iterable[Any], folder: Path, gib: float, num_epochs: float) -> Iterator[KeptFrames]:
+def keeping_frames(data_sets: Iterable[Any], folder: Path, gib: float, num_epochs: float) -> Iterator[KeptFrames]:
     """In the block, the data sets of a training take their frames from files, which are removed behind it.
 
     Args:
-        datasets: each [`VideoDataset`] of a [`ClipTask`] among them is changed.
+        data_sets: each [`VideoDataset`] of a [`ClipTask`] among them is changed, unless it stores its videos.
         folder: the new folder of the files, the same in all processes.
-        gib: the most that is kept, and at most half of the free disk is; 0 changes nothing.
+        gib: the most that is kept, besides half of the free disk; 0 changes nothing.
         num_epochs: how often an item is asked for.
     """
-    used = [each for each in datasets if isinstance(each, VideoDataset) and isinstance(each.task, ClipTask)]
-    used = [each for each in used if gib and len(VideoRows(each.rows)) <= MOST_VIDEOS]
-    tasks = [each.task for each in used]
+    found = [each for each in data_sets if gib and isinstance(each, VideoDataset) and isinstance(each.task, ClipTask)]
+    found = [each for each in found if BYTES not in each.rows.column_names]
+    found = [each for each in found if len(VideoRows(each.rows)) <= MOST_VIDEOS]
+    tasks = [each.task for each in found]
     try:
-        videos = [video for dataset in used for video in _give_size(dataset, num_epochs)]
-        yield KeptFrames(videos, _choose_kept(videos, folder, gib) if videos else 0.0)
+        kept = KeptFrames([video for each in found for video in _give_size(each, num_epochs)])
+        if kept.videos:
+            _give_files(kept, folder, gib)
+        yield kept
     finally:
-        for dataset, task in zip(used, tasks, strict=True):
+        for dataset, task in zip(found, tasks, strict=True):
             dataset.task = task
         if int(os.environ.get("LOCAL_RANK") or 0) == 0:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _choose_kept(videos: list[KeptVideo], folder: Path, gib: float) -> float:
-    """Gives files to the videos for which there is room, and returns the GiB of the others that are worth one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    room, left_out = min(gib * 2**30, shutil.disk_usage(folder).free / 2), 0
-    for number, video in sorted(enumerate(videos), key=lambda each: -each[1].gain / each[1].num_bytes):
-        if video.gain > 0 and video.num_bytes <= room:
-            room -= video.num_bytes
-            video.file = folder / f"{number}.rgb"
-        elif video.gain > 0:
-            left_out += video.num_bytes
-    return left_out / 2**30
-
-
 def _give_size(dataset: VideoDataset, num_epochs: float) -> list[KeptVideo]:
-    """Lets the task of a data set give the frames of each video the kept size."""
+    """Lets the task of a data set take the frames of each video at the kept size."""
     listed = VideoRows(dataset.rows)
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
-        plan = partial(_plan, dataset, num_epochs)
-        planned = [*threads.map(plan, map(listed.rows, range(len(listed))))]
+        planned = threads.map(partial(_plan, dataset, num_epochs), map(listed.rows, range(len(listed))))
+        videos = [video for video in planned if video is not None]
     dataset.task = copy.copy(dataset.task)
-    names = zip(listed.videos.to_pylist(), planned, strict=True)
-    dataset.task.kept = {(name, dataset.training): video for name, video in names if video is not None}
-    return [video for video in planned if video is not None]
+    dataset.task.kept = {(video.path, dataset.training): video for video in videos}
+    return videos
 
 
 def _plan(dataset: VideoDataset, num_epochs: float, rows: list[int]) -> KeptVideo | None:
     """What can be kept of the video of some rows; None if it cannot be read, which its items will tell."""
     task, draws = dataset.task, np.random.default_rng(0) if dataset.training else None
-    plain = dataset.rows.remove_columns([name for name in (BYTES,) if name in dataset.rows.column_names])
     asked, each = [], 0
     try:
-        with VideoReader(open_video(dataset.rows[rows[0]])) as reader:
-            for row in map(plain.__getitem__, rows):
-                asked.append(task.possible_frames(reader, row, dataset.training))
+        with VideoReader(dataset.rows[rows[0]]["video"]) as reader:
+            for row in map(dataset.rows.__getitem__, rows):
+                asked.append(task.possible_frames(reader, row, dataset.training).ravel())
                 chosen = task.choose_frames(reader, row, draws)
                 each += _num_decoded(reader, chosen) + _SHRINKING * chosen.size
-            numbers = np.unique(np.concatenate([part.ravel() for part in asked]))
-            once = _num_decoded(reader, numbers) + _SHRINKING * len(numbers)
+            numbers = np.unique(np.concatenate(asked))
+            gain = num_epochs * each - _num_decoded(reader, numbers) - _SHRINKING * len(numbers)
             size = task.kept_size(reader.metadata.height, reader.metadata.width, dataset.training)
-            shrink = partial(task.shrink, size=size)
-            return KeptVideo(reader.times, reader.end, size, numbers, shrink, num_epochs * each - once)
+            return KeptVideo(row["video"], reader, size, numbers, partial(task.shrink, size=size), gain)
     except (VideoReadError, OSError):
         return None
+
+
+def _give_files(kept: KeptFrames, folder: Path, gib: float) -> None:
+    """Gives files to the videos that gain most by them, as long as there is room."""
+    folder.mkdir(parents=True, exist_ok=True)
+    room = min(gib * 2**30, shutil.disk_usage(folder).free / 2)
+    worth = [(video.gain / video.num_bytes, place) for place, video in enumerate(kept.videos) if video.gain > 0]
+    for _, place in sorted(worth, reverse=True):
+        video = kept.videos[place]
+        if video.num_bytes <= room:
+            room -= video.num_bytes
+            video.file = folder / f"{place}.rgb"
+        else:
+            kept.gib_left_out += video.num_bytes / 2**30

@@ -89,7 +89,8 @@ class ClipTask(Task):
         ValueError: the augmentation resizes its crops and the processor does not crop.
     """
 
-    kept: Mapping[tuple[str, bool], Any] = {}
+    # Readers of what is kept, by the video and whether it is to learn from; see `kept_frames`.
+    kept: Mapping[tuple[str, bool], VideoReader] = {}
 
     def __init__(
         self,
@@ -149,8 +150,7 @@ class ClipTask(Task):
 
     def open_clips(self, row: Mapping[str, Any], training: bool) -> VideoReader:
         """The reader of the video of a row."""
-        kept = self.kept.get((row["video"], training))
-        return VideoReader(open_video(row)) if kept is None else kept.open(row)
+        return self.kept.get((row["video"], training)) or VideoReader(open_video(row))
 
     def choose_frames(
         self, reader: VideoReader, row: Mapping[str, Any], generator: np.random.Generator | None
