@@ -10,15 +10,18 @@ import dataclasses
 import difflib
 import enum
 import functools
+import importlib.util
 import inspect
 import json
 import math
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -211,6 +214,14 @@ def aliases_of(kind: Any) -> dict[str, str]:
 
 
 @functools.cache
+def training_argument_names() -> list[str]:
+    """The names of all fields of `transformers.TrainingArguments`, read from its source: importing it takes long."""
+    package = importlib.util.find_spec("transformers")
+    source = Path(str(package and package.origin)).with_name("training_args.py").read_text(encoding="utf-8")
+    return re.findall(r"^    (\w+): .*= field\(", source, re.MULTILINE)
+
+
+@functools.cache
 def training_argument_fields() -> dict[str, Setting]:
     """All fields of `transformers.TrainingArguments`, by name."""
     from transformers import TrainingArguments
@@ -248,11 +259,11 @@ def find_setting(kind: Any, name: str) -> Setting:
         return known[full_name]
     if name in getattr(kind, "no_effect", ()):
         raise ValueError(f"{name} has no effect here: leave it out.")
-    fields = training_argument_fields() if takes_fields else {}
-    if name not in fields:
-        hint = closest(name, [*known, *aliases, *fields])
+    others = training_argument_names() if takes_fields else []
+    if name not in others:
+        hint = closest(name, [*known, *aliases, *others])
         raise ValueError(f"{name!r} is not a setting. {hint or '`hf-video COMMAND --help` lists them.'}")
-    return fields[name]
+    return training_argument_fields()[name]
 
 
 def read_values(

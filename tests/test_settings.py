@@ -16,6 +16,7 @@ from hf_video.settings import (
     setting,
     settings_of,
     training_argument_fields,
+    training_argument_names,
     with_defaults,
 )
 from hf_video.training import PretrainSettings, TrainAnswersSettings, TrainSettings, VideoTrainingArguments
@@ -83,6 +84,7 @@ def test_words_are_read_by_the_type_of_their_setting():
 def test_what_transformers_declares_is_declared_again_only_with_a_reason():
     """Because `--help` shows it, recipes give it, or its default is another one in some task."""
     theirs = training_argument_fields()
+    assert sorted(training_argument_names()) == sorted(theirs)
     in_recipes = {name for recipe in published_recipes() for name in read_recipe(recipe)}
     changed = {each.name for each in DECLARED if each.name in theirs and each.default != theirs[each.name].default}
     declared = [each for kind in (TrainSettings, PretrainSettings) for each in settings_of(kind).values()]

@@ -20,6 +20,7 @@ from hf_video.settings import (
     read_values,
     settings_of,
     training_argument_fields,
+    training_argument_names,
 )
 
 from . import EXIT_CODES
@@ -159,8 +160,11 @@ def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) 
     if "training_arguments" in known:
         # The beginning of a flag may stand for another one when all are declared.
         parser.allow_abbrev = False
-        flags = (word.partition("=")[0] for word in argv if word.startswith("--"))
-        if shows_all or not all(flag in parser._option_string_actions for flag in flags):
+        flags = {
+            word.partition("=")[0] for word in argv if word.startswith("--")
+        } - parser._option_string_actions.keys()
+        names = {flag[2:].removeprefix("no-").replace("-", "_") for flag in flags}
+        if shows_all or names & {*training_argument_names()}:
             group = parser.add_argument_group("Other fields of transformers.TrainingArguments")
             for name, each in training_argument_fields().items():
                 # `--debug` shows tracebacks.
@@ -230,7 +234,11 @@ def _refuse(rest: Sequence[str], args: argparse.Namespace, kind: Any) -> None:
                 for task, other in args.command.tasks.items():
                     if plain in settings_of(other):
                         raise ValueError(f"{name} has no effect here, but with --task {task}: leave it out.")
-                hint = closest(name, parser._option_string_actions) or f"`{parser.prog} --help-all` lists them."
+                known = [
+                    *parser._option_string_actions,
+                    *(f"--{each.replace('_', '-')}" for each in training_argument_names()),
+                ]
+                hint = closest(name, known) or f"`{parser.prog} --help-all` lists them."
                 raise ValueError(f"{parser.prog} has no option {name}. {hint}")
             if equals and name.isidentifier() and not os.path.lexists(word):
                 raise ValueError(f"{word}: {_as_flag(find_setting(kind, name), name, value)}")

@@ -1,6 +1,5 @@
 """Guards what a command writes: files of the user are kept, and one run writes a folder at a time."""
 
-import functools
 import os
 import re
 import shutil
@@ -16,6 +15,13 @@ from hf_video.reading.sources import is_url
 
 OPTIONS_FILE = "train_options.json"
 ANSWERS_FILE = "answers.json"
+# Our files, and keys that tell them from a user's file of the same name.
+_OWN_FILES = {
+    OPTIONS_FILE: {"model", "num_train_epochs", "data"},
+    "training_facts.json": {"model", "recipe", "versions", "hardware"},
+    "trained_videos.json": {"columns", "splits"},
+    ANSWERS_FILE: {"split", "num_videos", "top1", "videos"},
+}
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
 # Seconds that a restarted run waits for the lock. Schedulers give a run that they end up to a minute, and network file
 # systems keep the lock of a machine that is gone for about a minute and a half.
@@ -83,7 +89,7 @@ def withdraw(folder: Path, lock: "RunLock", *, is_new: bool) -> None:
     if not all(is_leftover(path) for path in folder.iterdir()):
         return
     clear_leftovers(folder)
-    for name in _own_files():
+    for name in _OWN_FILES:
         (folder / name).unlink(missing_ok=True)
     lock.release()
     if is_new:
@@ -114,7 +120,7 @@ def is_leftover(path: Path) -> bool:
         from hf_video.training.checkpoints import is_unfinished
 
         return is_unfinished(path)
-    return path.name in _own_files() and path.name != ANSWERS_FILE and _is_ours(path)
+    return path.name in _OWN_FILES and path.name != ANSWERS_FILE and _is_ours(path)
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -125,7 +131,7 @@ def clear_leftovers(folder: Path) -> None:
 
 def require_ours(folder: Path) -> None:
     """Refuses to write over files of the user that have the names of our files, with a `ValueError`."""
-    for name in _own_files():
+    for name in _OWN_FILES:
         if (folder / name).exists() and not _is_ours(folder / name):
             raise ValueError(
                 f"{folder / name} is not a file of hf-video, and would be replaced: rename it, or choose another "
@@ -191,20 +197,6 @@ def what_was_kept(folder: Path, way_on: str) -> str:
     return f"{kept} is kept; {way_on} to continue from it."
 
 
-@functools.cache
-def _own_files() -> dict[str, set[str]]:
-    """Our files by name, and keys that tell them from a user's file of the same name."""
-    from hf_video.data.checks import TRAINED_VIDEOS_FILE
-    from hf_video.hub.training_facts import FACTS_FILE
-
-    return {
-        OPTIONS_FILE: {"model", "num_train_epochs", "data"},
-        FACTS_FILE: {"model", "recipe", "versions", "hardware"},
-        TRAINED_VIDEOS_FILE: {"columns", "splits"},
-        ANSWERS_FILE: {"split", "num_videos", "top1", "videos"},
-    }
-
-
 def _is_ours(path: Path) -> bool:
     found = read_own_json(path)
-    return isinstance(found, dict) and _own_files()[path.name] <= found.keys()
+    return isinstance(found, dict) and _OWN_FILES[path.name] <= found.keys()

@@ -307,12 +307,12 @@ def check_places(places: Mapping[str, str | None]) -> None:
         raise ValueError("The videos are missing: give DATA.")
     if is_recipe(data):
         raise ValueError(f"{data} is a recipe, and DATA names videos. Write --recipe {data}")
+    if places["output_dir"] is None:
+        raise ValueError("The output folder is missing: give --output-dir DIR.")
     path = absolute(data)
     is_elsewhere = is_url(data) or "*" in data or re.fullmatch(r"[\w.-]+/[\w.-]+", data)
     if not is_elsewhere and not os.path.lexists(path):
         raise FileNotFoundError(f"{path} does not exist. {LAYOUTS}")
-    if places["output_dir"] is None:
-        raise ValueError("The output folder is missing: give --output-dir DIR.")
 
 
 def _check_metric(chosen: Any) -> None:
