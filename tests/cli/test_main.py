@@ -41,11 +41,11 @@ def test_every_command_explains_itself_on_any_terminal(variables, monkeypatch, c
         (["trian"], "'trian'"),
         (["env", "--fast"], "--fast"),
         (["env", "a=b"], "a=b"),
-        (["train", "data"], "--output-dir"),
+        (["train", "."], "--output-dir"),
         (["train", "data", "--output-dir", "out", "--epoch-count", "3"], "--epoch-count"),
         (["train", "data", "--output-dir", "out", "weight_decay"], "weight_decay"),
-        (["probe", "data", "--output-dir", "out"], "--model"),
-        (["train-answers", "data", "--output-dir", "out"], "--model"),
+        (["probe", ".", "--output-dir", "out"], "--model"),
+        (["train-answers", ".", "--output-dir", "out"], "--model"),
     ],
 )
 def test_unknown_and_missing_words_are_named(words, name, fails):
