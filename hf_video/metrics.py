@@ -31,6 +31,7 @@ class Metric(NamedTuple):
         short_title: its name in the line of an epoch; None to leave it out there.
         hub_type: its name among the metrics of the Hub; None if it is `name`.
         is_share: whether it lies between 0 and 1 and is shown in percent.
+        is_percent: whether it lies between 0 and 100 and is shown in percent.
         greater_is_better: whether a better model has more of it.
         min_classes: how many classes a model needs for it to say something.
         needs_probabilities: whether the scores must be probabilities. In training they are logits.
@@ -46,9 +47,12 @@ class Metric(NamedTuple):
     greater_is_better: bool = True
     min_classes: int = 1
     needs_probabilities: bool = False
+    is_percent: bool = False
 
     def text(self, value: float, digits: int = 2) -> str:
         """A value as people read it: percent with `digits` decimals, or a number."""
+        if self.is_percent:
+            return f"{value:.{digits}f}%"
         return f"{value:.{digits}%}" if self.is_share else f"{value:.4g}"
 
 
@@ -200,6 +204,11 @@ def retrieval_recall(
     return recalls
 
 
+# What is counted, by its name in a result, the smallest first.
+_COUNTED = {
+    **{"num_frames": "frame", "num_key_frames": "key frame", "num_captions": "caption"},
+    **{"num_clips": "clip", "num_videos": "video"},
+}
 _SINGLE, _MULTI, _VALUES = "single_label_classification", "multi_label_classification", "regression"
 
 # The first metric of a problem type chooses the best checkpoint by default.
@@ -233,6 +242,20 @@ METRICS = {
         Metric("f1_50", "F1 at 50% overlap", "frame_classification", None, "F1@50", "f1"),
         # By hf_video.inference.frame_mean_ap.
         Metric("mean_ap", "mAP at IoU 0.5", "action_detection", None, "mAP", "mean_average_precision"),
+        # By hf_video.metrics.retrieval_recall.
+        *(
+            Metric(
+                *(f"{way}_r{k}", f"{way.replace('_', ' ')} recall at {k}", "retrieval", None),
+                *(f"R@{k}" if way == "text_to_video" else None, "recall"),
+                is_share=False,
+                is_percent=True,
+            )
+            for way in ("text_to_video", "video_to_text")
+            for k in (1, 5, 10)
+        ),
+        # By hf_video.training.answers.exact_match.
+        Metric("top1", "right answers", "answers", None, "right answers", "exact_match"),
+        Metric("any", "a right answer among all", "answers", None, hub_type="exact_match"),
     )
 }
 
@@ -264,17 +287,16 @@ def measure(
 def measured_in(values: Mapping[str, Any], prefix: str = "") -> list[tuple[Metric, float]]:
     """The metrics that a log entry, a report or another record of figures has under `prefix` and their names, with
     their values, in the order of `METRICS`."""
-    return [(metric, values[prefix + name]) for name, metric in METRICS.items() if prefix + name in values]
+    return [(metric, value) for name, metric in METRICS.items() if (value := values.get(prefix + name)) is not None]
 
 
 def tell_count(result: Mapping[str, Any], of: str = "") -> str:
-    """What was measured: "9 videos", or, where videos have several rows, "9 clips of 2 videos". `of` is a word in
-    front of the first noun."""
-    clips, videos = result.get("num_clips"), result["num_videos"]
-    counts = [(clips, "clip"), (videos, "video")] if clips else [(videos, "video")]
-    words = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts]
-    words[0] = words[0].replace(" ", f" {of} ", 1) if of else words[0]
-    return " of ".join(words)
+    """What was measured: "9 videos", or, of what videos have several, "9 clips of 2 videos". `of` is a word in front
+    of the first noun."""
+    words = [(result.get(name), noun) for name, noun in _COUNTED.items()]
+    told = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in words if count]
+    told[0] = told[0].replace(" ", f" {of} ", 1) if of else told[0]
+    return " of ".join(told)
 
 
 def count_clips(videos: Sequence[str]) -> dict[str, int]:

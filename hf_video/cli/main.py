@@ -21,13 +21,11 @@ from . import (
     inspect,
     models,
     predict,
-    pretrain,
     probe,
     publish,
     search,
     timeline,
     train,
-    train_answers,
     verify,
     watch,
 )
@@ -37,9 +35,9 @@ from .signals import end_process
 
 COMMANDS = [
     inspect.COMMAND,
-    train.COMMAND,
-    pretrain.COMMAND,
-    train_answers.COMMAND,
+    train.TRAIN,
+    train.PRETRAIN,
+    train.TRAIN_ANSWERS,
     probe.COMMAND,
     evaluate.COMMAND,
     predict.COMMAND,

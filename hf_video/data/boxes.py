@@ -240,6 +240,10 @@ def load_detections(
     label_map: str | os.PathLike | None = None,
     exclude: str | os.PathLike | None = None,
     first_second: float = 0,
+    config: str | None = None,
+    revision: str | None = None,
+    train_split: str | None = None,
+    validation_split: str | None = None,
 ) -> DatasetDict:
     """List key frames with the boxes and actions of the persons in them.
 
@@ -259,6 +263,7 @@ def load_detections(
             their ids, and those of other files are the names that are found, sorted.
         exclude: A CSV file of video,second: key frames that are left out.
         first_second: The second of the annotations at which the video files begin: 900 for AVA's files of 15 minutes.
+        config, revision, train_split, validation_split: Of a data set; see `load_video_dataset`.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". A row is a key frame
@@ -274,8 +279,10 @@ def load_detections(
     labels = None if label_map is None else read_label_map(label_map)
     excluded = set() if exclude is None else read_exclusions(exclude)
     names = None if labels is None else [labels.get(number, str(number)) for number in range(1, max(labels) + 1)]
-    if isinstance(data, Dataset | DatasetDict) or find_dataset(data) is not None:
-        tables = only_tables(open_tables(data, video_root, expected=_EXPECTED_DATA), _EXPECTED_DATA)
+    if isinstance(data, Dataset | DatasetDict) or find_dataset(data, config=config, revision=revision) is not None:
+        named = {"config": config, "revision": revision}
+        named |= {"train_split": train_split, "validation_split": validation_split}
+        tables = only_tables(open_tables(data, video_root, expected=_EXPECTED_DATA, **named), _EXPECTED_DATA)
         splits = {name: _frames_of_table(table, labels) for name, table in tables.items()}
         names = names or next((each for table in tables.values() if (each := _declared(table.rows)) is not None), None)
     else:

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, List, Value
 
 from .checks import read_durations
 from .holding_out import TIME, VIDEO, hold_out
-from .rows import label_ids, label_names
+from .rows import DURATION, label_ids, label_names
 
 UNKNOWN = -100
 # Labels of moments at a border do not depend on rounding.
@@ -17,21 +17,20 @@ _ROUNDING = 1e-6
 
 
 class AnnotatedVideo(NamedTuple):
-    """A video, its labelled segments, and the part of it that is used.
+    """A video, its labelled segments, and the parts of it that are used.
 
     Attributes:
         row: the first of its rows, for `open_video`.
         starts, ends: (num_segments,) float64 seconds; infinite for a segment that has no end.
         labels: the class ids of each segment.
-        begin, end: seconds between which the video is used.
+        parts: begin and end in seconds of each part that is used, in their order.
     """
 
     row: Mapping[str, Any]
     starts: np.ndarray
     ends: np.ndarray
     labels: list[list[int]]
-    begin: float
-    end: float
+    parts: Sequence[tuple[float, float]]
 
     def labels_at(
         self, seconds: np.ndarray, num_classes: int, background: int | None = None, several: bool = False
@@ -55,8 +54,9 @@ class AnnotatedVideo(NamedTuple):
         is_outside = ~is_inside.any(axis=1)
         if background is not None:
             shown[is_outside, background] = True
-        is_unknown = (seconds < self.begin - _ROUNDING) | (seconds > self.end + _ROUNDING)
-        is_unknown |= is_outside if background is None else False
+        begins, ends = np.array(self.parts).T
+        is_used = (seconds[:, None] >= begins - _ROUNDING) & (seconds[:, None] <= ends + _ROUNDING)
+        is_unknown = ~is_used.any(axis=1) | (is_outside if background is None else False)
         if several:
             return np.where(is_unknown[:, None], np.float32(UNKNOWN), shown.astype(np.float32))
         return np.where(is_unknown, UNKNOWN, shown.argmax(axis=1))
@@ -86,59 +86,108 @@ def annotated_videos(dataset: Dataset) -> list[AnnotatedVideo]:
                 np.array([starts[each] or 0.0 for each in rows]),
                 np.array([np.inf if ends[each] is None else ends[each] for each in rows]),
                 [ids[each] for each in rows],
-                0.0,
-                duration,
+                [(0.0, duration)],
             )
         )
     return videos
 
 
-def have_several_labels(videos: Sequence[AnnotatedVideo]) -> bool:
-    """Whether a moment of the videos has more than one class."""
-    for video in videos:
-        order = np.argsort(video.starts, kind="stable").tolist()
-        for place, number in enumerate(order):
-            classes = set(video.labels[number])
-            for other in order[place + 1 :]:
-                if video.starts[other] >= video.ends[number] - _ROUNDING:
+def have_several_labels(dataset: Dataset) -> bool:
+    """Whether a moment of the videos of rows has more than one class."""
+    segments = defaultdict[str, list[tuple[float, float, list[int]]]](list)
+    columns = (dataset["video"][:], dataset["start"][:], dataset["end"][:], label_ids(dataset))
+    for video, start, end, ids in zip(*columns, strict=True):
+        segments[video].append((start or 0.0, np.inf if end is None else end, ids))
+    for of_video in segments.values():
+        of_video.sort(key=lambda segment: segment[0])
+        for place, (_, end, ids) in enumerate(of_video):
+            classes = set(ids)
+            for other_start, _, other_ids in of_video[place + 1 :]:
+                if other_start >= end - _ROUNDING:
                     break
-                classes |= set(video.labels[other])
+                classes |= set(other_ids)
             if len(classes) > 1:
                 return True
     return False
 
 
-def hold_out_ends(videos: Sequence[AnnotatedVideo], fraction: float) -> tuple[list[AnnotatedVideo], ...]:
-    """The videos without the last share of each, and these last shares."""
-    cuts = [video.begin + (1 - fraction) * (video.end - video.begin) for video in videos]
-    pairs = list(zip(videos, cuts, strict=True))
-    return [video._replace(end=cut) for video, cut in pairs], [video._replace(begin=cut) for video, cut in pairs]
-
-
 def split_videos(
-    splits: Mapping[str, Dataset], fraction: float, seed: int, split_by: str | None = None
+    splits: Mapping[str, Dataset],
+    fraction: float,
+    seed: int,
+    split_by: str | None = None,
+    background: str | None = None,
 ) -> tuple[dict[str, list[AnnotatedVideo]], str]:
     """The videos of each split, with "validation" among them, and a sentence that says what was held out for it; empty
     if nothing was.
 
     Args:
         splits: from `load_video_dataset`. Without "validation", a part of "train" is held out.
-        fraction, seed, split_by: see [`hold_out`]. By default whole videos are held out, and the end of a single one.
-            By time, that is the last share of each video, whatever its classes.
+        fraction, seed, split_by: see [`hold_out`]. By default whole videos are held out, and the last seconds of each
+            class of a single one.
+        background: the class of moments outside of all segments, if they have one.
 
     Raises:
         ValueError, VideoReadError: see [`hold_out`] and [`annotated_videos`].
     """
     rows, sentence = dict(splits), ""
-    cuts = split_by == TIME or (split_by is None and len(set(rows["train"]["video"])) == 1)
-    if "validation" not in rows and not cuts:
+    is_cut = split_by == TIME or (split_by is None and len(set(rows["train"]["video"])) == 1)
+    if "validation" not in rows and not is_cut:
         rows["train"], rows["validation"] = hold_out(rows["train"], fraction, seed, split_by or VIDEO)
         sentence = rows["validation"].info.description
     videos = {name: annotated_videos(each) for name, each in rows.items()}
     if "validation" not in videos:
-        videos["train"], videos["validation"] = hold_out_ends(videos["train"], fraction)
-        sentence = f"The last {fraction:.0%} of each video are held out for validation."
+        segments = _segments(videos["train"], frame_classes(rows["train"], background), background)
+        kept, held_out = hold_out(segments, fraction, seed, TIME)
+        pairs = [_cut(video, *map(_times_by_video, (segments, kept, held_out))) for video in videos["train"]]
+        for name, parts in zip(("train", "validation"), zip(*pairs, strict=True), strict=True):
+            cut = zip(videos["train"], parts, strict=True)
+            videos[name] = [video._replace(parts=of_video) for video, of_video in cut if of_video]
+        sentence = held_out.info.description
     return videos, sentence
+
+
+def _segments(videos: Sequence[AnnotatedVideo], names: list[str], background: str | None) -> Dataset:
+    """The segments of videos as rows for `hold_out`, and those between them if these are background."""
+    columns: dict[str, list[Any]] = {"video": [], "start": [], "end": [], "labels": [], DURATION: []}
+    for video in videos:
+        [(_, duration)] = video.parts
+        found = [*zip(video.starts, np.minimum(video.ends, duration), video.labels, strict=True)]
+        if background is not None:
+            starts, ends = np.array(sorted(row[:2] for row in found)).T
+            ends = np.maximum.accumulate([0.0, *ends])
+            gaps = zip(ends, [*starts, duration], strict=True)
+            found += [(end, start, [names.index(background)]) for end, start in gaps if start - end > _ROUNDING]
+        for row in found:
+            for name, value in zip(columns, (video.row["video"], *row, duration), strict=True):
+                columns[name].append(value)
+    times = dict.fromkeys(("start", "end", DURATION), Value("float64"))
+    labels = List(ClassLabel(names=names))
+    return Dataset.from_dict(columns, Features({"video": Value("string"), **times, "labels": labels}))
+
+
+def _times_by_video(segments: Dataset) -> dict[str, np.ndarray]:
+    times = defaultdict[str, list[tuple[float, float]]](list)
+    for video, *row in zip(segments["video"][:], segments["start"][:], segments["end"][:], strict=True):
+        times[video].append(tuple(row))
+    return {video: np.array(rows) for video, rows in times.items()}
+
+
+def _cut(video: AnnotatedVideo, *of_videos: dict[str, np.ndarray]) -> list[list[tuple[float, float]]]:
+    """The parts of a video to train on, and those that are held out, of the times of all segments, of what is left of
+    them for training, and of what is held out. Moments without a label are seen in training."""
+    [(_, duration)] = video.parts
+    every, kept, held_out = (times.get(video.row["video"], np.empty((0, 2))) for times in of_videos)
+    borders = np.unique(np.concatenate([every, kept, held_out, [[0.0, duration]]]))
+    middles = (borders[1:] + borders[:-1])[:, None] / 2
+    is_labelled, is_kept, is_held = (
+        ((middles > each[:, 0]) & (middles < each[:, 1])).any(axis=1) for each in (every, kept, held_out)
+    )
+    found = []
+    for chosen in (~is_held & (is_kept | ~is_labelled), is_held):
+        changes = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(int)))
+        found.append([(float(borders[begin]), float(borders[end])) for begin, end in changes.reshape(-1, 2)])
+    return found
 
 
 def frame_classes(dataset: Dataset, background: str | None) -> list[str]:

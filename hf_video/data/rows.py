@@ -73,13 +73,16 @@ def class_counts(dataset: Dataset) -> np.ndarray:
     return np.bincount(ids, minlength=len(label_names(dataset)))
 
 
-def data_sets(source: object, splits: Mapping[str, pa.Table], labels: Sequence[str] | None) -> DatasetDict:
+def data_sets(
+    source: object, splits: Mapping[str, pa.Table], labels: Sequence[str] | None, order: Sequence[str] | None = None
+) -> DatasetDict:
     """Data sets of clips, with class ids in place of names.
 
     Args:
         source: what errors call the data.
         splits: for each split the columns `video`, `label` (text), `labels` (lists of texts) or neither, and others.
         labels: the class names by id, see `choose_names`.
+        order: the same names in another order, which is taken.
     """
     if not any({"label", "labels"}.intersection(table.column_names) for table in splits.values()):
         return DatasetDict({name: Dataset(table, split=NamedSplit(name)) for name, table in splits.items()})
@@ -92,6 +95,8 @@ def data_sets(source: object, splits: Mapping[str, pa.Table], labels: Sequence[s
     label = "labels" if is_multi else "label"
     classes = {split: pc.list_flatten(table[label]) if is_multi else table[label] for split, table in splits.items()}
     names = choose_names(source, {split: {*pc.unique(found).to_pylist()} for split, found in classes.items()}, labels)
+    if order is not None and sorted(order) == sorted(names):
+        names = list(order)
     known = pa.array(names, pa.string())
     made = DatasetDict()
     for split, table in splits.items():

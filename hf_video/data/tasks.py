@@ -229,7 +229,8 @@ class TextTask(ClipTask):
     prompt, and `text_target`, the answer; both are cleaned as MA-LMM does.
 
     A batch has `pixel_values` (B, T, C, H, W) and what the processor makes of the texts: `input_ids` and
-    `attention_mask` (B, L), and `labels` if there are answers. Captions also have `video_ids` (B,) int64.
+    `attention_mask` (B, L), and `labels` if there are answers. Captions also have `video_ids` (B,) int64. Where each
+    row has a list of captions, for an evaluation, these follow each other, and `num_texts` (B,) says how many it has.
 
     Args:
         processor: a processor of videos and texts: a [`VideoTextDualEncoderProcessor`] for captions, a
@@ -299,7 +300,11 @@ class TextTask(ClipTask):
         batch = collate_clips(clips)
         if len(batch["pixel_values"]) != len(readable) or batch["pixel_values"].ndim != 5:
             raise ValueError("A video with a text has one view: use num_clips=1, num_crops=1, num_augmentations=1.")
-        options: dict[str, Any] = {"text": [item["text"] for item in readable], "max_length": self.max_length}
+        texts = [item["text"] for item in readable]
+        if isinstance(texts[0], list):
+            batch["num_texts"] = torch.tensor(list(map(len, texts)))
+            texts = [text for of_video in texts for text in of_video]
+        options: dict[str, Any] = {"text": texts, "max_length": self.max_length}
         if self.prompt is not None:
             options["max_target_length"] = self.max_target_length
             if with_targets:
@@ -408,12 +413,12 @@ def cut_clips(
     stored = [BYTES] if videos and BYTES in videos[0].row else []
     names = ("video", "start", "end", "num_frames", "frame_labels", *stored)
     clips: dict[str, list[Any]] = {name: [] for name in names}
-    for video in videos:
+    for video, (begin, end) in [(each, part) for each in videos for part in each.parts]:
         # Samples are taken as long as the video shows something.
-        total = math.ceil((video.end - video.begin) * fps - 1e-3) // tubelet_size
+        total = math.ceil((end - begin) * fps - 1e-3) // tubelet_size
         for first in range(0, max(total - num_tokens + step, 1), step):
             length = min(num_tokens, total - first)
-            start = video.begin + first * seconds
+            start = begin + first * seconds
             middles = start + (np.arange(length) + 0.5 - frame_delay) * seconds
             labels = video.labels_at(middles, len(class_names), outside, several)
             # What came before the clip is not in it.

@@ -44,6 +44,7 @@ def load_video_dataset(
     data: str | os.PathLike | DatasetDict | Dataset,
     *,
     labels: Sequence[str] | None = None,
+    order: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
     columns: Sequence[str] | None = (),
     config: str | None = None,
@@ -78,6 +79,7 @@ def load_video_dataset(
             inspect --output`, are not looked for.
         labels: The class names in the order of their ids, such as those of a trained model. By default they are those
             that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
+        order: Class names whose order the ids have if the data have the same classes, such as those of a model.
         video_root: The folder, or its URL, that relative paths count from; by default that of the files, for a data
             set the working directory. Class folders have none.
         columns: Further columns that are kept, such as "person" for `hold_out`; None for all.
@@ -111,7 +113,7 @@ def load_video_dataset(
     tables = open_tables(data, video_root, **named)
     if any(isinstance(table, Path) for table in tables.values()) and video_root is not None:
         raise no_root_for(data)
-    return _rows(data, tables, labels, columns, labelled=True)
+    return _rows(data, tables, labels, columns, labelled=True, order=order)
 
 
 def left_out(data: str | os.PathLike) -> list[str]:
@@ -156,6 +158,7 @@ def _rows(
     labels: Sequence[str] | None,
     columns: Sequence[str] | None,
     labelled: bool,
+    order: Sequence[str] | None = None,
 ) -> DatasetDict:
     """The rows of `load_video_dataset` of opened tables or folders."""
     read = {name: table for name, table in tables.items() if isinstance(table, Table)}
@@ -163,7 +166,8 @@ def _rows(
         if read:
             raise ValueError(f"{data} has lists and class folders as splits; one kind for all is expected.")
         folders = {name: folder for name, folder in tables.items() if isinstance(folder, Path)}
-        return data_sets(data, {name: _of_folder(folder, labelled) for name, folder in folders.items()}, labels)
+        of_folders = {name: _of_folder(folder, labelled) for name, folder in folders.items()}
+        return data_sets(data, of_folders, labels, order)
     for table in read.values():
         if labelled and table.lines is not None and not ("label" in table or "labels" in table):
             raise ValueError(f"{table.name} has no column label or labels, but {', '.join(table.names)}. {LAYOUTS}")
@@ -185,7 +189,7 @@ def _rows(
     settled = {name: _settle(table, videos[name], known[name], kept) for name, table in read.items()}
     if labelled:
         labels = labels or getattr(item_of(features[str(next(iter(known.values())))]), "names", None)
-    loaded = data_sets("The data set" if isinstance(data, Dataset | DatasetDict) else data, settled, labels)
+    loaded = data_sets("The data set" if isinstance(data, Dataset | DatasetDict) else data, settled, labels, order)
     for name, table in read.items():
         if any(is_stored(table.rows)):
             loaded[name] = concatenate_datasets([loaded[name], table.rows.select_columns(BYTES)], axis=1)

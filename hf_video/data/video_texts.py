@@ -21,7 +21,10 @@ _EXPECTED = (
 
 
 def load_video_texts(
-    data: str | os.PathLike | datasets.DatasetDict | datasets.Dataset, *, video_root: str | os.PathLike | None = None
+    data: str | os.PathLike | datasets.DatasetDict | datasets.Dataset,
+    *,
+    video_root: str | os.PathLike | None = None,
+    **options: str | None,
 ) -> datasets.DatasetDict:
     """List the questions or captions of videos.
 
@@ -31,6 +34,7 @@ def load_video_texts(
             columns. Several answers to one question are as many rows; several captions of one video are as many rows,
             or a list.
         video_root: The folder that relative paths count from; see `load_video_dataset`.
+        options: `config`, `revision`, `train_split` and `validation_split`; see `load_video_dataset`.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
@@ -42,7 +46,7 @@ def load_video_texts(
         ValueError: If there are no such files or rows, or a row lacks a video or an answer, holds a list in place of a
             text, or names a video that is neither file nor folder of frames, such as a FIFO.
     """
-    tables = only_tables(open_tables(data, video_root, expected=_EXPECTED), _EXPECTED)
+    tables = only_tables(open_tables(data, video_root, expected=_EXPECTED, **options), _EXPECTED)
     rows = {name: _text_columns(table) for name, table in tables.items()}
     videos = require_videos(tables)
     made = datasets.DatasetDict()
@@ -56,11 +60,11 @@ def load_video_texts(
 
 
 def load_captions(
-    data: str | os.PathLike | datasets.DatasetDict | datasets.Dataset, *, video_root: str | os.PathLike | None = None
+    data: str | os.PathLike | datasets.DatasetDict | datasets.Dataset, **options: Any
 ) -> datasets.DatasetDict:
     """List the captions of videos: [`load_video_texts`] of data without questions, with the column `caption` in place
-    of `answer`. A row is a caption."""
-    splits = load_video_texts(data, video_root=video_root)
+    of `answer`. A row is a caption. The options are the same."""
+    splits = load_video_texts(data, **options)
     if asked := next((name for name, rows in splits.items() if any(rows["question"])), None):
         raise ValueError(f"The {asked} split of {data} has questions; captions are expected.")
     return splits.remove_columns("question").rename_column("answer", "caption")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hf_video.metrics import measured_in
+from hf_video.metrics import Metric, measured_in
 
 from .texts import font_families, one_line, shorten
 
@@ -28,9 +28,12 @@ class ShownClip(NamedTuple):
     frames: np.ndarray
 
 
-def plot_curves(log_history: Sequence[dict[str, float]], chance: float | None = None) -> "Figure":
-    """Learning curves over epochs, of a trainer's `log_history`: losses, metrics between 0 and 1 if there are
-    evaluations, and the learning rate. The top-1 accuracy by `chance` is a line among the metrics."""
+def plot_curves(
+    log_history: Sequence[dict[str, float]], chance: float | None = None, kept_step: int | None = None
+) -> "Figure":
+    """Learning curves over epochs, of a trainer's `log_history`: losses, metrics between 0 and 1 if evaluations have
+    some, and the learning rate. The first metric by `chance` is a line among them. The metrics of the model that is
+    kept are those of the evaluation at `kept_step`, by default the last one."""
     from matplotlib.figure import Figure
 
     steps = [entry for entry in log_history if "loss" in entry]
@@ -38,7 +41,8 @@ def plot_curves(log_history: Sequence[dict[str, float]], chance: float | None = 
     marker = "o" if len(evaluations) <= 40 else None
     validation = {"color": "tab:orange", "marker": marker, "markersize": 3.5}
 
-    number = 3 if evaluations else 2
+    metrics = [each for each, _ in measured_in(evaluations[-1] if evaluations else {}, "eval_") if each.is_share]
+    number = 3 if metrics else 2
     figure = Figure(figsize=(13 / 3 * number, 3.6), layout="constrained")
     every = list(figure.subplots(1, number))
     loss_axes, rate_axes = every[0], every[-1]
@@ -47,11 +51,13 @@ def plot_curves(log_history: Sequence[dict[str, float]], chance: float | None = 
     if evaluations:
         _draw(loss_axes, evaluations, "eval_loss", label="validation", **validation)
         loss_axes.legend(frameon=False)
-        _draw_metrics(every[1], evaluations, validation)
+    if metrics:
+        kept = next((each for each in evaluations if each.get("step") == kept_step), evaluations[-1])
+        _draw_metrics(every[1], metrics, evaluations, kept, validation)
         if chance is not None:
             every[1].axhline(chance, color="gray", linestyle="--")
             place = {"transform": every[1].get_yaxis_transform(), "ha": "right", "va": "bottom", "color": "gray"}
-            every[1].text(0.99, chance, f"top-1 by chance {chance:.1%}", **place)
+            every[1].text(0.99, chance, f"{metrics[0].title} by chance {chance:.1%}", **place)
 
     _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
     rate_axes.set(title="Learning rate", ylim=(0, None))
@@ -63,19 +69,25 @@ def plot_curves(log_history: Sequence[dict[str, float]], chance: float | None = 
     return figure
 
 
-def _draw_metrics(axes: "Axes", evaluations: Sequence[dict[str, float]], style: dict[str, Any]) -> None:
-    """The metrics between 0 and 1 of all evaluations."""
+def _draw_metrics(
+    axes: "Axes",
+    metrics: Sequence[Metric],
+    evaluations: Sequence[dict[str, float]],
+    kept: dict[str, float],
+    style: dict[str, Any],
+) -> None:
+    """Metrics between 0 and 1 of all evaluations; `kept` is that of the model that is kept."""
     from matplotlib.ticker import PercentFormatter
 
-    shown = [metric for metric, _ in measured_in(evaluations[-1], "eval_") if metric.is_share]
-    for number, metric in enumerate(shown, start=1):
+    for number, metric in enumerate(metrics, start=1):
         name = f"eval_{metric.name}"
         measured = [entry for entry in evaluations if name in entry]
-        best = (max if metric.greater_is_better else min)(measured, key=lambda entry: entry[name])
-        label = f"{metric.title}, best {metric.text(best[name], digits=1)} in epoch {best['epoch']:g}"
-        _draw(axes, measured, name, label=label, **style | {"color": f"C{number}"})
-        axes.legend(frameon=False, loc="lower right")
-    axes.set(title="Validation accuracy", ylim=(0, 1.05))
+        worth = (
+            f", {metric.text(kept[name], digits=1)} in epoch {kept['epoch']:g}, which is kept" if name in kept else ""
+        )
+        _draw(axes, measured, name, label=f"{metric.title}{worth}", **style | {"color": f"C{number}"})
+    axes.legend(frameon=False, loc="lower right")
+    axes.set(title="Validation", ylim=(0, 1.05))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 

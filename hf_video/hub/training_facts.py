@@ -19,15 +19,12 @@ from transformers.trainer_utils import has_length
 
 import hf_video
 from hf_video.data import is_multi_label, label_names
-from hf_video.inference.frame_evaluation import figures_by_name
 from hf_video.io import read_object, read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE
 from hf_video.loading.start import SHIPPED, model_path, start_sha256
 from hf_video.metrics import METRICS, count_clips
 
 REPORT = "report/metrics.json"
-DETECTION_REPORT = "report/detection.json"
-FRAMES_REPORT = "report/frames.json"
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
 RECIPE = (
     *("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm"),
@@ -43,7 +40,7 @@ LISTED = ("label", "labels", "start", "end", "second", "boxes", "actions", "fram
 
 
 def _metrics(prefix: str = "") -> dict[str, Any]:
-    return {prefix + name: (float, 0.0) for name in METRICS}
+    return {prefix + name: (float | None, None) for name in METRICS}
 
 
 # Fields of the two files that a card is written from.
@@ -52,16 +49,7 @@ Data = create_model(
     "Data", name=(str, ""), num_videos=(int, 0), num_key_frames=(int, 0), hub_id=(str, ""), revision=(str, "")
 )
 Validation = create_model("Validation", **_metrics("eval_"))
-Report = create_model("Report", split=(str, ...), num_videos=(int, ...), **_metrics())
-DetectionReport = create_model("DetectionReport", split=(str, ...), num_key_frames=(int, ...), mean_ap=(float, ...))
-FramesReport = create_model(
-    "FramesReport",
-    split=(str, ...),
-    num_videos=(int, ...),
-    frame_accuracy=(float, ...),
-    edit_score=(float | None, None),
-    f1=(list[float], ...),
-)
+Report = create_model("Report", split=(str | None, ...), num_videos=(int, 0), num_key_frames=(int, 0), **_metrics())
 _fields: dict[str, Any] = dict.fromkeys(("recipe", "clips", "views", "versions"), (dict[str, Any], {}))
 _fields |= {
     "source": (Source | None, None),
@@ -74,14 +62,10 @@ Facts = create_model("Facts", **_fields)
 def read_facts(folder: Path) -> dict[str, Any]:
     """The facts in a model folder, with its report under `report`; empty if the folder has neither. A damaged file is
     an `OSError` or a `ValueError`, see `io.read_object`."""
-    kinds = {FACTS_FILE: Facts, REPORT: Report, DETECTION_REPORT: DetectionReport, FRAMES_REPORT: FramesReport}
-    facts, report, of_detector, of_frames = (
-        read_object(path, kind) if (path := folder / name).is_file() else {} for name, kind in kinds.items()
+    facts, report = (
+        read_object(path, kind) if (path := folder / name).is_file() else {}
+        for name, kind in {FACTS_FILE: Facts, REPORT: Report}.items()
     )
-    if of_frames:
-        of_frames = {name: value for name, value in of_frames.items() if value is not None}
-        of_frames |= figures_by_name(of_frames)
-    report = report or of_detector or of_frames
     return facts | ({"report": report} if report else {})
 
 

@@ -1,6 +1,6 @@
 """Measures an action detector on annotated key frames."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from hf_video.data import BoxTask, ReadAheadLoader, VideoDataset, load_detections
 from hf_video.data.boxes import action_names, read_label_map, write_boxes
 from hf_video.data.folders import without_suffix
+from hf_video.data.video_settings import dataset_options
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
@@ -44,12 +45,15 @@ def measure_persons(
     return frame_mean_ap(detected_boxes(persons, frames), truth, classes)
 
 
-def evaluate_detections(settings: EvaluateSettings) -> dict[str, Any]:
-    """Measures detected actions, as `hf-video evaluate --task action-detection`.
+def evaluate_detections(
+    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
+) -> dict[str, Any]:
+    """Measures detected actions, as `hf-video evaluate --task detection`.
 
     Args:
         settings: annotated key frames, see `load_detections`, and a model; or a file of detections and its ground
             truth; and what differs from the defaults.
+        tell: is called with the result.
 
     Returns:
         `mean_ap` and `ap`, as [`frame_mean_ap`]; of a model also what was measured.
@@ -59,19 +63,20 @@ def evaluate_detections(settings: EvaluateSettings) -> dict[str, Any]:
             of the data.
     """
     if settings.ground_truth is not None:
-        return evaluate_detection_file(
+        result = evaluate_detection_file(
             settings.data, settings.ground_truth, label_map=settings.label_map, exclude=settings.exclude
         )
+        tell(result)
+        return result
     splits = load_detections(
         settings.data,
         video_root=settings.video_root,
         label_map=settings.label_map,
         exclude=settings.exclude,
         first_second=settings.first_second,
+        **dataset_options(settings),
     )
-    split = settings.split or next(name for name in ("test", "validation", "train") if name in splits)
-    if split not in splits:
-        raise ValueError(f"--split {split}: {settings.data} only has {', '.join(splits)}.")
+    split = settings.choose_split(splits)
     labels = None if settings.label_map is None else read_label_map(settings.label_map)
     classes = action_names(splits[split]) if labels is None else list(labels.values())
     model, processor = load_action_detector(settings.model, device=settings.device, dtype=settings.dtype)
@@ -79,7 +84,7 @@ def evaluate_detections(settings: EvaluateSettings) -> dict[str, Any]:
     if unknown := [name for name in classes if name not in known]:
         raise ValueError(
             f"{settings.model} does not know {len(unknown)} of the {len(classes)} actions of the data "
-            f"({few(unknown)}). It knows {few(known)}; `hf-video train --task action-detection` teaches it others."
+            f"({few(unknown)}). It knows {few(known)}; `hf-video train --task detection` teaches it others."
         )
     columns = [known.index(name) for name in classes]
     clips = VideoDataset(splits[split], BoxTask(processor), training=False, on_error=settings.on_error)
@@ -110,7 +115,18 @@ def evaluate_detections(settings: EvaluateSettings) -> dict[str, Any]:
         frames = zip(_names_of_videos(rows["video"][:], settings), seconds, strict=True)
         write_boxes(settings.detections, detected_boxes(persons, frames), list(labels or classes))
     result = {"model": settings.model, "data": settings.data, "split": split, "num_key_frames": len(rows)}
-    return result | measure_persons(persons, rows, classes) | ({"broken_videos": broken} if broken else {})
+    result |= measure_persons(persons, rows, classes) | ({"broken_videos": broken} if broken else {})
+    tell(result)
+    return result
+
+
+def tell_precisions(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what [`evaluate_detections`] gives."""
+    lines = [f"{result['num_key_frames']} key frames of the {result['split']} split"] if "split" in result else []
+    width = max(map(len, ["action", *result["ap"]]))
+    lines += [f"mAP at IoU 0.5  {result['mean_ap']:.2%}", "", f"{'action':{width}}  average precision"]
+    cells = {name: "-" if value is None else f"{value:.2%}" for name, value in result["ap"].items()}
+    return lines + [f"{name:{width}}  {cell:>17}" for name, cell in cells.items()]
 
 
 def _names_of_videos(videos: list[str], settings: EvaluateSettings) -> list[str]:

@@ -1,5 +1,6 @@
 """Declares the settings of what uses a trained model. Nothing here imports PyTorch, so that `--help` is fast."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -271,31 +272,32 @@ class RetrievalSettings:
     )
 
 
-# They say nothing about captions.
-_OF_CLASSES = ("config", "revision", "train_split", "validation_split", "num_clips", "num_crops")
+_DETECTION = "task=detection or action-detection"
+# Models of other tasks take one view.
+_OF_CLASSES = ("num_clips", "num_crops")
 
 
 @dataclass(kw_only=True)
-@with_defaults(**dict.fromkeys(("label_map", "exclude", "first_second"), Mark(needs="task=action-detection")))
+@with_defaults(**dict.fromkeys(("label_map", "exclude", "first_second"), Mark(needs=_DETECTION)))
 class DetectionEvaluationSettings(DetectionDataSettings):
-    """Persons and their actions, with --task action-detection"""
+    """Persons and their actions, with --task detection"""
 
-    ground_truth: Annotated[str | None, Mark(needs="task=action-detection or segments")] = setting(
+    ground_truth: Annotated[str | None, Mark(needs=f"{_DETECTION} or segments")] = setting(
         None,
         "Annotations, in AVA's form or with names of columns, or of segments in ActivityNet's; DATA is then a file of "
         "detections or of segments, without a model.",
         "FILE",
     )
-    detections: Annotated[str | None, Mark(needs="task=action-detection")] = setting(
+    detections: Annotated[str | None, Mark(needs=_DETECTION)] = setting(
         None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
     )
 
 
 @dataclass(kw_only=True)
 class FrameEvaluationSettings:
-    """Classes of frames, with --task frame-classification"""
+    """Classes of frames, with --task frames"""
 
-    background: Annotated[str | None, Mark(needs="task=frame-classification")] = setting(
+    background: Annotated[str | None, Mark(needs="task=frames or frame-classification")] = setting(
         None,
         "Class of frames outside of all segments, which is no segment; by default that of the training. Without one "
         "they are not measured.",
@@ -329,10 +331,11 @@ class EvaluateSettings(
 ):
     """Output"""
 
-    task: Literal["classification", "retrieval", "action-detection", "frame-classification", "segments"] = setting(
+    task: str = setting(
         "classification",
-        "What is measured: the classes of videos; search among videos by text, and among texts by video; persons and "
-        "their actions at key frames; the classes of frames; or a file of segments.",
+        "What is measured: the classes of videos; frames: those of frames; detection: persons and their actions at "
+        "key frames; retrieval: search among videos by text, and texts by video; segments: a file of segments.",
+        "TASK",
     )
     split: str | None = setting(
         None,
@@ -354,3 +357,11 @@ class EvaluateSettings(
             raise ValueError("--ground-truth measures a file, without a model: leave out one of them.")
         if self.detections is not None and self.ground_truth is not None:
             raise ValueError("--detections writes what a model detected: leave it out with --ground-truth.")
+
+    def choose_split(self, splits: Iterable[str]) -> str:
+        """The split to measure on, of those that there are; a `ValueError` if there is no such one."""
+        known = [*splits]
+        split = self.split or next(name for name in ("test", "validation", "train") if name in known)
+        if split not in known:
+            raise ValueError(f"--split {split}: {self.data} only has {', '.join(known)}.")
+        return split

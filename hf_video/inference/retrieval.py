@@ -1,7 +1,7 @@
 """Scores videos and texts for each other, and measures how well one finds the other."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import datasets
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
 from hf_video.data.rows import BYTES, rows_without
+from hf_video.data.video_settings import dataset_options
 from hf_video.data.video_texts import load_captions
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
@@ -147,11 +148,14 @@ def group_captions(
     return CaptionedVideos(videos, [text for each in captions for text in each], relevant)
 
 
-def evaluate_retrieval(settings: EvaluateSettings) -> dict[str, Any]:
+def evaluate_retrieval(
+    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
+) -> dict[str, Any]:
     """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`.
 
     Args:
         settings: the data, the model, and what differs from the defaults.
+        tell: is called with the result.
 
     Returns:
         Numbers of videos and texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.retrieval_recall]
@@ -160,10 +164,8 @@ def evaluate_retrieval(settings: EvaluateSettings) -> dict[str, Any]:
     Raises:
         ValueError, OSError: a setting or a video cannot be used, or there is no such model.
     """
-    splits = load_captions(settings.data, video_root=settings.video_root)
-    split = settings.split or next(name for name in ("test", "validation", "train") if name in splits)
-    if split not in splits:
-        raise ValueError(f"--split {split}: {settings.data} only has {', '.join(splits)}.")
+    splits = load_captions(settings.data, video_root=settings.video_root, **dataset_options(settings))
+    split = settings.choose_split(splits)
     model, processor = load_video_text_model(settings.model, device=settings.device, dtype=settings.dtype)
     videos, texts, relevant = group_captions(
         splits[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
@@ -199,4 +201,19 @@ def evaluate_retrieval(settings: EvaluateSettings) -> dict[str, Any]:
     if scores.of_texts is not None:
         result["k_test"] = settings.k_test
         result["reranked"] = retrieval_recall(scores.of_texts, relevant, scores.of_videos)
-    return result | ({"broken_videos": broken} if broken else {})
+    result |= {"broken_videos": broken} if broken else {}
+    tell(result)
+    return result
+
+
+def tell_recalls(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what [`evaluate_retrieval`] gives."""
+    lines = [f"{result['num_videos']} videos and {result['num_texts']} texts of the {result['split']} split", ""]
+    lines.append("recall            R@1    R@5   R@10")
+    kinds = {"dual_encoder": "dual encoder", "reranked": f"the {result.get('k_test')} best ranked again"}
+    for kind in [kind for kind in kinds if kind in result]:
+        lines.append(kinds[kind])
+        for direction in ("text_to_video", "video_to_text"):
+            cells = " ".join(f"{result[kind][f'{direction}_r{k}']:6.2f}" for k in (1, 5, 10))
+            lines.append(f"  {direction.replace('_', ' '):13} {cells}")
+    return lines

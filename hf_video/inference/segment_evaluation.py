@@ -20,7 +20,7 @@ segments, the IoU is 0 here. So an empty annotation, or one that ends before it 
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,8 @@ from pydantic import BaseModel, FiniteFloat
 
 from hf_video.io import read_object
 from hf_video.settings import closest, few
+
+from .inference_settings import EvaluateSettings
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -343,3 +345,55 @@ def _warnings(
 
 def _some(names: Iterable[str]) -> str:
     return few(map(repr, names))
+
+
+def evaluate_segment_file(
+    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
+) -> dict[str, Any]:
+    """Measures a file of predicted segments, as `hf-video evaluate --task segments`.
+
+    Args:
+        settings: `data` and `ground_truth` in ActivityNet's layout, `subset`, and `tiou`.
+        tell: is called with the result.
+
+    Returns:
+        As [`evaluate_segments`].
+
+    Raises:
+        ValueError, OSError: a file cannot be used.
+    """
+    truth = read_ground_truth(settings.ground_truth or "", settings.subset)
+    result = evaluate_segments(read_predictions(settings.data), truth, settings.tiou)
+    tell(result)
+    return result
+
+
+def tell_segments(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what [`evaluate_segments`] gives."""
+    # A name of several lines would break the table.
+    names = [" ".join(label.split()) for label in result["classes"]]
+    width = max(map(len, ["median border error", *names]))
+    head = f"{'temporal IoU':{width}}" + "".join(f"  {tiou:7.2f}" for tiou in result["tious"])
+    shares = {"average precision": "mean_average_precision", "precision": "precision", "recall": "recall", "F1": "f1"}
+    borders = {"median border error": "median_border_error", "90% of them below": "p90_border_error"}
+    lines = [
+        f"{result['num_segments']} segments of {len(result['classes'])} classes in {result['num_videos']} videos, "
+        f"{result['num_predictions']} predictions",
+        "",
+        f"{head}     mean",
+    ]
+    lines += [f"{title:{width}}{_percents(result[key])}" for title, key in shares.items()]
+    lines[3] += f"  {result['average_map']:7.1%}"
+    for title, key in borders.items():
+        cells = ("-" if value is None else f"{value:.2f} s" for value in result[key])
+        lines.append(f"{title:{width}}" + "".join(f"  {cell:>7}" for cell in cells))
+    lines += ["", f"{'average precision':{width}}" + head[width:] + "  segments"]
+    lines += [
+        f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
+        for label, each in zip(names, result["classes"].values(), strict=True)
+    ]
+    return lines
+
+
+def _percents(values: Sequence[float]) -> str:
+    return "".join(f"  {value:7.1%}" for value in values)

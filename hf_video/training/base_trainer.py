@@ -20,7 +20,7 @@ from hf_video.data import ReadAheadLoader, VideoStream
 from hf_video.hub.publishing import publish
 from hf_video.io import naming, naming_disk_errors, replace_text, replacing_files
 
-from .callbacks import PreemptionCallback, SetEpochCallback, StreamEpochCallback
+from .callbacks import PreemptionCallback, SetEpochCallback, StreamEpochCallback, TrainingFactsCallback
 from .checkpoints import (
     OPTIMIZER,
     SCHEDULER,
@@ -83,6 +83,7 @@ class BaseTrainer(Trainer):
             theirs.on_train_end(self.args, self.state, self.control)
             self._preemption = PreemptionCallback()
             self.add_callback(self._preemption)
+        self.add_callback(TrainingFactsCallback(self.eval_dataset))
 
     def _prepare_stream(self, stream: VideoStream) -> None:
         if self.args.dataloader_num_workers:
@@ -176,7 +177,7 @@ class BaseTrainer(Trainer):
         if isinstance(dataset, VideoStream):
             return self._get_stream_loader(dataset)
         drop_last = self.args.dataloader_drop_last
-        self.args.dataloader_drop_last = drop_last and is_training
+        self.args.dataloader_drop_last = is_training and (drop_last or self.is_last_batch_dropped())
         try:
             loader = super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
         finally:
@@ -186,6 +187,10 @@ class BaseTrainer(Trainer):
         if type(inner) is DataLoader and not isinstance(inner.dataset, IterableDataset):
             loader.base_dataloader = ReadAheadLoader.like(inner, getattr(self.args, "reading_threads", None))
         return loader
+
+    def is_last_batch_dropped(self) -> bool:
+        """Whether the last batch of an epoch is too small to train on."""
+        return False
 
     def _get_stream_loader(self, stream: VideoStream) -> DataLoader:
         """The loader of a stream, of which each process has its own share already: Accelerate would share it again."""

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from datasets import Dataset
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_video.data.checks import write_trained_videos
 from hf_video.data.dataset import with_those_inside
@@ -152,7 +152,9 @@ class TrainingFactsCallback(TrainerCallback):
         if state.global_step > 0 and "source" in (first := read_facts(folder)):
             self.facts["source"] = first["source"]
         write_facts(folder, self.facts)
-        sets = {name: getattr(each, "rows", None) for name, each in {"train": dataset, **self.eval_sets}.items()}
+        # Where the last model is kept, nothing is chosen on the evaluation sets.
+        chosen_on = self.eval_sets if args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST else {}
+        sets = {name: getattr(each, "rows", None) for name, each in {"train": dataset, **chosen_on}.items()}
         listed = {name: rows for name, rows in sets.items() if isinstance(rows, Dataset) and "video" in rows.features}
         if listed:
             write_trained_videos(folder, listed)

@@ -1,23 +1,35 @@
-"""The trainer of action detectors, on persons at key frames."""
+"""Training an action detector on persons at key frames: the task `detection`."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from hf_video.data import BoxTask
+from hf_video.data import BoxTask, VideoDataset
+from hf_video.data.boxes import action_names, load_detections
 from hf_video.inference.detector_evaluation import measure_persons
+from hf_video.loading.detectors import load_detector
 
+from .arguments import DetectionTrainingArguments
 from .base_trainer import BaseTrainer
-from .callbacks import TrainingFactsCallback
+from .data import require_training, warn_of_repetitions
 from .optimization import steps_by_epoch
+from .report import Measured, table
+from .run import RunPlan
+from .task import Task, TaskData
 
+# Settings that `load_detector` takes by their names.
+OF_MODEL = (
+    *("num_frames", "frame_sampling_rate", "image_size", "num_queries", "drop_path_rate", "action_weight"),
+    *("original_loss_means", "detector_config"),
+)
 # The losses of the last decoder layer, which are logged.
 LOSSES = ("loss_ce", "loss_bbox", "loss_giou", "loss_bce")
 # Where a clip has fewer persons than another one. It is no coordinate, and no score.
@@ -54,7 +66,6 @@ class ActionDetectionTrainer(BaseTrainer):
         if data_collator is None:
             self.data_collator = BoxTask(self.processing_class).collate
         self.loss_is_scaled_for_ga = not self.model.config.original_loss_means
-        self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self._sums: dict[str, Any] = defaultdict(float)
         self._num_steps = 0
 
@@ -121,6 +132,41 @@ class ActionDetectionTrainer(BaseTrainer):
         return super().create_scheduler(num_training_steps, optimizer)
 
 
+class DetectionTask(Task):
+    """Learns persons at key frames, and what they do."""
+
+    arguments, trainer = DetectionTrainingArguments, ActionDetectionTrainer
+    needs_model = "The model to train is missing: give --model, a detector or a backbone."
+    holds_out = False
+    measures_training = True
+    try_it = "hf-video detect VIDEO --model {model} --output FILE"
+
+    def load_data(self, run: RunPlan) -> TaskData:
+        chosen = run.chosen
+        named = {name: getattr(chosen, name) for name in ("video_root", "label_map", "exclude", "first_second")}
+        splits = load_detections(chosen.data, **named)
+        require_training(chosen.data, splits)
+        warn_of_repetitions({name: _key_frames(rows) for name, rows in splits.items()})
+        return TaskData(splits, action_names(splits["train"]))
+
+    def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
+        options = {name: getattr(run.chosen, name) for name in OF_MODEL}
+        model, processor = load_detector(run.chosen.model, data.class_names or [], **options)
+        _check_persons(data.splits, model.config.num_queries)
+        return model, processor
+
+    def item_task(self, run: RunPlan, data: TaskData, processor: Any) -> BoxTask:
+        return BoxTask(processor, scales=run.chosen.scales, flip_prob=run.chosen.flip_prob)
+
+    def measure(self, trainer: ActionDetectionTrainer, dataset: VideoDataset) -> Measured:
+        found = trainer.predict(dataset)
+        measured = measure_predictions(found.predictions, dataset.rows)
+        metrics = {"num_key_frames": len(dataset), "loss": found.metrics["test_loss"], **measured}
+        precisions = sorted(measured["ap"].items(), key=lambda row: 2.0 if row[1] is None else row[1])
+        rows = [(name, "" if value is None else f"{value:.1%}") for name, value in precisions]
+        return Measured(metrics, tables=table(("action", "average precision"), rows))
+
+
 def measure_predictions(predictions: np.ndarray, rows: Any) -> dict[str, Any]:
     """What `measure_persons` says of the `predictions` of an [`ActionDetectionTrainer`] for rows of
     `load_detections`."""
@@ -130,3 +176,21 @@ def measure_predictions(predictions: np.ndarray, rows: Any) -> dict[str, Any]:
         for clip, real in zip(predictions, is_person, strict=True)
     ]
     return measure_persons(persons, rows)
+
+
+def _key_frames(rows: Dataset) -> Dataset:
+    """The key frames as segments of videos."""
+    segments = rows.remove_columns(["boxes", "actions"]).rename_column("second", "start")
+    return segments.add_column("end", rows["second"][:])
+
+
+def _check_persons(data: Mapping[str, Dataset], num_queries: int) -> None:
+    """Refuses (`ValueError`) key frames with more persons than a model has queries."""
+    for rows in data.values():
+        for video, second, boxes in zip(*(rows[name][:] for name in ("video", "second", "boxes")), strict=True):
+            if len(boxes) > num_queries:
+                raise ValueError(
+                    f"{video} has {len(boxes)} persons at {second:g} s, and the model {num_queries} queries, each of "
+                    "which finds one at most: set a larger num_queries with a detector that is made anew, or leave "
+                    "persons out."
+                )

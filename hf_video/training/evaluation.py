@@ -1,49 +1,47 @@
-"""Measures a model on a data set: scores, the table of predictions, and the report of a training."""
+"""Measures a trained classifier on labelled videos, of clips or of frames."""
 
-import importlib.util
-import json
-import logging
+import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
-from transformers import EvalPrediction, PreTrainedModel
+from transformers import PreTrainedModel
 
-from hf_video.data import ReadAheadLoader, VideoDataset, collate_clips
-from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
-from hf_video.inference.prediction import predict_scores
-from hf_video.io import replace_file, replace_text, replacing_file
+from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips, is_multi_label, load_video_dataset
+from hf_video.data.checks import count_trained
+from hf_video.data.frame_labels import AnnotatedVideo, annotated_videos, have_several_labels, split_videos
+from hf_video.data.holding_out import further_columns
+from hf_video.data.rows import open_video
+from hf_video.data.video_settings import dataset_options
+from hf_video.inference.frame_evaluation import evaluate_frames
+from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
+from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.inference.prediction import predict_scores, problem_type_of
+from hf_video.io import replacing_file
+from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.models import load_trained_model
 from hf_video.metrics import (
     average_precision,
-    chance_accuracy,
-    compute_metrics,
     confusion_matrix,
+    count_clips,
+    measure,
     measured_in,
     recognised_shares,
     tell_count,
-    wilson_interval,
 )
+from hf_video.output_folders import check_output_file
+from hf_video.reading import VideoReadError
 
-from .assessment import TRAINING
-from .callbacks import THROUGHPUT_SCALARS
+from .data import cut_splits, parts_of_training, read_training, was_split_by
 
 TABLE_SUFFIXES = (".csv", ".parquet")
-logger = logging.getLogger(__name__)
-_TITLES = {
-    "clips_per_second": "clips per second in training",
-    "data_wait_fraction": "of that time, waiting for data",
-    "peak_memory_gib": "peak memory (GiB)",
-}
-_NUM_WORST_CLIPS = 8
-_NUM_CONFUSIONS = 20
+Tell = Callable[[dict[str, Any]], object]
 
 
 def evaluate_dataset(
@@ -154,240 +152,212 @@ def check_table_name(path: str | os.PathLike) -> Path:
     return path
 
 
-def write_report(
-    folder: str | os.PathLike,
-    *,
-    scores: np.ndarray,
-    labels: np.ndarray,
-    class_names: Sequence[str],
-    log_history: Sequence[dict[str, float]] = (),
-    split: str = "validation",
-    training_metrics: Mapping[str, float] | None = None,
-    details: dict[str, Any] | None = None,
-    clip_of: Callable[[int], tuple[str, np.ndarray]] | None = None,
-    training_counts: np.ndarray | None = None,
-    num_videos: int | None = None,
-) -> dict[str, Any]:
-    """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png`, `confusion_matrix.png` and
-    `worst_clips.png`.
+def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
+    """Measures a classifier of clips, see [`evaluate`]: metrics, figures of each class, and the confusion matrix."""
+    table = check_output_file("predictions", settings.predictions)
+    if table is not None:
+        check_table_name(table)
+    views = {name: getattr(settings, name) for name in ("num_clips", "num_crops")}
+    model, processor = load_trained_model(settings.model, device=settings.device, dtype=settings.dtype, **views)
+    names = class_names_of(model.config)
+    training, data = _load(settings, names)
+    parts = parts_of_training(training, data, names)
+    split = settings.choose_split(parts or data)
+    rows = (parts or data)[split]
+    _check_problem_type(model, settings.data, is_multi_label(rows))
 
-    Each file is replaced as a whole. If matplotlib is missing, a warning says how to get the pictures.
-
-    Args:
-        folder: made if it does not exist.
-        scores: (num_videos, num_classes) float logits.
-        labels: (num_videos,) integer class ids, or (num_videos, num_classes) float targets of multi-label
-            classification, which has no confusion matrix.
-        class_names: num_classes names.
-        log_history: `trainer.state.log_history`; empty for a report without curves.
-        split: name of the split that was evaluated.
-        training_metrics: the metrics of the model on clips that it was trained on.
-        details: settings for both the summary and `metrics.json`.
-        clip_of: gives for a row of `scores` the name of its video and frames (T, H, W, 3), uint8 or float from 0 to 1,
-            for the picture of the clips with the highest loss.
-        training_counts: (num_classes,) int, the training videos of each class, for the table of classes.
-        num_videos: number of videos, if the rows of `scores` are clips of fewer.
-
-    Returns:
-        The contents of `metrics.json`.
-
-    Raises:
-        ValueError: shapes do not match each other.
-    """
-    if len(class_names) != scores.shape[1]:
-        raise ValueError(f"There are scores of {scores.shape[1]} classes but {len(class_names)} class names.")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=labels))
-    counts = confusion_matrix(scores, labels) if labels.ndim == 1 else None
-    worth: dict[str, Any] = {}
-    if counts is not None:
-        interval = wilson_interval(metrics["top1_accuracy"], len(labels))
-        worth = {"chance": chance_accuracy(labels), "top1_interval": [*interval]}
-    measured_on_training = {f"{TRAINING}{name}": value for name, value in (training_metrics or {}).items()}
-    details = {**(details or {}), **throughput_of(log_history)}
+    rows = cut_splits({split: rows}, (training.get("data") or {}).get("clip_duration"))[split]
+    dataset = VideoDataset(rows, ClipTask(processor), training=False, on_error=settings.on_error)
+    broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
+    scores, labels = evaluate_dataset(
+        model,
+        dataset,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        reading_threads=settings.reading_threads,
+    )
     result = {
+        "model": settings.model,
+        "data": settings.data,
         "split": split,
-        "num_videos": num_videos or len(labels),
-        **({"num_clips": len(labels)} if num_videos and num_videos < len(labels) else {}),
-        **metrics,
-        **worth,
-        **measured_on_training,
-        **details,
-        "class_names": list(class_names),
-        **({} if counts is None else {"confusion_matrix": counts.tolist()}),
+        **_part(split, parts is not None),
+        **count_clips(dataset.rows["video"][:]),
+        "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
+        **measure(scores, labels, model.config.problem_type, are_probabilities=True),
+        **_by_class(scores, labels, names),
+        **_known(settings, dataset.rows),
+        **({"broken_videos": broken} if broken else {}),
     }
-    replace_text(folder / "metrics.json", json.dumps(result, indent=2) + "\n")
-
-    def draw() -> Iterator[tuple[str, Any]]:
-        if any("eval_loss" in entry for entry in log_history):
-            yield "curves.png", plot_curves(log_history, worth.get("chance"))
-        if counts is not None:
-            yield "confusion_matrix.png", plot_confusion_matrix(counts, class_names)
-        if clip_of is not None:
-            clips = _worst_clips(scores, labels, class_names, clip_of)
-            yield "worst_clips.png", plot_clips(clips, f"The {len(clips)} {split} clips with the highest loss")
-
-    names = [_cell(name) for name in class_names]
-    if counts is None:
-        classes = _multi_label_table(scores, labels, names, training_counts)
-    else:
-        classes = _class_table(counts, names, training_counts)
-    head = ["# Training report", "", f"Measured on {tell_count(result)} of the {split} split.", ""]
-    shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
-    if worth:
-        low, high = worth["top1_interval"]
-        shown |= {"top-1, 95% interval": f"{low:.1%} to {high:.1%}", "top-1 by chance": f"{worth['chance']:.2%}"}
-    for metric, value in measured_in(measured_on_training, TRAINING)[:1]:
-        shown[f"{metric.title} on training clips"] = metric.text(value)
-    write_summary(folder, head, shown, details, draw, classes)
+    try:
+        if table is not None:
+            check_output_file("predictions", settings.predictions)
+            write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
+    finally:
+        tell(result)
     return result
 
 
-def write_summary(
-    folder: Path,
-    head: list[str],
-    shown: dict[str, str],
-    details: dict[str, Any],
-    draw: Callable[[], Iterable[tuple[str, Any]]],
-    tail: Sequence[str] = (),
-) -> None:
-    """Writes `report.md`: lines of Markdown, values by their titles, details by their names, and with matplotlib the
-    pictures that `draw` gives."""
-    pictures: list[str] = []
-    if importlib.util.find_spec("matplotlib") is None:
-        logger.warning("No pictures in the report: matplotlib is missing (pip install 'hf-video-models[demo]').")
+def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
+    """Measures a classifier of frames on whole videos, see [`evaluate`]: what [`evaluate_frames`] gives, what was
+    measured, and how many of the videos the model knows."""
+    model, processor = load_trained_model(
+        settings.model or "", part="any classifier", device=settings.device, dtype=settings.dtype
+    )
+    if not is_frame_classifier(model):
+        raise ValueError(
+            f"{settings.model} classifies clips: `hf-video train --task frames` makes a classifier of frames of a "
+            "VideoMamba or VideoViT."
+        )
+    names = class_names_of(model.config)
+    background = background_of(model.config) if settings.background is None else [settings.background]
+    if not set(background) <= set(names):
+        raise ValueError(f"--background {settings.background} is no class of {settings.model}: {', '.join(names)}.")
+    training, data = _load(settings, names)
+    is_split = was_split_by(training, data, names)
+    split = settings.choose_split(("train", "validation") if is_split else data)
+    rows = data["train"] if is_split else data[split]
+    if is_split:
+        how = (training["validation_fraction"], training["seed"], training.get("split_by"))
+        videos = split_videos(data, *how, next(iter(background_of(model.config)), None))[0][split]
     else:
-        for name, figure in draw():
-            replace_file(folder / name, partial(figure.savefig, format="png", dpi=150))
-            pictures.append(f"![{Path(name).stem.replace('_', ' ')}]({name})")
-    for name, value in details.items():
-        title = _TITLES.get(name, name.replace("_", " "))
-        shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
-    table = _table(("", ""), shown.items())
-    replace_text(folder / "report.md", "\n".join([*head, *table, "", *pictures, "", *tail]) + "\n")
+        videos = annotated_videos(rows)
+    several = problem_type_of(model.config) == "multi_label_classification"
+    if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows)):
+        raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
+    outside = names.index(background[0]) if background else None
+    predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
+    for video in tqdm(videos, desc="Videos"):
+        try:
+            windows = [
+                ((window.start + window.end) / 2, window.scores)
+                for window in score_frames(model, processor, open_video(video.row), batch_size=settings.batch_size)
+            ]
+        except VideoReadError:
+            if settings.on_error == "error":
+                raise
+            broken.append(video.row["video"])
+            continue
+        middles = np.array([middle for middle, _ in windows])
+        scores = np.array([each for _, each in windows]).reshape(-1, len(names))
+        predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
+        references.append(video.labels_at(middles, len(names), outside, several))
+    if not references:
+        raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
+    # The last clip that was trained on may reach into the frame after it.
+    measured = [video for video in videos if video.row["video"] not in broken]
+    result = {
+        "model": settings.model,
+        "data": settings.data,
+        "split": split,
+        **_part(split, is_split),
+        **evaluate_frames(predictions, references, names, background),
+        **_known(settings, _rows_of(measured, after=processor.frame_interval or 0.0)),
+        **({"broken_videos": broken} if broken else {}),
+    }
+    tell(result)
+    return result
 
 
-def clip_reader(
-    dataset: VideoDataset, num_scores: int, broken: Collection[str] = ()
-) -> Callable[[int], tuple[str, np.ndarray]] | None:
-    """The `clip_of` of [`write_report`] for the scores of a data set made with `training=False`: the first view of a
-    video as the model sees it, without normalisation. The `broken` videos have no scores. None if the numbers do not
-    add up, as may happen with several processes: then the video of a row of scores is unknown."""
-    names, broken = dataset.rows["video"][:], set(broken)
-    rows = [index for index, name in enumerate(names) if name not in broken]
-    if len(rows) != num_scores:
-        return None
-
-    def clip_of(row: int) -> tuple[str, np.ndarray]:
-        frames = dataset[rows[row]]["pixel_values"][0].movedim(1, -1).numpy()
-        processor = dataset.task.processor
-        if processor.do_normalize:
-            frames = frames * np.array(processor.image_std) + np.array(processor.image_mean)
-        return "/".join(Path(names[rows[row]]).parts[-2:]), frames.clip(0, 1)
-
-    return clip_of
+def tell_classes(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what `evaluate_classes` gives."""
+    lines = [f"{tell_count(result)} of the {result['split']} split, {result['views']} each", *tell_known(result)]
+    lines += [f"{metric.title}  {metric.text(value)}" for metric, value in measured_in(result)]
+    titles = {"class_accuracy": "recall", "class_average_precision": "average precision"}
+    name, title = next((name, title) for name, title in titles.items() if name in result)
+    width = max(map(len, result["class_names"]))
+    lines += ["", f"{'class':{width}}  support  {title}"]
+    rows = zip(result["class_names"], result["class_videos"], result[name], strict=True)
+    return lines + [f"{each:{width}}  {count:7d}  {value:{len(title)}.1%}" for each, count, value in rows if count]
 
 
-def losses_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The loss of each video, (num_videos,), from logits (num_videos, num_classes): its cross-entropy, or the mean
-    binary cross-entropy of its classes if the labels have as many columns."""
-    logits, targets = torch.from_numpy(scores).float(), torch.from_numpy(labels)
-    if labels.ndim == 1:
-        return F.cross_entropy(logits, targets, reduction="none").numpy()
-    return F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none").mean(1).numpy()
+def tell_frames(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what `evaluate_frame_classes` gives."""
+    lines = [f"{result['num_frames']} frames of {result['num_videos']} videos of the {result['split']} split"]
+    lines += [*tell_known(result), f"right frames  {result['frame_accuracy']:.1%}"]
+    if result["edit_score"] is not None:
+        lines.append(f"edit score    {result['edit_score']:.1%}")
+    width = max(map(len, ["all", *result["classes"]]))
+    head = "".join(f"  {f'F1@{tiou * 100:.0f}':>7}" for tiou in result["tious"])
+    lines += ["", f"{'class':{width}}{head}  segments"]
+    for name, each in {"all": result, **result["classes"]}.items():
+        if each["f1"] is not None:
+            shares = "".join(f"  {value:7.1%}" for value in each["f1"])
+            lines.append(f"{name:{width}}{shares}  {each['num_segments']:8d}")
+    return lines
 
 
-def _worst_clips(
-    scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str], clip_of: Callable
-) -> list[ShownClip]:
-    losses = losses_of(scores, labels)
-    logits = torch.from_numpy(scores).float()
-    probabilities = (logits.softmax(1) if labels.ndim == 1 else logits.sigmoid()).numpy()
-    clips = []
-    for row in np.argsort(-losses, kind="stable")[:_NUM_WORST_CLIPS].tolist():
-        name, frames = clip_of(row)
-        predicted = int(probabilities[row].argmax())
-        if labels.ndim == 1:
-            true = f"{class_names[int(labels[row])]} ({probabilities[row, labels[row]]:.1%})"
-        else:
-            true = ", ".join(class_names[index] for index in np.flatnonzero(labels[row]).tolist()) or "none"
-        guess = f"{class_names[predicted]} ({probabilities[row, predicted]:.1%})"
-        clips.append(ShownClip((f"true: {true}", f"predicted: {guess}", f"loss {losses[row]:.2f}, {name}"), frames))
-    return clips
+def tell_known(result: Mapping[str, Any]) -> list[str]:
+    """Which part of the training's data was measured, and a line for each split that has some of the videos."""
+    parts = {
+        "held out": "The training of {model} held these videos out; --split train measures those that it was trained "
+        "on",
+        "trained on": "{model} was trained on these videos; --split validation measures those that its training held "
+        "out",
+    }
+    lines = [parts[result["part_of_training"]].format(**result)] if "part_of_training" in result else []
+    counted = tell_count({name: result.get(name) for name in ("num_clips", "num_videos")})
+    for split, count in result.get("known_videos", {}).items():
+        use = "trained on" if split == "train" else "used to choose the checkpoint"
+        worth = "the figures are better than those of other videos would be"
+        lines += [f"warning: {count} of these {counted} were {use}: {worth}"] if count else []
+    return lines
 
 
-def throughput_of(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The throughput of a run: medians of speed and waiting, maximum of memory."""
-    logged = {name: [entry[name] for entry in log_history if name in entry] for name in THROUGHPUT_SCALARS}
+def _load(settings: EvaluateSettings, names: list[str]) -> tuple[dict[str, Any], datasets.DatasetDict]:
+    """What is known of the training of the model, and the data, with the column that a training of them split by."""
+    training = read_training(settings.model or "")
+    columns = further_columns(training.get("split_by"))
+    options = dataset_options(settings)
+    return training, load_video_dataset(
+        settings.data, labels=names, video_root=settings.video_root, columns=columns, **options
+    )
+
+
+def _part(split: str, is_split: bool) -> dict[str, str]:
+    """Which part of its training's data a model is measured on."""
+    return {"part_of_training": "trained on" if split == "train" else "held out"} if is_split else {}
+
+
+def _known(settings: EvaluateSettings, rows: datasets.Dataset) -> dict[str, Any]:
+    """How many of the rows the model knows."""
+    found = count_trained(Path(settings.model or ""), rows)
+    return {} if found is None else {"known_videos": found}
+
+
+def _rows_of(videos: Sequence[AnnotatedVideo], after: float) -> datasets.Dataset:
+    """A row for each part of each video, from some seconds after its begin on."""
+    rows = [dict(video.row) | {"start": begin + after, "end": end} for video in videos for begin, end in video.parts]
+    return datasets.Dataset.from_list(rows)
+
+
+def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) -> None:
+    if multi_label != (model.config.problem_type == "multi_label_classification"):
+        of_data, of_model = ("any number of classes", "one") if multi_label else ("one class", "any number")
+        raise ValueError(
+            f"The videos of {data} have {of_data} each, the model was trained for {of_model}: evaluate it on data of "
+            "its own kind."
+        )
+
+
+def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
+    """The figures of each class."""
+
+    if labels.ndim == 2:
+        return {
+            "class_names": names,
+            "class_videos": labels.sum(axis=0).astype(int).tolist(),
+            "class_average_precision": [_number(value) for value in average_precision(scores, labels)],
+        }
+    counts = confusion_matrix(scores, labels)
+    accuracies = recognised_shares(counts)
     return {
-        name: float(max(values) if name == "peak_memory_gib" else np.median(values))
-        for name, values in logged.items()
-        if values
+        "class_names": names,
+        "class_videos": counts.sum(axis=1).tolist(),
+        "class_accuracy": [_number(value) for value in accuracies],
+        "confusion_matrix": counts.tolist(),
     }
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "<br>".join(map(_cell, value)) if isinstance(value, list) else _cell(value)
-
-
-def _cell(value: object) -> str:
-    """A text in a Markdown table, where a bar would end the cell."""
-    return str(value).replace("|", r"\|")
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a Markdown table."""
-    return [f"| {' | '.join(map(str, row))} |" for row in (titles, ["---"] * len(titles), *rows)]
-
-
-def _class_table(counts: np.ndarray, class_names: Sequence[str], training_counts: np.ndarray | None) -> list[str]:
-    """The most frequent confusions, and all classes, the lowest recall first."""
-    totals, shares = counts.sum(axis=1), recognised_shares(counts)
-    mistakes = counts - np.diag(counts.diagonal())
-    order = np.argsort(-mistakes, axis=None, kind="stable")[:_NUM_CONFUSIONS]
-    pairs = [pair for pair in zip(*np.unravel_index(order, counts.shape), strict=True) if mistakes[pair]]
-    confused = [
-        (class_names[row], class_names[taken], f"{mistakes[row, taken]} of {totals[row]}") for row, taken in pairs
-    ]
-    rows = []
-    for index in np.argsort(shares, kind="stable").tolist():
-        taken = mistakes[index].argmax()
-        mistaken = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
-        rows.append((index, class_names[index], totals[index], _share(shares[index]), mistaken))
-    lines = [*_table(("true class", "taken for", "videos"), confused), ""] if confused else []
-    titles = ("id", "class", "support", "recall", "most often taken for")
-    return lines + _table(*_with_training_counts(titles, rows, training_counts))
-
-
-def _multi_label_table(
-    scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str], training_counts: np.ndarray | None
-) -> list[str]:
-    """All classes, the lowest average precision first."""
-    precisions, totals = average_precision(scores, labels), labels.sum(axis=0).astype(int)
-    found = ((scores >= 0) * labels).sum(axis=0)  # a logit of 0 is a probability of a half
-    recalls = np.divide(found, totals, out=np.full(len(totals), np.nan), where=totals > 0)
-    order = np.argsort(precisions, kind="stable").tolist()  # NaN, of classes without videos, comes last
-    rows = [
-        (index, class_names[index], totals[index], _share(precisions[index]), _share(recalls[index]))
-        for index in order
-    ]
-    titles = ("id", "class", "support", "average precision", "recall at 0.5")
-    return _table(*_with_training_counts(titles, rows, training_counts))
-
-
-def _share(value: float) -> str:
-    """A share in percent, nothing for that of a class without videos."""
-    return "" if np.isnan(value) else f"{value:.1%}"
-
-
-def _with_training_counts(
-    titles: tuple[str, ...], rows: list[tuple], training_counts: np.ndarray | None
-) -> tuple[tuple[str, ...], list[tuple]]:
-    """A table of classes, whose rows begin with class id and name, with their training videos if these are known."""
-    if training_counts is None:
-        return titles, rows
-    titles = (*titles[:2], "training videos", *titles[2:])
-    return titles, [(*row[:2], training_counts[row[0]], *row[2:]) for row in rows]
+def _number(value: float) -> float | None:
+    """The value, or None for NaN, the value of a class without videos: JSON has no NaN."""
+    return None if math.isnan(value) else float(value)

@@ -1,24 +1,35 @@
-"""Masked pre-training with `transformers.Trainer`: VideoViT reconstructs pixels, VideoMamba a teacher's features."""
+"""Masked pre-training, in which VideoViT reconstructs pixels and VideoMamba a teacher's features: the task
+`pretraining`."""
 
-import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
 from torch import nn
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, PreTrainedModel, TrainingArguments
 
-from hf_video.data import VideoDataset, collate_clips
+from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, collate_clips, load_unlabelled_videos
 from hf_video.data.batches import SAMPLE_KEY
-from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_curves
-from hf_video.io import replace_text
+from hf_video.drawing.report_pictures import ShownClip, plot_clips
+from hf_video.loading.classifiers import load_pretraining_model
 from hf_video.loading.clip_size import clip_size
+from hf_video.loading.configurations import loading
+from hf_video.loading.models import locate_model
+from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher
+from hf_video.settings import settings_of
 
-from .evaluation import throughput_of, write_summary
+from .arguments import PreTrainingArguments
+from .model_loading import load_model, sizes_of
+from .report import Measured, assess
+from .run import RunPlan
+from .settings import MaskedModelSettings, MaskedScratchSettings, ScratchSettings
+from .task import Task, TaskData
 from .trainer import VideoTrainer
+from .values import make
 
 MASK_SEEDS = "mask_seeds"
 
@@ -93,28 +104,94 @@ class PreTrainer(VideoTrainer):
         return super().compute_loss(model, inputs, *args, **kwargs)
 
 
-def write_pretraining_report(folder: Path, trainer: PreTrainer, details: dict[str, Any]) -> dict[str, Any]:
-    """Writes `losses.json` and `report.md`, and with matplotlib `curves.png` and, for a VideoViT whose weights are not
-    sharded, `reconstruction.png`. Returns the contents of `losses.json`: `first` and `last`, means of the steps
-    between two logs; `num_videos`; the details; and `steps`, the loss after each logged step."""
-    folder.mkdir(parents=True, exist_ok=True)
-    history = [entry for entry in trainer.state.log_history if "loss" in entry]
-    details = details | throughput_of(history)
-    losses = [entry["loss"] for entry in history] or [trainer.state.log_history[-1].get("train_loss", float("nan"))]
-    result = {"first": losses[0], "last": losses[-1], "num_videos": len(trainer.train_dataset), **details}
-    steps = [{name: entry[name] for name in ("step", "epoch", "loss")} for entry in history]
-    replace_text(folder / "losses.json", json.dumps({**result, "steps": steps}, indent=2) + "\n")
+class PretrainingTask(Task):
+    """Learns from the videos alone: hidden pixels, or a teacher's features."""
 
-    def draw() -> Iterator[tuple[str, Any]]:
-        if history:
-            yield "curves.png", plot_curves(history)
-        if clips := _reconstructed(trainer):
-            yield "reconstruction.png", plot_clips(clips, "A training video, what is seen of it, and the output")
+    arguments, trainer, sizes = PreTrainingArguments, PreTrainer, MaskedScratchSettings
+    holds_out = False
+    measured_splits = ("train",)
+    try_it = "hf-video train LABELLED_VIDEOS --model {model} --output-dir DIR"
 
-    shown = {"first loss": f"{losses[0]:.4g}", "last loss": f"{losses[-1]:.4g}"}
-    head = ["# Pre-training report", "", f"Trained on {result['num_videos']} videos without labels.", ""]
-    write_summary(folder, head, shown, details, draw)
-    return result
+    def load_data(self, run: RunPlan) -> TaskData:
+        return TaskData(load_unlabelled_videos(run.chosen.data, video_root=run.chosen.video_root))
+
+    def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
+        chosen = run.chosen
+        teacher = _load_teacher(chosen.teacher)
+        if chosen.model is None and chosen.family == "videomamba":
+            of_decoder = [name for name in settings_of(MaskedScratchSettings) if name.startswith("decoder_")]
+            for name in ("num_attention_heads", "intermediate_size", *of_decoder):
+                if name in run.named.values:
+                    raise ValueError(f"{name} is of a VideoViT, and a VideoMamba has none: leave it out.")
+        channels = None if teacher is None else VideoMambaTeacher(teacher).num_features
+        # Training takes one view of a video.
+        chosen.num_clips = chosen.num_crops = 1
+        load, begin = partial(load_pretraining_model, dtype="float32"), partial(_begin, chosen, channels)
+        network: Any
+        network, processor = load_model(chosen, run.checkpoint, load, begin, (MaskedModelSettings,))
+        if teacher is not None:
+            if not hasattr(network, "set_teacher"):
+                raise ValueError("A VideoViT learns from pixels, without a teacher: leave out --teacher.")
+            network.set_teacher(teacher)
+        check_masks(network, arguments)
+        return network, processor
+
+    def item_task(self, run: RunPlan, data: TaskData, processor: Any) -> ClipTask:
+        return ClipTask(processor, augmentation=make(ClipAugmentation, run.chosen))
+
+    def measure(self, trainer: PreTrainer, dataset: VideoDataset) -> Measured:
+        """`first` and `last`, means of the loss between two logs, and `steps`, the loss after each logged step."""
+        history = [entry for entry in trainer.state.log_history if "loss" in entry]
+        losses = [entry["loss"] for entry in history] or [trainer.state.log_history[-1].get("train_loss", math.nan)]
+        steps = [{name: entry[name] for name in ("step", "epoch", "loss")} for entry in history]
+
+        def draw(split: str) -> Iterator[tuple[str, Any]]:
+            if clips := _reconstructed(trainer):
+                yield "reconstruction.png", plot_clips(clips, "A training video, what is seen of it, and the output")
+
+        return Measured(
+            {"first": losses[0], "last": losses[-1], "num_videos": len(dataset)},
+            shown={"first loss": f"{losses[0]:.4g}", "last loss": f"{losses[-1]:.4g}"},
+            by_class={"steps": steps},
+            pictures=draw,
+        )
+
+    @staticmethod
+    def summarize(metrics: Mapping[str, Any]) -> list[str]:
+        line = f"loss {metrics['first']:.4g} -> {metrics['last']:.4g} on {metrics['num_videos']} videos"
+        return [line, *assess(metrics)]
+
+
+def _begin(chosen: Any, projection_dim: int | None, changes: dict[str, Any]) -> PreTrainedModel:
+    """A model from scratch of the family that is chosen; `projection_dim` are the channels of a teacher's features."""
+    sizes = sizes_of(chosen, ScratchSettings)
+    width, heads = sizes["hidden_size"], sizes.pop("num_attention_heads")
+    default = AutoConfig.for_model(chosen.family)
+    if unknown := [name for name in changes if not hasattr(default, name)]:
+        raise ValueError(f"A {chosen.family} has no {unknown[0]}: leave it out.")
+    if chosen.family == "videomamba":
+        of_family: dict[str, Any] = {"projection_dim": projection_dim or 512}
+    else:
+        decoder_width = chosen.decoder_hidden_size or max(width // 2, 1)
+        of_family = {
+            "num_attention_heads": heads,
+            "intermediate_size": chosen.intermediate_size or 4 * width,
+            "decoder_hidden_size": decoder_width,
+            "decoder_num_hidden_layers": chosen.decoder_num_hidden_layers,
+            "decoder_num_attention_heads": chosen.decoder_num_attention_heads or max(heads // 2, 1),
+            "decoder_intermediate_size": 4 * decoder_width,
+            "weight_init": "xavier_uniform",
+        }
+    return AutoModelForPreTraining.from_config(AutoConfig.for_model(chosen.family, **sizes, **changes, **of_family))
+
+
+def _load_teacher(name: str | None) -> PreTrainedModel | None:
+    if name is None:
+        return None
+    name = locate_model(name, "--teacher")
+    # The masks are drawn by the attention, which only the eager implementation returns.
+    with loading(name):
+        return AutoModel.from_pretrained(name, attn_implementation="eager", dtype="float32")
 
 
 def _reconstructed(trainer: PreTrainer) -> list[ShownClip]:

@@ -9,7 +9,7 @@ from huggingface_hub.constants import HF_HOME
 from torch.utils.data import TensorDataset
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from hf_video.data import ClipTask, VideoDataset, is_multi_label
+from hf_video.data import ClipTask, VideoDataset, is_multi_label, label_names
 from hf_video.data.rows import label_ids
 from hf_video.io import new_folder
 from hf_video.jobs.feature_cache import Features, extract_features
@@ -21,10 +21,10 @@ from hf_video.loading.processors import load_processor
 from hf_video.output_folders import KEEP, require_fresh
 
 from .adaptation import make_linear_probe, to_plain_model, train_probe
-from .evaluation import clip_reader, write_report
+from .data import load_data, readable_videos, require_training, training_splits
+from .report import clip_reader, measure_classes, write_report
 from .run import check_places
 from .settings import PROBE_DEFAULTS, ProbeSettings
-from .training_data import load_data, readable_videos, training_splits
 from .values import choose_values, make, values_of
 
 SPLITS = ("train", "validation", "test")
@@ -95,12 +95,15 @@ def _load(
 ) -> tuple[PreTrainedModel, dict[str, _Split], list[str]]:
     """The model, the splits of the data with their features, and the videos that cannot be read."""
 
-    data, class_names = load_data(settings.data, model_name, settings.video_root, settings.split_by)
+    data = load_data(settings.data, model_name, settings.video_root, settings.split_by)
+    require_training(settings.data, data)
+    class_names = label_names(data["train"])
     problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
     model = load_classifier(model_name, class_names, problem, is_frozen=True, dtype=settings.dtype).to(device)
     processor = load_processor(model_name, model.config, num_clips=settings.num_clips, num_crops=settings.num_crops)
     check_clips(model, processor)
-    data, broken = readable_videos(data, settings.on_error)
+    readable, broken = readable_videos(data, settings.on_error)
+    data = dict(readable)
     data.update(training_splits(data, settings.validation_fraction, settings.seed, settings.split_by))
     splits = {}
     for name in SPLITS:
@@ -139,13 +142,15 @@ def _report(
     processor = measured.dataset.task.processor
     return write_report(
         folder,
-        scores=scores,
-        labels=measured.tensors()[1].numpy(),
-        class_names=class_names,
+        measure_classes(
+            scores,
+            measured.tensors()[1].numpy(),
+            class_names,
+            clip_of=clip_reader(measured.dataset, len(scores), measured.unread()),
+            training_counts=splits["train"].targets.sum(dim=0).int().numpy(),
+        ),
         log_history=history,
         split=split,
-        clip_of=clip_reader(measured.dataset, len(scores), measured.unread()),
-        training_counts=splits["train"].targets.sum(dim=0).int().numpy(),
         details={
             "model": settings.model,
             "probe": "linear",

@@ -1,45 +1,61 @@
-"""The trainer of video-text models, on videos with captions."""
+"""Training a video-text model on videos with captions: the task `retrieval`."""
 
 from collections import defaultdict
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
+from datasets import Dataset
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
-from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
+from transformers import AutoModel, AutoProcessor, EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import has_length
 
-from hf_video.data import TextTask
-from hf_video.metrics import retrieval_recall
+from hf_video.data import ClipAugmentation, TextTask, VideoDataset
+from hf_video.data.holding_out import VIDEO, hold_out
+from hf_video.data.video_texts import load_captions
+from hf_video.inference.retrieval import group_captions
+from hf_video.loading.configurations import check_trainable, load_config, loading
+from hf_video.metrics import retrieval_recall, wilson_interval
+from hf_video.processes import is_first_process
 
+from .arguments import RetrievalTrainingArguments
 from .base_trainer import BaseTrainer
-from .callbacks import TrainingFactsCallback
+from .data import require_training, warn_of_repetitions
+from .report import Measured, table
+from .run import RunPlan
+from .task import Task, TaskData
+from .values import make
+
+# Where a video has fewer captions than another one. `Trainer` fills up with it, too.
+NO_TEXT = -100.0
 
 
 def compute_retrieval_metrics(prediction: EvalPrediction, temperature: float = 1.0) -> dict[str, float]:
     """
-    The recall of retrieval among all videos and captions of an evaluation, and the contrast of all of them as `loss`.
+    The recall of retrieval among all videos and captions of an evaluation, and the contrast of all of them as `loss`:
+    the mean over captions of -log p(its video), and over videos of -log p(any of its captions).
 
     Args:
-        prediction: of a [`RetrievalTrainer`]: `predictions` are the vectors of the videos (N, K, D) and of the
-            captions (N, D), `label_ids` (N,) the numbers of the videos.
+        prediction: of a [`RetrievalTrainer`]: `predictions` are the vectors of the videos (V, K, D) and of their
+            captions (V, N, D), `label_ids` (V,) the numbers of captions, at most N.
         temperature: what the cosines are divided by in the loss.
 
     Returns:
         What `retrieval_recall` returns, and `loss`.
     """
-    videos, texts = (torch.from_numpy(np.asarray(each)) for each in prediction.predictions)
-    ids = torch.from_numpy(np.asarray(prediction.label_ids))
-    similarity = F.normalize(videos.float(), dim=-1).mean(dim=1) @ F.normalize(texts.float(), dim=-1).T
-    # A video with several captions is one row.
-    first = np.unique(ids.numpy(), return_index=True)[1]
-    recall = retrieval_recall(similarity[first].numpy(), (ids[first][:, None] == ids).numpy())
-    same = (ids[:, None] == ids).float()
-    logits, targets = similarity / temperature, same / same.sum(dim=1, keepdim=True)
-    loss = (F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)) / 2
-    return {**recall, "loss": loss.item()}
+    videos, texts = (torch.from_numpy(np.asarray(each)).float() for each in prediction.predictions)
+    is_text = torch.arange(texts.shape[1]) < torch.from_numpy(np.asarray(prediction.label_ids))[:, None]
+    owner = is_text.nonzero()[:, 0]
+    similarity = F.normalize(videos, dim=-1).mean(dim=1) @ F.normalize(texts[is_text], dim=-1).T
+    relevant = torch.arange(len(videos))[:, None] == owner
+    logits = similarity / temperature
+    of_videos = (logits.logsumexp(1) - logits.masked_fill(~relevant, -torch.inf).logsumexp(1)).mean()
+    loss = (F.cross_entropy(logits.T, owner) + of_videos) / 2
+    return {**retrieval_recall(similarity.numpy(), relevant.numpy()), "loss": loss.item()}
 
 
 class RetrievalTrainer(BaseTrainer):
@@ -48,7 +64,7 @@ class RetrievalTrainer(BaseTrainer):
 
     The losses are those that `loss_weights` of the model's configuration names; each is logged beside their sum. The
     contrast is with the captions and videos of all processes, see `gather_negatives`; negatives of matching come from
-    the same process. An evaluation compares all videos with all captions.
+    the same process. An evaluation reads a video once, and compares all videos with all captions.
 
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
@@ -65,10 +81,8 @@ class RetrievalTrainer(BaseTrainer):
     ) -> None:
         super().__init__(model, args, data_collator, *more, **{"compute_metrics": self._measure} | kwargs)
         if data_collator is None:
-            self.data_collator = TextTask(
-                self.processing_class, max_length=getattr(self.args, "max_length", None)
-            ).collate
-        self.add_callback(TrainingFactsCallback(self.eval_dataset))
+            length = getattr(self.args, "max_length", None)
+            self.data_collator = TextTask(self.processing_class, max_length=length).collate
         self._parts: dict[str, list[torch.Tensor]] = defaultdict(list)
 
     def compute_loss(self, model: nn.Module, inputs: Any, return_outputs: bool = False, *_: Any, **__: Any) -> Any:
@@ -78,30 +92,101 @@ class RetrievalTrainer(BaseTrainer):
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:
+        if "loss" in logs and self._parts:
             weights = self.model.config.loss_weights
-            logs |= {
-                name: torch.stack(values).mean().item()
-                for name, values in self._parts.items()
-                if weights.get(name.removeprefix("loss_"))
-            }
+            names = [name for name in self._parts if weights.get(name.removeprefix("loss_"))]
+            means = torch.stack([torch.stack(self._parts[name]).mean() for name in names])
+            logs |= dict(zip(names, self.accelerator.reduce(means, "mean").tolist(), strict=True))
             self._parts.clear()
         super().log(logs, start_time)
 
+    def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+        if not is_training and isinstance(dataset, VideoDataset):
+            rows = one_row_a_video(dataset.rows)
+            dataset = VideoDataset(rows, dataset.task, training=False, on_error=dataset.on_error)
+        return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
+
     def prediction_step(self, model: nn.Module, inputs: Any, prediction_loss_only: bool, *_: Any, **__: Any) -> Any:
         inputs = self._prepare_inputs(inputs)
-        video_ids = inputs.pop("video_ids")
+        inputs.pop("video_ids")
+        counts = inputs.pop("num_texts")
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**inputs)
-        return None, (outputs.video_embeds, outputs.text_embeds), video_ids
+        texts = pad_sequence(outputs.text_embeds.split(counts.tolist()), batch_first=True, padding_value=NO_TEXT)
+        return None, (outputs.video_embeds, texts), counts
 
-    def get_train_dataloader(self) -> DataLoader:
-        if has_length(self.train_dataset):
-            # A last batch of one video has no negatives.
-            videos_per_step = self._train_batch_size * self.args.world_size
-            num_videos = len(self.train_dataset)
-            self.args.dataloader_drop_last |= num_videos > videos_per_step and num_videos % videos_per_step == 1
-        return super().get_train_dataloader()
+    def is_last_batch_dropped(self) -> bool:
+        """Whether a last batch of one video is left out, since it has no negatives."""
+        videos_per_step = self._train_batch_size * self.args.world_size
+        if not has_length(self.train_dataset):
+            return False
+        return len(self.train_dataset) > videos_per_step and len(self.train_dataset) % videos_per_step == 1
 
     def _measure(self, prediction: EvalPrediction) -> dict[str, float]:
         return compute_retrieval_metrics(prediction, self.model.temperature.item())
+
+
+def one_row_a_video(rows: Dataset) -> Dataset:
+    """Rows of `load_captions` with a list of captions for each video or segment."""
+    videos, texts, relevant = group_captions(rows)
+    captions = pa.array([[texts[text] for text in np.flatnonzero(row)] for row in relevant], pa.list_(pa.string()))
+    return Dataset(videos.with_format("arrow")[:].append_column("caption", captions))
+
+
+class RetrievalTask(Task):
+    """Learns which caption belongs to which video."""
+
+    arguments, trainer = RetrievalTrainingArguments, RetrievalTrainer
+    needs_model = "The model to fine-tune is missing: give --model."
+    try_it = "hf-video index VIDEO --model {model} --output DIR"
+
+    def load_data(self, run: RunPlan) -> TaskData:
+        splits = load_captions(run.chosen.data, video_root=run.chosen.video_root)
+        require_training(run.chosen.data, splits)
+        warn_of_repetitions(splits)
+        return TaskData(splits)
+
+    def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
+        chosen = run.chosen
+        name, config = chosen.model, load_config(chosen.model)
+        check_trainable(name, config)
+        if config.model_type != "video_text_dual_encoder":
+            raise ValueError(
+                f"{name} is a {config.model_type}; --task retrieval trains a model of the type "
+                "video_text_dual_encoder."
+            )
+        weights = {loss: getattr(chosen, f"{loss}_weight") for loss in ("vtc", "vtm", "mlm")}
+        if weights["mlm"] and not config.use_mlm_head:
+            raise ValueError(
+                f"mlm_weight={weights['mlm']} needs a head of masked words, and {name} has none: leave it out."
+            )
+        changed = {"loss_weights": weights, "original_gradient_scale": chosen.original_gradient_scale}
+        with loading(name):
+            model = AutoModel.from_pretrained(name, dtype="float32", **changed)
+            processor = AutoProcessor.from_pretrained(name)
+        for key in ("num_frames", "sampling_strategy"):
+            if getattr(chosen, key) is not None:
+                setattr(processor.video_processor, key, getattr(chosen, key))
+        return model, processor
+
+    def make_splits(self, run: RunPlan, data: TaskData, processor: Any) -> None:
+        if "validation" in data.splits:
+            return
+        chosen = run.chosen
+        train, held_out = hold_out(data.splits["train"], chosen.validation_fraction, chosen.seed, split_by=VIDEO)
+        data.splits = {**data.splits, "train": train, "validation": held_out}
+        if is_first_process():
+            print(held_out.info.description, flush=True)
+
+    def item_task(self, run: RunPlan, data: TaskData, processor: Any) -> TextTask:
+        return TextTask(processor, max_length=run.chosen.max_length, augmentation=make(ClipAugmentation, run.chosen))
+
+    def measure(self, trainer: RetrievalTrainer, dataset: VideoDataset) -> Measured:
+        found = {name.removeprefix("test_"): value for name, value in trainer.predict(dataset).metrics.items()}
+        num_videos, num_captions = len(one_row_a_video(dataset.rows)), len(dataset)
+        metrics = {"num_captions": num_captions, "num_videos": num_videos, **found}
+        metrics["chance"] = 1 / num_videos
+        metrics["interval"] = [*wilson_interval(found["text_to_video_r1"] / 100, num_captions)]
+        ways = ("text_to_video", "video_to_text")
+        rows = [(way.replace("_", " "), *(f"{found[f'{way}_r{k}']:.1f}" for k in (1, 5, 10))) for way in ways]
+        return Measured(metrics, tables=table(("search", "R@1", "R@5", "R@10"), rows))

@@ -120,7 +120,7 @@ class RunPlan:
     def check_data(self, splits: DatasetDict, class_names: list[str] | None = None, commit: str | None = None) -> None:
         """Refuses (`ValueError`) data of another run, and data that would be renamed with the output folder. The first
         process looks at them for all. The commit of a data set of the Hub is recorded with them."""
-        from .training_data import check_same_data, describe_data
+        from .data import check_same_data, describe_data
 
         if not is_first_process():
             return
@@ -130,16 +130,6 @@ class RunPlan:
         check_same_data(self._described, self.saved_data)
         if self.settings.overwrite_output_dir:
             check_none_inside(chain(*map(_files, splits.values())), self.output_dir)
-
-    def check_texts(self, splits: DatasetDict) -> None:
-        """Refuses (`ValueError`) videos with texts that have no training split, warns of repetitions, and does
-        `check_data`."""
-        from .training_data import warn_of_repetitions
-
-        if "train" not in splits:
-            raise ValueError(f"{self.chosen.data} has no training split, only {', '.join(splits)}. Add train.json.")
-        warn_of_repetitions(splits)
-        self.check_data(splits)
 
     def describe(self, **facts: Any) -> None:
         """Records what the run was begun with beside the description of its data."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.utils import ModelOutput
@@ -25,7 +25,7 @@ from hf_video.processing import VideoClipProcessor
 from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
 from .base_trainer import BaseTrainer
-from .callbacks import ThroughputCallback, TrainingFactsCallback
+from .callbacks import ThroughputCallback
 from .class_balance import ClassSampler, make_class_weights
 from .losses import Distillation, classification_loss, make_distillation
 from .optimization import EMACallback, parameter_groups, settings_by_arguments
@@ -101,7 +101,6 @@ class VideoTrainer(BaseTrainer):
             if sampler != "random" and not isinstance(self.train_dataset, VideoDataset):
                 raise ValueError(f"sampler={sampler} needs all labels: give a VideoDataset as train_dataset.")
             self._class_weights()  # for its errors
-        self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self.ema = EMACallback()
         self.add_callback(self.ema)
         self.throughput = ThroughputCallback()
@@ -132,11 +131,10 @@ class VideoTrainer(BaseTrainer):
         if isinstance(self.args, VideoTrainingArguments):
             self.args.scale_learning_rate(self._train_batch_size)
 
-    def get_train_dataloader(self) -> DataLoader:
-        if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):
-            # Batch normalisation fails on a last batch of one video, which has no variance.
-            self.args.dataloader_drop_last |= len(self.train_dataset) % self._train_batch_size == 1
-        return super().get_train_dataloader()
+    def is_last_batch_dropped(self) -> bool:
+        """Whether it is a single video and the head a probe: batch normalisation fails, since it has no variance."""
+        is_probe = isinstance(getattr(self.model, "classifier", None), NormalizedLinear)
+        return is_probe and has_length(self.train_dataset) and len(self.train_dataset) % self._train_batch_size == 1
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a

@@ -9,7 +9,7 @@ import pytest
 
 from hf_video.cli.main import main
 from hf_video.data import checks, load_video_dataset
-from hf_video.training.training_data import describe_data, load_data, readable_videos
+from hf_video.training.data import describe_data, load_data, readable_videos
 from tests.testing.processes import launched, run_forked
 
 from .conftest import TINY_MODEL, TINY_RUN
@@ -19,7 +19,7 @@ CHECK = """
 import json, os, sys
 from pathlib import Path
 from accelerate import PartialState
-from hf_video.training.training_data import readable_videos
+from hf_video.training.data import readable_videos
 from hf_video.data import ClipTask, VideoDataset, checks, load_video_dataset
 from hf_video.processing import VideoClipProcessor
 
@@ -69,7 +69,7 @@ def test_processes_share_the_work_and_the_answers(data, tmp_path):
 
 
 def test_many_videos_are_sampled_and_a_sentence_says_so(data, opened, monkeypatch, caplog):
-    monkeypatch.setattr("hf_video.training.training_data.MAX_OPENED", 10)
+    monkeypatch.setattr("hf_video.training.data.MAX_OPENED", 10)
     readable_videos(load_video_dataset(data), "skip")
     assert len({*opened}) == len(opened) == 10
     assert "There are 32 videos, and 10 of them, drawn at random, are opened" in caplog.text
@@ -91,7 +91,7 @@ def test_none_of_a_manifest_is_opened(data, opened, tmp_path, capsys, caplog):
 def test_a_manifest_is_its_data_for_other_commands(digits, trained, tmp_path):
     manifest = tmp_path / "videos.parquet"
     assert main(["inspect", str(digits), "--output", str(manifest), "--num-workers", "1"]) == 0
-    described = [describe_data("", *load_data(str(source), None)) for source in (digits, manifest)]
+    described = [describe_data("", load_data(str(source), None), []) for source in (digits, manifest)]
     assert described[0] == described[1]
     words = ["--model", str(trained), "--device", "cpu", "--output", str(tmp_path / "features")]
     assert main(["extract", str(manifest), *words]) == 0

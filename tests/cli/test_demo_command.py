@@ -22,7 +22,7 @@ def test_an_interrupted_demo_names_no_option_that_it_lacks(tmp_path, monkeypatch
     def interrupt(*args):
         raise KeyboardInterrupt("checkpoint-1 is kept; run the same command with --resume to continue from it.")
 
-    monkeypatch.setattr("hf_video.training.fine_tuning.train", interrupt)
+    monkeypatch.setattr("hf_video.training.task.train", interrupt)
     assert main(["demo", str(tmp_path / "demo"), "--fast"]) == 130
     assert capsys.readouterr().err.endswith(
         "\nhf-video: interrupted. Run the same command again: it starts from the beginning.\n"

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.training import evaluation, measuring
+from hf_video.training import evaluation
 
 
 def snapshot(folder):
@@ -109,13 +109,13 @@ def test_two_results_in_one_file_are_refused_before_any_work(digits, tmp_path, f
 
 def test_a_file_that_came_meanwhile_is_left_alone(digits, trained, tmp_path, capsys, monkeypatch):
     file = tmp_path / "result.json"
-    evaluate_dataset = measuring.evaluate_dataset
+    evaluate_dataset = evaluation.evaluate_dataset
 
     def evaluate(*args, **kwargs):
         file.write_text("mine")
         return evaluate_dataset(*args, **kwargs)
 
-    monkeypatch.setattr(measuring, "evaluate_dataset", evaluate)
+    monkeypatch.setattr(evaluation, "evaluate_dataset", evaluate)
     words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--output", str(file)]
     assert main(words) == 2
     said = capsys.readouterr()

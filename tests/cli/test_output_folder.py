@@ -144,14 +144,14 @@ def test_a_start_that_is_refused_leaves_nothing(begins, digits, tmp_path, monkey
         folder.mkdir()
     if begins == "where a run was left":
         (folder / LOCK_FILE).touch()
-    monkeypatch.setattr("hf_video.training.fine_tuning.VideoTrainer", refuse)
+    monkeypatch.setattr("hf_video.training.classification.ClassificationTask.trainer", refuse)
     assert "no trainer today" in fails("train", digits, "--output-dir", folder, *TINY_MODEL, *TINY_RUN)
     assert not folder.exists() if begins == "in a new folder" else files_of(folder) == {}
 
 
 def test_a_refused_resume_leaves_the_run_as_it_was(digits, run, monkeypatch, fails):
     before = files_of(run)
-    monkeypatch.setattr("hf_video.training.fine_tuning.VideoTrainer", refuse)
+    monkeypatch.setattr("hf_video.training.classification.ClassificationTask.trainer", refuse)
     words = ("train", digits, "--output-dir", run, *TINY_RUN[:-4], "--resume", "--num-workers", 1)
     assert "no trainer today" in fails(*words)
     assert files_of(run) == before

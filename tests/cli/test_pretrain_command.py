@@ -18,7 +18,7 @@ from hf_video.cli.main import main
 from hf_video.models.videomamba import VideoMambaForPreTraining
 from hf_video.models.videovit import VideoViTForPreTraining
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import pretrain
+from hf_video.training import train
 from hf_video.training.callbacks import EpochLineCallback
 from tests.cli.flags import read
 
@@ -85,7 +85,7 @@ def test_a_run_leaves_a_model_that_learned_its_processor_and_a_report(pretrained
     assert isinstance(model, model_class) and model.config.mask_ratio == 0.5
     processor = VideoClipProcessor.from_pretrained(pretrained / family)
     assert (processor.num_frames, processor.sampling_strategy, processor.frame_sampling_rate) == (4, "dense", 4)
-    losses = json.loads((pretrained / family / "report" / "losses.json").read_text())
+    losses = json.loads((pretrained / family / "report" / "metrics.json").read_text())
     assert len(losses["steps"]) == 3 and losses["num_videos"] == 8
     assert losses["last"] == losses["steps"][-1]["loss"] < losses["first"] == losses["steps"][0]["loss"]
     assert "| last loss |" in (pretrained / family / "report" / "report.md").read_text()
@@ -131,13 +131,11 @@ def test_an_interrupted_run_is_resumed_to_the_same_weights(
 def test_a_run_goes_on_from_a_model_and_from_a_classifier(pretrained, trained, videos, tmp_path):
     words = ["pretrain", str(videos), "--max-steps=1", "--batch-size", "2", "--device=cpu", "--learning-rate=1e-9"]
     first = ["--model", str(pretrained / "videovit"), "--mask-ratio", "0.75", f"--output-dir={tmp_path / 'one'}"]
-    trainer, _ = pretrain(read([*words, *first]))
+    trainer, _ = train(read([*words, *first]))
     assert trainer.model.config.mask_ratio == 0.75
     before = AutoModelForPreTraining.from_pretrained(pretrained / "videovit").state_dict()
     torch.testing.assert_close(trainer.model.state_dict(), before, rtol=0, atol=1e-6)
-    trainer, _ = pretrain(
-        read([*words, "--model", str(trained), f"--output-dir={tmp_path / 'two'}", "--mask-ratio=0.5"])
-    )
+    trainer, _ = train(read([*words, "--model", str(trained), f"--output-dir={tmp_path / 'two'}", "--mask-ratio=0.5"]))
     weight = AutoModelForVideoClassification.from_pretrained(trained).state_dict()["videovit.layers.0.mlp.fc1.weight"]
     torch.testing.assert_close(
         trainer.model.state_dict()["videovit.layers.0.mlp.fc1.weight"], weight, rtol=0, atol=1e-6
@@ -154,8 +152,8 @@ def test_two_processes_train_as_one_on_the_same_masks(commands, tmp_path):
         folder = tmp_path / batch_size
         finished = launch(launcher, *words, "--output-dir", folder)
         assert finished.returncode == 0, finished.stderr[-5000:]
-        assert finished.stdout.count("go on    hf-video train") == 1
-        losses.append([step["loss"] for step in json.loads((folder / "report" / "losses.json").read_text())["steps"]])
+        assert finished.stdout.count("try it   hf-video train") == 1
+        losses.append([step["loss"] for step in json.loads((folder / "report" / "metrics.json").read_text())["steps"]])
     assert len(set(losses[0])) == 3 and losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 

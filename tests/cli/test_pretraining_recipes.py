@@ -14,7 +14,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModel
 from hf_video.data import ClipAugmentation
 from hf_video.processing.clip_sampling import sample_clip_indices
 from hf_video.settings import find_setting
-from hf_video.training import PreTrainingArguments, PretrainSettings, pretrain
+from hf_video.training import PreTrainingArguments, PretrainSettings, train
 from hf_video.training.recipes import published_recipes
 from hf_video.training.values import choose_values, make, values_of
 from tests.cli.flags import flags_of, read, settings_of
@@ -256,7 +256,7 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
         sizes |= {"num_attention_heads": 2, "intermediate_size": 32, "decoder_hidden_size": 12}
         sizes |= {"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2}
     words = [str(digits), f"--output-dir={tmp_path / 'out'}", *flags_of(sizes)]
-    trainer, losses = pretrain(read(["pretrain", "--recipe", str(RECIPES[name]), *words]))
+    trainer, losses = train(read(["pretrain", "--recipe", str(RECIPES[name]), *words]))
     assert trainer.state.global_step == 2 and math.isfinite(losses["last"])
     config, args, dataset = trainer.model.config, trainer.args, trainer.train_dataset
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0].endswith("ForPreTraining")

@@ -9,8 +9,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from hf_video.cli.main import main
 from hf_video.data import ClipAugmentation
 from hf_video.settings import find_setting
-from hf_video.training import TrainAnswersSettings, train_answers
-from hf_video.training.answering import AnswerTrainingArguments
+from hf_video.training import TrainAnswersSettings, train
+from hf_video.training.answers import AnswerTrainingArguments
 from hf_video.training.values import choose_values, make, read_named, values_of
 from tests.cli.flags import flags_of, read, settings_of
 from tests.testing.answering import tiny_pair
@@ -64,7 +64,7 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
     folder = data / ("questions" if "{}" in settings["prompt"] else "captions")
     words = [str(folder), f"--model={model}", f"--output-dir={tmp_path / 'out'}", "--max-steps=1", "--device=cpu"]
     words += flags_of(CHANGED)
-    trainer, metrics = train_answers(read(["train-answers", "--recipe", str(recipe), *words]))
+    trainer, metrics = train(read(["train-answers", "--recipe", str(recipe), *words]))
     assert trainer.state.global_step == 1 and metrics["split"] == "test" and metrics["num_videos"] == 1
     generation = trainer.model.generation_config
     args, dataset = trainer.args, trainer.train_dataset
@@ -97,13 +97,13 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
 
 
 def test_only_first_words_are_compared_where_the_recipe_says_so(model, data, tmp_path, monkeypatch):
-    from hf_video.training.answering import AnswerTrainer
+    from hf_video.training.answers import AnswerTrainer
 
     monkeypatch.setattr(AnswerTrainer, "predict_answers", lambda self, dataset: ([["one two"]], ["one"]))
     words = [str(data / "questions"), f"--model={model}", "--max-steps=1", "--device=cpu", "--num-beams=1"]
-    _, metrics = train_answers(read(["train-answers", *words, f"--output-dir={tmp_path / 'a'}", "--first-words"]))
+    _, metrics = train(read(["train-answers", *words, f"--output-dir={tmp_path / 'a'}", "--first-words"]))
     assert metrics["top1"] == 1
-    _, metrics = train_answers(read(["train-answers", *words, f"--output-dir={tmp_path / 'b'}"]))
+    _, metrics = train(read(["train-answers", *words, f"--output-dir={tmp_path / 'b'}"]))
     assert metrics["top1"] == 0
 
 
@@ -127,16 +127,16 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
     assert main([*words, "--max-steps=4", f"--output-dir={tmp_path / 'whole'}"]) == 0
     assert "try it   hf-video watch" in capsys.readouterr().out
     parts = f"--output-dir={tmp_path / 'parts'}"
-    trainer, _ = train_answers(read([*words, "--max-steps=4", "--save-total-limit=4", parts]))
+    trainer, _ = train(read([*words, "--max-steps=4", "--save-total-limit=4", parts]))
     for step in (3, 4):
         (tmp_path / "parts" / f"checkpoint-{step}" / "trainer_state.json").unlink()
-    resumed, _ = train_answers(read([*words, "--max-steps=4", parts, "--resume"]))
+    resumed, _ = train(read([*words, "--max-steps=4", parts, "--resume"]))
     assert resumed.state.global_step == 4
     with pytest.raises(ValueError, match=r"--lora-rank 4 differs from the run being resumed \(2\)"):
-        train_answers(read([*words[:-4], "--lora-rank=4", "--max-steps=4", parts, "--resume"]))
+        train(read([*words[:-4], "--lora-rank=4", "--max-steps=4", parts, "--resume"]))
     checkpoint = tmp_path / "parts" / "checkpoint-4"
     other = [word.replace(str(model), str(checkpoint)) for word in words]
-    train_answers(read([*other, "--max-steps=1", f"--output-dir={tmp_path / 'other'}"]))
+    train(read([*other, "--max-steps=1", f"--output-dir={tmp_path / 'other'}"]))
     first, second = (
         AutoModelForImageTextToText.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "parts")
     )
@@ -153,7 +153,7 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
         "--max-steps=1",
     ]
     words += ["--memory-bank-length=0", "--num-frames=3", f"--output-dir={tmp_path / 'out'}"]
-    trainer, metrics = train_answers(read(words))
+    trainer, metrics = train(read(words))
     num_queries = trainer.model.config.num_query_tokens
     assert metrics["num_videos"] == 1
     assert AutoProcessor.from_pretrained(tmp_path / "out").num_query_tokens == 3 * num_queries

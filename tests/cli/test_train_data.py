@@ -139,7 +139,7 @@ def test_a_run_begins_with_a_warning_of_clips_that_repeat(digits, tmp_path, capl
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows, f"{twice},{rows[-1].partition(',')[2]}"]))
     words = ["--output-dir", str(tmp_path / "out"), *TINY_MODEL, *TINY_RUN, "--max-steps=1"]
     assert main(["train", str(tmp_path / "list.csv"), *words]) == 0
-    (warning,) = [record.getMessage() for record in caplog.records if record.name == "hf_video.training.training_data"]
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "hf_video.training.data"]
     assert "1 clip is listed with different labels" in warning and twice in warning
 
 

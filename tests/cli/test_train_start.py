@@ -12,7 +12,7 @@ from hf_video.hub.training_facts import read_facts
 from hf_video.loading.start import SHIPPED, start_sha256
 from hf_video.training import TrainSettings
 from hf_video.training.callbacks import EpochLineCallback
-from hf_video.training.model_choice import choose_model
+from hf_video.training.classification import ClassificationTask
 from hf_video.training.values import choose_values
 
 from .conftest import TINY_MODEL, TINY_RUN
@@ -74,9 +74,9 @@ def test_sizes_and_scratch_begin_with_random_weights(digits, tmp_path, capsys, w
 
 def test_many_clips_begin_with_random_weights(digits, monkeypatch):
     settings = TrainSettings(data=str(digits), output_dir="out")
-    assert choose_model((), choose_values(settings)).model == SHIPPED
-    monkeypatch.setattr("hf_video.training.model_choice.MAX_CLIPS_FOR_START", 23)
-    choice = choose_model((), choose_values(settings))
+    assert ClassificationTask().choose_model((), choose_values(settings)).model == SHIPPED
+    monkeypatch.setattr("hf_video.training.classification.MAX_CLIPS_FOR_START", 23)
+    choice = ClassificationTask().choose_model((), choose_values(settings))
     assert choice.model is None and "24 training clips" in choice.sentence
 
 

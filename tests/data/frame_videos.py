@@ -51,6 +51,6 @@ def blank_clips(lengths, num_frames, segments=None, training=True, **options):
     for number, length in enumerate(lengths):
         starts, ends = np.array(segments or [(at, at + 3) for at in range(0, length, 3)], float).T
         labels = [[turn % 2] for turn in range(len(starts))]
-        videos.append(AnnotatedVideo({"video": f"{number}.mp4"}, starts, ends, labels, 0.0, float(length)))
+        videos.append(AnnotatedVideo({"video": f"{number}.mp4"}, starts, ends, labels, [(0.0, float(length))]))
     rows = cut_clips(videos, processor, ["a", "b"], fps=1, tubelet_size=1, **options)
     return VideoDataset(rows, BlankTask(processor, ["a", "b"], fps=1), training=training)

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, load_video_dataset
-from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, hold_out_ends
+from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, split_videos
 from hf_video.processing import VideoClipProcessor
+from tests.testing.videos import encode_video, make_frames
 
 from .frame_videos import write_flashes
 
@@ -20,7 +21,7 @@ def rows(tmp_path):
 
 def test_a_token_frame_has_the_label_of_its_middle(rows):
     video = annotated_videos(rows)[0]
-    assert video.end == pytest.approx(4.0)
+    assert video.parts == [(0.0, pytest.approx(4.0))]
     # bright from 1 to 2 s, dark from 2 to 3.5 s.
     moments = np.array([0.5, 1.0, 1.99, 2.0, 3.49, 3.5])
     assert video.labels_at(moments, 2).tolist() == [-100, 0, 0, 1, 1, -100]
@@ -30,10 +31,11 @@ def test_a_token_frame_has_the_label_of_its_middle(rows):
 
 
 def test_overlapping_segments_of_other_classes_are_several_labels(rows, tmp_path):
-    assert not have_several_labels(annotated_videos(rows))
+    assert not have_several_labels(rows)
     (tmp_path / "own.csv").write_text("path,label,start,end\n0.mp4,bright,0,2\n0.mp4,dark,1,3\n")
-    (video,) = annotated_videos(load_video_dataset(tmp_path / "own.csv")["train"])
-    assert have_several_labels([video])
+    own = load_video_dataset(tmp_path / "own.csv")["train"]
+    (video,) = annotated_videos(own)
+    assert have_several_labels(own)
     assert video.labels_at(np.array([0.5, 1.5, 2.5]), 2, several=True).tolist() == [[1, 0], [1, 1], [0, 1]]
 
 
@@ -68,9 +70,7 @@ def test_items_show_what_their_labels_say(rows):
 
 
 def test_batches_are_padded_at_the_end(rows):
-    first, second = hold_out_ends(annotated_videos(rows), 0.25)
-    assert (first[0].end, second[0].begin, second[0].end) == pytest.approx((3, 3, 4))
-    clips = clips_of(first, overlap=0.5)
+    clips = clips_of([video._replace(parts=[(0.0, 3.0)]) for video in annotated_videos(rows)], overlap=0.5)
     items = [clips[0]]
     shorter = {name: items[0][name][:count] for name, count in {"pixel_values": 4, "labels": 2}.items()}
     batch = clips.task.collate([*items, None, shorter])
@@ -79,6 +79,33 @@ def test_batches_are_padded_at_the_end(rows):
     assert batch["labels"][1, 2:].tolist() == [-100, -100] and batch["labels"].dtype == torch.int64
     with pytest.raises(ValueError, match="nothing to collate"):
         clips.task.collate([None, None])
+
+
+def test_the_last_seconds_of_each_class_are_held_out(tmp_path):
+    """A class whose segments are in the middle is measured, too, and nothing is on both sides."""
+    write_flashes(tmp_path, num_videos=1)
+    file = tmp_path / "own.csv"
+    rows = [f"long.mp4,{label},{start},{start + 8}" for label, start in (("a", 0), ("b", 10), ("a", 20), ("c", 30))]
+    file.write_text("\n".join(["path,label,start,end", *rows]) + "\n")
+    encode_video(tmp_path / "long.mp4", make_frames(400, 16, 16), fps=10)
+    splits = load_video_dataset(file)
+    videos, sentence = split_videos(splits, 0.25, seed=0)
+    assert "the last 25 % of the seconds of each class of long.mp4, with a gap of 0.64 s" in sentence
+    (trained,), (held_out,) = videos["train"], videos["validation"]
+    moments = np.arange(0, 40, 0.01) + 0.005
+    known = [video.labels_at(moments, 3) for video in (trained, held_out)]
+    assert not ((known[0] >= 0) & (known[1] >= 0)).any()
+    # The second segment of `a` is held out as a whole, and the others are cut.
+    for label, (kept, held) in enumerate([(8, 8), (6 - 0.64, 2), (6 - 0.64, 2)]):
+        assert (known[0] == label).sum() / 100 == pytest.approx(kept, abs=0.05)
+        assert (known[1] == label).sum() / 100 == pytest.approx(held, abs=0.05)
+    # A clip is of one part.
+    clips = cut_clips([held_out], PROCESSOR, ["a", "b", "c"], fps=8, tubelet_size=2)
+    assert all(any(begin <= row["start"] < row["end"] <= end + 1e-3 for begin, end in held_out.parts) for row in clips)
+    # Between the segments is background, whose last segment is held out.
+    videos, _ = split_videos(splits, 0.25, seed=0, background="rest")
+    found = videos["validation"][0].labels_at(moments, 4, background=3)
+    assert (found == 3).sum() / 100 == pytest.approx(2, abs=0.05)
 
 
 def test_draws_depend_on_seed_epoch_and_index(rows):

@@ -16,7 +16,7 @@ from hf_video.cli.main import main
 from hf_video.hub import publish, publishing, stage
 from hf_video.hub.model_card import write_card, write_evaluation_results
 from hf_video.metrics import METRICS, Metric
-from hf_video.training import VideoTrainingArguments, write_report
+from hf_video.training import VideoTrainingArguments, measure_classes, write_report
 from tests.data.detection_files import write_videos
 from tests.hub.conftest import TINY_CLASSIFIERS, make_processor
 from tests.hub_server.fixtures import run_in_fresh_process
@@ -87,7 +87,7 @@ def test_a_detector_finds_people_and_actions(hub, tmp_path, unverified):
             "data": {"train": {"num_key_frames": 3}, "validation": {"num_key_frames": 2}},
             **{"validation": {"eval_mean_ap": 0.25}, "recipe": {"learning_rate": 0.1}},
         },
-        **{"detection": {"split": "test", "num_key_frames": 4, "mean_ap": 0.5}},
+        **{"metrics": {"split": "test", "num_key_frames": 4, "mean_ap": 0.5}},
     )
     publish(folder, REPO, check_download=False)
     card = ModelCard.load(REPO)
@@ -114,8 +114,13 @@ def test_a_classifier_of_frames_says_what_a_frame_gets_and_when(hub, digits, tmp
     for part in (hf_video.VideoMambaForFrameClassification(config), make_processor()):
         part.save_pretrained(folder)
     data = {"train": {"num_videos": 1}, "validation": {"num_videos": 1}}
-    report = {"split": "validation", "num_videos": 1, "frame_accuracy": 0.75, "edit_score": 0.5, "f1": [0.6, 0.5, 0.4]}
-    write_records(folder, {"data": data, "clips": {"frame_interval": 0.125}}, frames=report)
+    report = {"split": "validation", "num_videos": 1, "frame_accuracy": 0.75, "edit_score": 0.5}
+    report |= {"f1_10": 0.6, "f1_25": 0.5, "f1_50": 0.4}
+    write_records(
+        folder,
+        {"data": data, "clips": {"frame_interval": 0.125}},
+        metrics=report | {"f1_10": 0.6, "f1_25": 0.5, "f1_50": 0.4},
+    )
     publish(folder, REPO, check_download=False)
     card = ModelCard.load(REPO)
     card.validate()
@@ -194,8 +199,7 @@ def test_a_metric_of_the_table_is_everywhere(tmp_path, trained_videovit, digits,
     value = json.loads(file.read_text())["spread"]
     assert 0 < value < 1 and f"\nspread of scores  {value:.4g}\n" in capsys.readouterr().out
     folder = shutil.copytree(trained_videovit, tmp_path / "model")
-    report = {"class_names": [*"abc"], "split": "test"}
-    write_report(folder / "report", scores=2.5 * np.eye(3), labels=np.arange(3), **report)
+    write_report(folder / "report", measure_classes(2.5 * np.eye(3), np.arange(3), [*"abc"]), split="test")
     assert "| spread of scores | 2.5 |" in (folder / "report" / "report.md").read_text()
     (tmp_path / "staging").mkdir()
     card = ModelCard.load(stage(folder, tmp_path / "staging", REPO).folder / "README.md")

@@ -30,7 +30,7 @@ HF_VIDEO_IMPORTS = (
     *("torch._dynamo", "torch.distributed.tensor", "torch.distributed.run", "torchvision"),
     *("pandas", "scipy.optimize", "numba", "matplotlib.pyplot"),
     *("transformers.models.llama.modeling_llama", "transformers.models.videomae.modeling_videomae"),
-    *("hf_video.cli.main", "hf_video.data", "hf_video.training.fine_tuning", "hf_video.training.trainer"),
+    *("hf_video.cli.main", "hf_video.data", "hf_video.training.classification", "hf_video.training.trainer"),
     "hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer",
     *("hf_video.models.videomamba.modeling_videomamba", "hf_video.models.videovit.modeling_videovit"),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hf_video.training import evaluation
+from hf_video.training import report
 
 
 @pytest.fixture(autouse=True)
@@ -18,5 +18,5 @@ def undrawn_reports() -> Iterator[None]:
         path.touch()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "replace_file", touch)
+        patch.setattr(report, "replace_file", touch)
         yield

@@ -14,7 +14,7 @@ from transformers import (
 
 import hf_video
 from hf_video.training import VideoTrainer, VideoTrainingArguments
-from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments
+from hf_video.training.answers import AnswerTrainer, AnswerTrainingArguments
 from tests.hub.conftest import TINY_CLASSIFIERS
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, SIZES
 from tests.models.memory_bank_qformer.test_generation import KINDS, PLACE, make_model

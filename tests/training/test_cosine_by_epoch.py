@@ -8,12 +8,12 @@ import torch
 from transformers import TrainerCallback
 
 from hf_video.data import TextTask, VideoDataset
-from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments
+from hf_video.training.answers import AnswerTrainer, AnswerTrainingArguments
 from hf_video.training.values import choose_values, make
 from tests.cli.flags import read
 from tests.testing.answering import tiny_pair
 
-from .test_answering import data  # noqa: F401
+from .test_answers import data  # noqa: F401
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "malmm"
 # Epochs, batches in a step and peak of the original, from its scripts.

@@ -81,7 +81,7 @@ def test_the_command_trains_and_measures(folder, detector, tmp_path, capsys):
     assert main(words(folder, detector, out, *options)) == 0
     printed = capsys.readouterr().out
     assert "mAP" in printed and "3 validation key frames" in printed
-    report = json.loads((out / "report/detection.json").read_text())
+    report = json.loads((out / "report/metrics.json").read_text())
     assert report["split"] == "validation" and report["num_key_frames"] == 3
     assert 0 <= report["mean_ap"] <= 1 and list(report["ap"]) == NAMES
     model, processor = AutoModelForObjectDetection.from_pretrained(out), AutoVideoProcessor.from_pretrained(out)

@@ -4,12 +4,14 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
-from hf_video.drawing.report_pictures import plot_clips
+from hf_video.drawing.report_pictures import plot_clips, plot_curves
+from hf_video.metrics import chance_accuracy, wilson_interval
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import write_report
-from hf_video.training.evaluation import clip_reader, losses_of
+from hf_video.training import assess, measure_classes, write_report
+from hf_video.training.report import clip_reader, losses_of
 
 NAMES = ["left", "right", "up"]
 SCORES = np.eye(3)[[0, 1, 2, 2]]
@@ -31,8 +33,9 @@ def clip_of(row):
     return f"video {row}", np.full((8, 12, 16, 3), row / 4)
 
 
-def write(folder, **options):
-    return write_report(folder, scores=SCORES, labels=LABELS, class_names=NAMES, **options)
+def write(folder, scores=SCORES, labels=LABELS, names=NAMES, clip_of=None, training_counts=None, **options):
+    measured = measure_classes(scores, labels, names, clip_of=clip_of, training_counts=training_counts)
+    return write_report(folder, measured, **options)
 
 
 def test_everything_is_written(tmp_path):
@@ -42,10 +45,10 @@ def test_everything_is_written(tmp_path):
     assert json.loads((tmp_path / "report" / "metrics.json").read_text()) == result
     assert result["top1_accuracy"] == 0.75 and result["num_videos"] == 4 and result["seed"] == 5
     summary = (tmp_path / "report" / "report.md").read_text()
-    assert "Measured on 4 videos of the test split." in summary
+    assert "- top-1 accuracy 75.0% on 4 test videos" in summary and "- next" in summary
     assert "| id | class | support | recall | most often taken for |" in summary
     assert summary.index("| 1 | right | 2 | 50.0% | up (1) |") < summary.index("| 0 | left | 1 | 100.0% |  |")
-    assert "| right | up | 1 of 2 |" in summary and summary.count(" of ") == 1 + 1
+    assert "| right | up | 1 of 2 |" in summary and summary.count(" of ") == 1
     for name in ("curves.png", "confusion_matrix.png", "worst_clips.png"):
         assert (tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG")
         assert f"({name})" in summary
@@ -77,9 +80,9 @@ def test_the_clips_with_the_highest_loss_are_shown_worst_first(tmp_path, monkeyp
     np.testing.assert_allclose(losses_of(scores, labels)[3], np.log(3), rtol=1e-6)
     drawn = []
     monkeypatch.setattr(
-        "hf_video.training.evaluation.plot_clips", lambda *given: drawn.append(given) or plot_clips(*given)
+        "hf_video.training.report.plot_clips", lambda *given: drawn.append(given) or plot_clips(*given)
     )
-    write_report(tmp_path, scores=scores, labels=labels, class_names=NAMES, clip_of=clip_of)
+    write(tmp_path, scores, labels, clip_of=clip_of)
     ((clips, _),) = drawn
     assert [clip.caption[2].partition(", ")[2] for clip in clips] == ["video 2", "video 3", "video 1", "video 0"]
     assert clips[0].caption == ("true: left (0.7%)", "predicted: right (98.7%)", "loss 5.01, video 2")
@@ -104,7 +107,7 @@ def test_clips_are_shown_as_the_model_sees_them(digits):
 def test_a_report_of_several_labels_a_video(tmp_path):
     labels = np.array([[1.0, 1, 0], [0, 1, 0], [0, 0, 0], [0, 1, 1]])
     np.testing.assert_allclose(losses_of(np.zeros((4, 3)), labels), np.log(2), rtol=1e-6)
-    result = write_report(tmp_path, scores=2 * SCORES - 1, labels=labels, class_names=NAMES, clip_of=clip_of)
+    result = write(tmp_path, 2 * SCORES - 1, labels, clip_of=clip_of)
     assert "confusion_matrix" not in result and (tmp_path / "worst_clips.png").exists()
     summary = (tmp_path / "report.md").read_text()
     assert "| mean average precision | " in summary
@@ -116,7 +119,7 @@ def test_a_report_of_several_labels_a_video(tmp_path):
 
 def test_training_videos_stand_beside_the_support(tmp_path):
     counts = np.array([100, 10, 3])
-    write_report(tmp_path, scores=SCORES, labels=LABELS, class_names=NAMES, training_counts=counts)
+    write(tmp_path, training_counts=counts)
     summary = (tmp_path / "report.md").read_text()
     assert "| id | class | training videos | support | " in summary and "| 1 | right | 10 | 2 | " in summary
 
@@ -132,5 +135,87 @@ def test_without_matplotlib_the_rest_is_written_with_one_warning(tmp_path, monke
 
 def test_names_must_match_the_scores(tmp_path):
     with pytest.raises(ValueError, match="scores of 3 classes but 2 class names"):
-        write_report(tmp_path / "report", scores=SCORES, labels=LABELS, class_names=NAMES[:2])
+        write(tmp_path / "report", names=NAMES[:2])
     assert not (tmp_path / "report").exists()
+
+
+def measured(right, number=240, training=None, **changes):
+    """What a report holds of balanced classes, of whose videos the first `right` are recognised."""
+    share = right / number
+    low, high = wilson_interval(share, number)
+    metrics = {"top1_accuracy": share, "mean_class_accuracy": share, "num_videos": number, "split": "test"}
+    metrics |= {"chance": 0.25, "top1_interval": [low, high], "class_names": ["left", "right", "up", "down"]}
+    return metrics | ({} if training is None else {"training_top1_accuracy": training}) | changes
+
+
+@pytest.mark.parametrize(("right", "number"), [(186, 240), (0, 10), (10, 10), (1, 3)])
+def test_the_interval_is_wilsons(right, number):
+    expected = binomtest(right, number).proportion_ci(method="wilson")
+    np.testing.assert_allclose(wilson_interval(right / number, number), expected, atol=1e-6)
+
+
+def test_chance_is_the_share_of_the_most_frequent_class():
+    assert chance_accuracy(np.array([0, 1, 1, 2, 1])) == 0.6
+
+
+def test_the_figure_comes_with_chance_interval_and_gap():
+    first, second, third = assess(measured(186, training=0.975))
+    assert first == "top-1 accuracy 77.5% on 240 test videos (chance 25.0%, 95% interval 71.8% to 82.3%)"
+    assert second == "on clips that it was trained on 97.5%, 20.0 points more"
+    assert third.startswith("next     a large gap: more clips")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "advice"),
+    [
+        (measured(66, training=0.3), "no better than chance: another --model, more --epochs, or more clips"),
+        (measured(66, training=1.0), "no better than chance, but it knows its own clips by heart"),
+        (measured(150, training=0.7), "it does not know its own clips yet: more --epochs"),
+        (measured(66, training=0.3, lora_rank=8), "adapters learn little in few steps: --epochs 40"),
+        (measured(16, 20, training=0.92), "20 videos are few for a figure"),
+        (measured(236, training=1.0), "the mistakes, in report/report.md"),
+        # Nine of ten videos are of one class, and the others are recognised as well.
+        (measured(216, training=0.95, chance=0.9, mean_class_accuracy=0.9), "the mistakes"),
+    ],
+)
+def test_the_next_thing_to_try(metrics, advice):
+    assert assess(metrics)[-1].startswith(f"next     {advice}")
+
+
+def test_a_result_of_several_labels_has_neither_chance_nor_interval(tmp_path):
+    scores, labels = np.array([[2.0, -1], [-1, 2]]), np.array([[1.0, 0], [0, 1]])
+    training = {"mean_average_precision": 1.0}
+    metrics = write(tmp_path, scores, labels, ["run", "jump"], training_metrics=training)
+    assert "chance" not in metrics and "top1_interval" not in metrics
+    first, second, _ = assess(metrics)
+    assert first == "mean average precision 100.0% on 2 validation videos"
+    assert second == "on clips that it was trained on 100.0%, no more"
+
+
+def test_the_report_shows_chance_and_interval_beside_top_1(tmp_path):
+    scores, labels = np.eye(4)[[0, 1, 2, 3, 3, 3]], np.array([0, 1, 2, 3, 3, 0])
+    history = [{"eval_loss": 0.9, "eval_top1_accuracy": 0.5, "epoch": 1.0, "step": 2}]
+    training = {"top1_accuracy": 1.0, "mean_class_accuracy": 1.0}
+    metrics = write(tmp_path, scores, labels, list("abcd"), log_history=history, training_metrics=training)
+    assert metrics["chance"] == pytest.approx(1 / 3) and metrics["training_top1_accuracy"] == 1.0
+    assert metrics["top1_interval"] == pytest.approx(wilson_interval(5 / 6, 6))
+    summary = (tmp_path / "report.md").read_text()
+    for row in (
+        "| top-1 accuracy by chance | 33.33% |",
+        "| top-1 accuracy on training clips | 100.00% |",
+        "95% interval",
+    ):
+        assert row in summary
+
+
+def test_waiting_for_videos_is_told_with_what_helps():
+    assert assess(measured(236, training=1.0, data_wait_fraction=0.951))[-1].startswith(
+        "speed    95.1% of the training waited for videos: more --num-workers"
+    )
+    assert not any("waited" in line for line in assess(measured(236, training=1.0, data_wait_fraction=0.2)))
+
+
+def test_the_curves_name_the_figure_of_the_model_that_is_kept():
+    for kept, text in ((2, "50.0% in epoch 1"), (4, "75.0% in epoch 2"), (None, "75.0% in epoch 2")):
+        labels = [line.get_label() for line in plot_curves(HISTORY, kept_step=kept).axes[1].lines]
+        assert labels == [f"top-1 accuracy, {text}, which is kept"]

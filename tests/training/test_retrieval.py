@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from datasets import concatenate_datasets
 from transformers import AutoModel, AutoProcessor, EvalPrediction
 
 from hf_video.cli.main import main
@@ -62,20 +63,35 @@ def test_three_videos_are_learned(folder, tmp_path):
     assert measured["eval_loss"] < 1
 
 
-def test_captions_of_one_video_are_one_row_of_the_recall():
+def test_captions_of_one_video_are_found_together():
     axes = np.eye(4, dtype=np.float32)
-    # The captions 0 and 1 belong to one video, whose frames look like one and the other.
-    videos = np.stack([axes[[0, 1]], axes[[0, 1]], axes[[2, 2]], axes[[3, 3]]]) * 5
-    texts = np.stack([axes[0], axes[1], axes[2], axes[0] + 0.9 * axes[3]])
-    found = compute_retrieval_metrics(EvalPrediction((videos, texts), np.array([7, 7, 1, 2])), temperature=0.5)
-    assert found["text_to_video_r1"] == 100.0
-    assert found["video_to_text_r1"] == 100.0
-    similarity = torch.tensor(
-        [[0.5, 0.5, 0, 0.5 / 1.81**0.5]] * 2 + [[0, 0, 1, 0], [0, 0, 0, 0.9 / 1.81**0.5]], dtype=torch.float32
+    # The first video has two captions, and its frames look like one and the other.
+    videos = np.stack([axes[[0, 1]], axes[[2, 2]], axes[[3, 3]]]) * 5
+    texts = np.full((3, 2, 4), -100, np.float32)
+    texts[0], texts[1, 0], texts[2, 0] = axes[:2], axes[2], axes[0] + 0.9 * axes[3]
+    found = compute_retrieval_metrics(EvalPrediction((videos, texts), np.array([2, 1, 1])), temperature=0.5)
+    assert found["text_to_video_r1"] == 100.0 and found["video_to_text_r1"] == 100.0
+    similarity = torch.tensor([[0.5, 0.5, 0, 0.5 / 1.81**0.5], [0, 0, 1, 0], [0, 0, 0, 0.9 / 1.81**0.5]]) / 0.5
+    of_texts = torch.nn.functional.cross_entropy(similarity.T, torch.tensor([0, 0, 1, 2]))
+    shares = similarity.softmax(1)
+    of_videos = -torch.stack([shares[0, :2].sum(), shares[1, 2], shares[2, 3]]).log().mean()
+    assert found["loss"] == pytest.approx(((of_texts + of_videos) / 2).item(), rel=1e-5)
+
+
+def test_an_evaluation_reads_a_video_once_and_its_loss_does_not_grow_with_captions(folder, tmp_path, monkeypatch):
+    model, processor = make_video_text_pair()
+    options = {"use_cpu": True, "disable_tqdm": True, "per_device_eval_batch_size": 2, "eval_strategy": "no"}
+    options |= {"load_best_model_at_end": False, "save_strategy": "no"}
+    trainer = RetrievalTrainer(model, RetrievalTrainingArguments(str(tmp_path), **options), processing_class=processor)
+    rows, reads = load_captions(folder)["train"], []
+    make_clip = TextTask.make_clip
+    monkeypatch.setattr(TextTask, "make_clip", lambda self, row, *more: reads.append(1) or make_clip(self, row, *more))
+    once, often = (
+        trainer.evaluate(VideoDataset(each, TextTask(processor), training=False))
+        for each in (rows, concatenate_datasets([rows] * 3))
     )
-    targets = torch.tensor([[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
-    losses = [torch.nn.functional.cross_entropy(each / 0.5, targets) for each in (similarity, similarity.T)]
-    assert found["loss"] == pytest.approx(float(sum(losses)) / 2, rel=1e-5)
+    assert len(reads) == 2 * 3
+    assert often["eval_loss"] == pytest.approx(once["eval_loss"], abs=1e-5)
 
 
 def words(data, model, out, *more):
@@ -90,8 +106,8 @@ def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys)
     options = ["--epochs", "2", "--batch-size", "4", "--crop-min-area", "0.5", "--max-length", "8"]
     options += ["--learning-rate", "0.01", "--warmup-steps", "0"]
     assert main(words(folder, model_folder, out, *options)) == 0
-    assert "among the validation videos" in capsys.readouterr().out
-    metrics = json.loads((out / "report/retrieval.json").read_text())
+    assert "on 4 validation captions of 3 videos (chance 33.3%" in capsys.readouterr().out
+    metrics = json.loads((out / "report/metrics.json").read_text())
     assert metrics["split"] == "validation" and metrics["num_captions"] == 4
     assert 0 <= metrics["text_to_video_r1"] <= 100
     model, processor = AutoModel.from_pretrained(out), AutoProcessor.from_pretrained(out)
@@ -110,7 +126,7 @@ def test_whole_videos_are_held_out_with_all_their_captions(folder, model_folder,
     options = ["--epochs", "1", "--batch-size", "4", "--validation-fraction", "0.2", "--seed", str(seed)]
     assert main(words(folder / "train.json", model_folder, tmp_path / "out", *options)) == 0
     assert "Held out: 1 of 3 videos.\n" in capsys.readouterr().out
-    metrics = json.loads((tmp_path / "out/report/retrieval.json").read_text())
+    metrics = json.loads((tmp_path / "out/report/metrics.json").read_text())
     assert metrics["split"] == "validation" and metrics["num_captions"] == 2
     train, held_out = hold_out(rows, 0.2, seed)
     assert set(held_out["video"]) == {rows["video"][1]} and set(train["video"]) == {rows["video"][0], rows["video"][3]}

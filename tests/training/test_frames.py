@@ -39,8 +39,12 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     folder = tmp_path / "model"
     assert run(times, folder, "--epochs", "10", "--learning-rate", "0.01", *words) == 0
     out = capsys.readouterr().out
-    assert "1 of 3 videos" in out and "right of 32 frames of validation" in out and f"--model {folder}" in out
-    metrics = json.loads((folder / "report" / "frames.json").read_text())
+    assert "1 of 3 videos" in out and f"--model {folder}" in out
+    assert "on 32 validation frames of 1 video (chance 37.5%" in out
+    assert all((folder / "report" / f"{name}.png").is_file() for name in ("curves", "confusion_matrix", "worst_clips"))
+    assert "| bright | 8 | 1 | 100.0% |" in (folder / "report" / "report.md").read_text()
+    metrics = json.loads((folder / "report" / "metrics.json").read_text())
+    assert metrics["training_frame_accuracy"] > 0.9 and metrics["interval"][0] < metrics["frame_accuracy"]
     assert metrics["num_frames"] == 32 and metrics["frame_accuracy"] > 0.9 and metrics["f1"][2] == 1
     model = AutoModelForTokenClassification.from_pretrained(folder)
     assert type(model).__name__ == "VideoMambaForFrameClassification" and not model.config.bidirectional
@@ -106,18 +110,18 @@ def test_further_training_keeps_background_and_delay_unless_another_background_i
     said = f"Frames outside of all segments are 'rest', as in {tmp_path / 'source'}."
     assert (said in capsys.readouterr().out) == (not words)
     # All 32 frames but the first of each of the four clips, of which the label would be late.
-    assert json.loads((folder / "report" / "frames.json").read_text())["num_frames"] == 28
+    assert json.loads((folder / "report" / "metrics.json").read_text())["num_frames"] == 28
 
 
 def test_the_end_of_a_single_video_is_held_out(tmp_path, capsys):
     times = write_flashes(tmp_path, num_videos=1)
     words = ("--num-frames", "8", "--image-size", "16", "--family", "videovit", "--num-attention-heads", "2", *SCRATCH)
     assert run(times, tmp_path / "model", *words, "--epochs", "1", "--background", "rest") == 0
-    assert "The last 20% of each video are held out" in capsys.readouterr().out
-    metrics = json.loads((tmp_path / "model" / "report" / "frames.json").read_text())
-    assert metrics["split"] == "validation" and metrics["num_frames"] == 6
+    assert "Held out: the last 20 % of the seconds of each class of 0.mp4" in capsys.readouterr().out
+    metrics = json.loads((tmp_path / "model" / "report" / "metrics.json").read_text())
+    assert metrics["split"] == "validation" and metrics["num_frames"] == 4
     measured = measure(times, tmp_path / "model", capsys)
-    assert (measured["part_of_training"], measured["num_frames"]) == ("held out", 6)
+    assert (measured["part_of_training"], measured["num_frames"]) == ("held out", 4)
     assert measured["known_videos"] == {"train": 0, "validation": 1}
 
 

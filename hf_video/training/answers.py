@@ -1,5 +1,7 @@
-"""Fine-tunes a MemoryBankQFormer on questions and answers, or on captions, as MA-LMM was trained."""
+"""Training a MemoryBankQFormer on questions and answers, or on captions, as MA-LMM was trained: the task `answers`."""
 
+import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,19 +12,30 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import Dataset, Subset
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel, TrainingArguments
 
-from hf_video.data import ReadAheadLoader, TextTask
-from hf_video.io import naming
+from hf_video.data import ClipAugmentation, ReadAheadLoader, TextTask, VideoDataset
+from hf_video.data.video_texts import load_video_texts
+from hf_video.io import naming, replace_text
+from hf_video.loading.configurations import check_trainable, load_config, loading
+from hf_video.metrics import wilson_interval
 
 from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments
 from .base_trainer import BaseTrainer
+from .data import require_training, warn_of_repetitions
 from .optimization import cosine_by_epoch
+from .output_folder import ANSWERS_FILE
+from .report import Measured, table
+from .run import RunPlan
+from .task import Task, TaskData
+from .values import make
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+# So many wrong answers are in the report.
+NUM_SHOWN = 50
 
 
 class AnswerTrainer(BaseTrainer):
@@ -71,15 +84,17 @@ class AnswerTrainer(BaseTrainer):
     def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self.args.predict_with_generate:
-            # Every process takes part in a pass through sharded weights; else each one answers its share.
-            stride = 1 if self.is_sharded else self.args.world_size
-            share = range(self.args.process_index % stride, len(dataloader.dataset), stride)
-            answers, true = self.predict_answers(Subset(dataloader.dataset, share))
-            if stride > 1:
-                answers, true = gather_object(answers), gather_object(true)
-            metrics = exact_match(answers, true, self.args.first_words)
+            metrics = exact_match(*self.answer_all(dataloader.dataset), self.args.first_words)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
+
+    def answer_all(self, dataset: Any) -> tuple[list[list[str]], list[str]]:
+        """`predict_answers` of all processes, each of which answers its share. All take part in a pass through sharded
+        weights, and answer everything."""
+        stride = 1 if self.is_sharded else self.args.world_size
+        share = range(self.args.process_index % stride, len(dataset), stride)
+        answers, true = self.predict_answers(Subset(dataset, share))
+        return (gather_object(answers), gather_object(true)) if stride > 1 else (answers, true)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if not has_adapters(self.model):
@@ -241,3 +256,62 @@ def exact_match(answers: Sequence[Sequence[str]], true: Sequence[str], first_wor
 
     hits = [[is_right(answer, expected) for answer in best] for best, expected in zip(answers, true, strict=True)]
     return {"top1": sum(hit[0] for hit in hits) / len(hits), "any": sum(map(any, hits)) / len(hits)}
+
+
+class AnswersTask(Task):
+    """Learns answers to questions about videos, or captions."""
+
+    arguments, trainer = AnswerTrainingArguments, AnswerTrainer
+    needs_model = "The model to fine-tune is missing: give --model."
+    holds_out = False
+    try_it = "hf-video watch VIDEO --model {model} --question TEXT"
+
+    adapters: Any = None
+
+    def load_data(self, run: RunPlan) -> TaskData:
+        splits = load_video_texts(run.chosen.data, video_root=run.chosen.video_root)
+        require_training(run.chosen.data, splits)
+        warn_of_repetitions(splits)
+        return TaskData(splits)
+
+    def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
+        name, length = run.chosen.model, run.chosen.memory_bank_length
+        check_trainable(name, load_config(name))
+        options = {} if length is None else {"memory_bank_length": length}
+        with loading(name):
+            model = AutoModelForImageTextToText.from_pretrained(name, dtype="float32", **options)
+        if model.config.model_type != "memory_bank_qformer":
+            raise ValueError(
+                f"{name} is a {type(model).__name__}; a MemoryBankQFormer with a language model is expected."
+            )
+        model.generation_config.update(**arguments.generation_settings())
+        with loading(name):
+            processor = AutoProcessor.from_pretrained(name)
+        for key in ("num_frames", "sampling_strategy"):
+            if getattr(run.chosen, key) is not None:
+                setattr(processor.video_processor, key, getattr(run.chosen, key))
+        # Without memory the language model reads the queries of every frame, and prompts have a placeholder for each.
+        num_frames = 1 if model.base_model.has_memory else processor.video_processor.num_frames
+        processor.num_query_tokens = model.config.num_query_tokens * num_frames
+        self.adapters = choose_trained(model, arguments)
+        return model, processor
+
+    def item_task(self, run: RunPlan, data: TaskData, processor: Any) -> TextTask:
+        return TextTask(processor, prompt=run.chosen.prompt, augmentation=make(ClipAugmentation, run.chosen))
+
+    def finish(self, run: RunPlan, trainer: Any) -> None:
+        if self.adapters is not None:
+            trainer.model.language_model = self.adapters.merge_and_unload()
+
+    def measure(self, trainer: AnswerTrainer, dataset: VideoDataset) -> Measured:
+        answers, true = trainer.answer_all(dataset)
+        metrics: dict[str, Any] = {"num_videos": len(true)} | exact_match(answers, true, trainer.args.first_words)
+        if trainer.is_world_process_zero():
+            videos = [{"answers": found, "expected": expected} for found, expected in zip(answers, true, strict=True)]
+            content = {"split": str(dataset.rows.split), **metrics, "videos": videos}
+            text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+            replace_text(Path(str(trainer.args.output_dir), ANSWERS_FILE), text)
+        metrics["chance"] = Counter(true).most_common(1)[0][1] / len(true)
+        metrics["interval"] = [*wilson_interval(metrics["top1"], len(true))]
+        wrong = [(expected, found[0]) for found, expected in zip(answers, true, strict=True) if found[0] != expected]
+        return Measured(metrics, tables=table(("expected", "answer"), wrong[:NUM_SHOWN]))

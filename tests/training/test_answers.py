@@ -9,7 +9,7 @@ from transformers import AutoModel, AutoModelForImageTextToText
 
 from hf_video.data import TextTask, VideoDataset
 from hf_video.data.video_texts import load_video_texts
-from hf_video.training.answering import (
+from hf_video.training.answers import (
     AnswerTrainer,
     AnswerTrainingArguments,
     choose_trained,

@@ -30,21 +30,20 @@ def load_data(
     video_root: str | None = None,
     split_by: str | None = None,
     **options: str | None,
-) -> tuple[DatasetDict, list[str]]:
-    """The splits, and the class names by id: in the order of the model if it has the same classes, else sorted. A
-    column that the data are split by is kept. `options` are those of `dataset_options`."""
-    from hf_video.data import label_names, load_video_dataset
+) -> DatasetDict:
+    """The splits. Their class ids are in the order of the model if it has the same classes, else sorted. A column that
+    the data are split by is kept. `options` are those of `dataset_options`."""
+    from hf_video.data import load_video_dataset
     from hf_video.data.holding_out import further_columns
 
     columns = further_columns(split_by)
-    splits = load_video_dataset(data, video_root=video_root, columns=columns, **options)
+    return load_video_dataset(data, order=_known_names(model), video_root=video_root, columns=columns, **options)
+
+
+def require_training(data: str, splits: Mapping[str, Dataset]) -> None:
+    """Refuses (`ValueError`) data without a training split."""
     if "train" not in splits:
-        raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
-    names = label_names(splits["train"])
-    known = _known_names(model)
-    if known is not None and sorted(known) == sorted(names):
-        return load_video_dataset(data, labels=known, video_root=video_root, columns=columns, **options), known
-    return splits, names
+        raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Name a file or folder of it train.")
 
 
 def load_stream(
@@ -148,11 +147,11 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
         logger.warning(sentence)
 
 
-def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
+def readable_videos(data: Mapping[str, Dataset], on_error: str) -> tuple[Mapping[str, Dataset], list[str]]:
     """The data without the videos that cannot be opened, and a sentence about each of these; with `on_error="error"`
     they are a `ValueError`. Videos of which a table knows the `frames` are not opened; of more than `MAX_OPENED`
     others a random sample is. Each process opens its share, so all must call this."""
-    from datasets import concatenate_datasets
+    from datasets import DatasetDict, concatenate_datasets
 
     from hf_video.data.checks import find_broken
     from hf_video.data.rows import FRAMES, VideoRows, rows_without
@@ -180,11 +179,11 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
             f"{len(reasons)} videos cannot be read; repair them, take them out of the data, or go on without them "
             f"with --on-error skip:\n  {listed}"
         )
-    for name, split in data.items():
-        data[name] = split.select(rows_without(split, broken))
-        if not len(data[name]):
-            raise ValueError(f"No video of the {name} split can be read, for example {split['video'][0]}.")
-    return data, reasons
+    kept = DatasetDict({name: split.select(rows_without(split, broken)) for name, split in data.items()})
+    for name, split in kept.items():
+        if not len(split):
+            raise ValueError(f"No video of the {name} split can be read, for example {data[name]['video'][0]}.")
+    return kept, reasons
 
 
 def _say(sentence: str) -> None:

@@ -1,0 +1,257 @@
+"""Training a classifier of frames on segments of videos: the task `frames`."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from torch import nn
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
+
+from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, is_multi_label, load_video_dataset
+from hf_video.data.frame_labels import UNKNOWN, frame_classes, have_several_labels, split_videos
+from hf_video.data.holding_out import further_columns
+from hf_video.data.tasks import collate_frames
+from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix
+from hf_video.inference.frame_evaluation import evaluate_frames, figures_by_name
+from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.configurations import load_config
+from hf_video.loading.frame_classifiers import load_frame_classifier, make_frame_classifier
+from hf_video.metrics import wilson_interval
+from hf_video.processes import is_first_process
+from hf_video.settings import settings_of
+
+from .arguments import FrameTrainingArguments
+from .base_trainer import BaseTrainer
+from .data import require_training
+from .losses import Distillation, make_distillation
+from .report import Measured, class_table, clip_reader, table
+from .run import RunPlan
+from .settings import RegularizationSettings, ScratchSettings
+from .task import Task, TaskData
+from .values import make
+
+# Frames a second of a model that has no rate.
+FPS = 8.0
+_NUM_WORST_CLIPS = 8
+
+
+class FrameClassificationTrainer(BaseTrainer):
+    """
+    `transformers.Trainer` for a classifier of frames such as [`VideoMambaForFrameClassification`] and a
+    [`VideoDataset`] of a [`FrameTask`]. The loss is the model's, over the known frames of the whole step.
+
+    An evaluation gives `frame_accuracy`, `edit_score`, `f1_10`, `f1_25` and `f1_50`, see
+    [`evaluate_frames`][hf_video.inference.evaluate_frames]. It puts the clips of a video together, so they must not
+    overlap.
+
+    Args:
+        model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
+        data_collator: defaults to that of a [`FrameTask`].
+        background: the class that is no segment, if there is one.
+        distillation: a teacher of logits; defaults to the one that the arguments describe, if any.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Any = None,
+        *more: Any,
+        background: str | None = None,
+        distillation: Distillation | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, args, data_collator or collate_frames, *more, **kwargs)
+        self.background = background
+        self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if self.distillation is None or not self.model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs["labels"]
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        taught = self.distillation.loss(inputs["pixel_values"], outputs["logits"], inputs["attention_mask"])
+        # The loss of the labels is divided by the known labels of the whole step, and the teacher's by the frames of
+        # the batch.
+        share: Any = 1.0
+        if num_items_in_batch is not None:
+            num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+            share = labels.ne(UNKNOWN).sum() / num_items_in_batch * num_processes
+        weight = self.distillation.weight
+        loss = (1 - weight) * loss + weight * share * taught
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluation_loop(
+        self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
+        # The metric needs the videos of the data set, which no batch has, in place of `compute_metrics`.
+        kwargs["prediction_loss_only"] = self.args.prediction_loss_only
+        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if output.predictions is not None:
+            names = class_names_of(self.model.config)
+            found = figures_by_name(measure_clips(output.predictions, dataloader.dataset, names, self.background))
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
+        return output
+
+
+class FramesTask(Task):
+    """Learns the class, or classes, of each frame of long videos."""
+
+    arguments, trainer, sizes = FrameTrainingArguments, FrameClassificationTrainer, ScratchSettings
+    measures_training = True
+    try_it = "hf-video timeline VIDEO --model {model}"
+
+    background: str | None = None
+    several = False
+    fps = FPS
+    model: Any = None
+
+    def load_data(self, run: RunPlan) -> TaskData:
+        chosen = run.chosen
+        columns = further_columns(chosen.split_by)
+        splits = load_video_dataset(chosen.data, video_root=chosen.video_root, columns=columns)
+        require_training(chosen.data, splits)
+        self.background = chosen.background
+        if chosen.background is None and chosen.model is not None:
+            self.background = next(iter(background_of(load_config(chosen.model))), None)
+            if self.background is not None and is_first_process():
+                print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
+        return TaskData(splits, frame_classes(splits["train"], self.background))
+
+    def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
+        chosen, names = run.chosen, data.class_names or []
+        self.several = any(is_multi_label(rows) or have_several_labels(rows) for rows in data.splits.values())
+        problem_type = "multi_label_classification" if self.several else "single_label_classification"
+        known = [*settings_of(RegularizationSettings), "frame_pooling", "smoothing_loss_weight"]
+        changes = {name: value for name in known if (value := getattr(chosen, name)) is not None}
+        changes |= {"background_label": self.background}
+        changes |= {} if chosen.delay is None else {"frame_delay": chosen.delay}
+        options = {"num_frames": chosen.num_frames, "image_size": chosen.image_size, "causal": chosen.causal}
+        if chosen.model is not None:
+            found = load_frame_classifier(chosen.model, names, problem_type, **options, **changes)
+        else:
+            sizes = {name: getattr(chosen, name) for name in settings_of(ScratchSettings)}
+            found = make_frame_classifier(chosen.family, names, problem_type, **options, **sizes, **changes)
+        self.model, processor = found
+        known_fps = 1 / processor.frame_interval if processor.frame_interval else processor.fps
+        self.fps = chosen.fps or known_fps or FPS
+        processor.frame_interval = 1 / self.fps
+        return found
+
+    def make_splits(self, run: RunPlan, data: TaskData, processor: Any) -> None:
+        chosen, config = run.chosen, self.model.config
+        how = (chosen.validation_fraction, chosen.seed, chosen.split_by)
+        videos, sentence = split_videos(data.splits, *how, self.background)
+        if sentence and is_first_process():
+            print(sentence, flush=True)
+        options = {"fps": self.fps, "tubelet_size": config.tubelet_size, "several": self.several}
+        options |= {"background": self.background, "frame_delay": config.frame_delay}
+        overlaps = {"train": chosen.clip_overlap}
+        data.splits = {
+            name: cut_clips(each, processor, data.class_names or [], **options, overlap=overlaps.get(name, 0.0))
+            for name, each in videos.items()
+        }
+
+    def item_task(self, run: RunPlan, data: TaskData, processor: Any) -> FrameTask:
+        augmentation = make(ClipAugmentation, run.chosen)
+        return FrameTask(processor, data.class_names or [], fps=self.fps, augmentation=augmentation)
+
+    def trainer_options(
+        self, run: RunPlan, data: TaskData, arguments: Any, model: Any, processor: Any
+    ) -> dict[str, Any]:
+        return {"background": self.background, "distillation": make_distillation(arguments, model, processor)}
+
+    def describe(self, run: RunPlan, trainer: FrameClassificationTrainer) -> dict[str, Any]:
+        num_frames = trainer.processing_class.num_frames
+        return {"clip": f"{num_frames} frames, {self.fps:g} a second"}
+
+    def measure(self, trainer: FrameClassificationTrainer, dataset: VideoDataset) -> Measured:
+        found, names = trainer.predict(dataset), class_names_of(trainer.model.config)
+        result = measure_clips(found.predictions, dataset, names, trainer.background)
+        counts = np.array([each["num_frames"] for each in result["classes"].values()])
+        metrics = {"loss": found.metrics["test_loss"], **result, **figures_by_name(result)}
+        rows = [
+            (name, each["num_frames"], each["num_segments"], *(_share(f1) for f1 in each["f1"] or [None] * 3))
+            for name, each in result["classes"].items()
+        ]
+        tables = table(("class", "frames", "segments", *(f"F1@{t * 100:.0f}" for t in result["tious"])), rows)
+        if self.several:
+            return Measured(metrics, tables=tables)
+        # Frames of one segment are right or wrong together, so that segments are counted.
+        interval = wilson_interval(result["frame_accuracy"], max(result["num_segments"], 1))
+        metrics |= {"chance": float(counts.max() / counts.sum()), "interval": [*interval]}
+        labels = [np.asarray(row) for row in dataset.rows["frame_labels"]]
+        confused = _confusions(found.predictions, labels, len(names))
+
+        def draw(split: str) -> Iterator[tuple[str, Any]]:
+            yield "confusion_matrix.png", plot_confusion_matrix(confused, names)
+            if clips := _worst_clips(found.predictions, labels, names, dataset):
+                yield (
+                    "worst_clips.png",
+                    plot_clips(clips, f"The {len(clips)} {split} clips with the fewest right frames"),
+                )
+
+        return Measured(metrics, tables=[*tables, "", *class_table(confused, names)], pictures=draw)
+
+
+def measure_clips(
+    logits: np.ndarray, clips: VideoDataset, class_names: list[str], background: str | None = None
+) -> dict[str, Any]:
+    """What `evaluate_frames` says of logits (num_clips, t, num_classes) for the clips of a data set, which follow each
+    other in each video without overlap. Where one does not begin at the end of the one before, a segment ends."""
+    found, truth = defaultdict[str, list[np.ndarray]](list), defaultdict[str, list[np.ndarray]](list)
+    ends = dict[str, float]()
+    for scores, row in zip(logits, clips.rows.select_columns(["video", "start", "end", "frame_labels"]), strict=True):
+        video, labels = row["video"], np.asarray(row["frame_labels"])
+        scores = scores[: len(labels)]
+        predictions = scores.argmax(-1) if labels.ndim == 1 else (scores > 0).astype(labels.dtype)
+        if row["start"] > ends.get(video, np.inf) + 1e-6:
+            unknown = np.full_like(labels[:1], UNKNOWN)
+            found[video].append(unknown)
+            truth[video].append(unknown)
+        found[video].append(predictions)
+        truth[video].append(labels)
+        ends[video] = row["end"]
+    predictions, references = ([np.concatenate(parts) for parts in each.values()] for each in (found, truth))
+    return evaluate_frames(predictions, references, class_names, [] if background is None else [background])
+
+
+def _confusions(logits: np.ndarray, labels: Sequence[np.ndarray], num_classes: int) -> np.ndarray:
+    """The confusion matrix of frames, (num_classes, num_classes) int64."""
+    pairs = [
+        truth[known] * num_classes + scores[: len(truth)][known].argmax(-1)
+        for scores, truth in zip(logits, labels, strict=True)
+        for known in [truth != UNKNOWN]
+    ]
+    return np.bincount(np.concatenate(pairs), minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def _worst_clips(
+    logits: np.ndarray, labels: Sequence[np.ndarray], names: Sequence[str], dataset: VideoDataset
+) -> list[ShownClip]:
+    clip_of = clip_reader(dataset, len(logits))
+    if clip_of is None:
+        return []
+    found = [scores[: len(truth)].argmax(-1) for scores, truth in zip(logits, labels, strict=True)]
+    shares = [(each == truth)[truth != UNKNOWN].mean() for each, truth in zip(found, labels, strict=True)]
+    clips = []
+    for row in np.argsort(shares, kind="stable")[:_NUM_WORST_CLIPS].tolist():
+        video, frames = clip_of(row)
+        caption = (f"true: {_told(labels[row], names)}", f"predicted: {_told(found[row], names)}")
+        start = dataset.rows[row]["start"]
+        clips.append(ShownClip((*caption, f"{shares[row]:.0%} of the frames right, {video} at {start:.1f} s"), frames))
+    return clips
+
+
+def _told(ids: np.ndarray, names: Sequence[str]) -> str:
+    """The classes of frames in their order."""
+    return ", ".join("unknown" if label == UNKNOWN else names[label] for label, _ in groupby(ids.tolist()))
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
