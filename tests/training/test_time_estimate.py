@@ -40,7 +40,7 @@ def test_what_waits_for_videos_is_told_once(monkeypatch, capsys):
     assert "--kept-frames-gib 6" in line and "--num-workers" not in line
 
 
-@pytest.mark.parametrize(("waited", "computed", "max_steps"), [(4, 6, 1000), (9, 1, 41)])
+@pytest.mark.parametrize(("waited", "computed", "max_steps"), [(4, 6, 1000), (9, 1, 40)])
 def test_trainings_that_are_fast_enough_say_nothing(monkeypatch, capsys, waited, computed, max_steps):
     assert told(monkeypatch, capsys, waited, computed, max_steps=max_steps) == ""
 
