@@ -134,10 +134,11 @@ def _num_decoded(reader: VideoReader, numbers: np.ndarray) -> int:
 
 @dataclass
 class KeptFrames:
-    """The videos of a training, those of each data set by themselves, and the GiB for which there is no room."""
+    """The videos of a training, those of each data set by themselves, and the GiB with which all that are worth it
+    are kept; 0 if they are."""
 
     videos: list[KeptVideo]
-    gib_left_out: float = 0.0
+    gib_needed: float = 0.0
 
     def __str__(self) -> str:
         kept = [video for video in self.videos if video.file is not None]
@@ -146,7 +147,7 @@ class KeptFrames:
         num_frames, mib = sum(len(video.numbers) for video in kept), sum(video.num_bytes for video in kept) / 2**20
         num_videos = len({video.path for video in kept})
         return (
-            f"{num_frames:,} frames of {num_videos:,} videos are decoded once, and kept until the end in {mib:,.0f} "
+            f"{num_frames:,} frames of {num_videos:,} video{'s' * (num_videos > 1)} are decoded once, and kept until the end in {mib:,.0f} "
             "MiB of the output folder; --kept-frames-gib 0 turns that off."
         )
 
@@ -210,11 +211,10 @@ def _give_files(kept: KeptFrames, folder: Path, gib: float) -> None:
     """Gives files to the videos that gain most by them, as long as there is room."""
     folder.mkdir(parents=True, exist_ok=True)
     room = min(gib * 2**30, shutil.disk_usage(folder).free / 2)
-    worth = [(video.gain / video.num_bytes, place) for place, video in enumerate(kept.videos) if video.gain > 0]
-    for _, place in sorted(worth, reverse=True):
-        video = kept.videos[place]
+    worth = [video for video in kept.videos if video.gain > 0]
+    for video in sorted(worth, key=lambda video: -video.gain / video.num_bytes):
         if video.num_bytes <= room:
             room -= video.num_bytes
-            video.file = folder / f"{place}.rgb"
+            video.file = folder / f"{kept.videos.index(video)}.rgb"
         else:
-            kept.gib_left_out += video.num_bytes / 2**30
+            kept.gib_needed = sum(each.num_bytes for each in worth) / 2**30

@@ -23,7 +23,7 @@ class TimeEstimateCallback(TrainerCallback):
     def __init__(self, kept: KeptFrames):
         self.kept = kept
         self._num_steps, self._waited, self._seconds = 0, 0.0, 0.0
-        self._since: float | None = None
+        self._since = 0.0
         self._is_told = False
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -60,13 +60,13 @@ class TimeEstimateCallback(TrainerCallback):
     def _lap(self) -> float:
         """Seconds since the last call."""
         before, self._since = self._since, time.perf_counter()
-        return self._since - (before or self._since)
+        return self._since - before
 
     def _way_out(self, args: TrainingArguments) -> str:
         ways = []
-        if self.kept.gib_left_out:
-            gib = sum(video.num_bytes for video in self.kept.videos) / 2**30
-            ways.append(f"--kept-frames-gib {math.ceil(gib)} decodes each frame once")
+        if self.kept.gib_needed:
+            gib = math.ceil(self.kept.gib_needed)
+            ways.append(f"--kept-frames-gib {gib}, with {2 * gib} GiB of free disk, decodes each frame once")
         if not args.dataloader_num_workers and available_cores() > 2:
             ways.append(f"--num-workers {available_cores() - 1} reads with more processes")
         ways.append("smaller copies decode faster: ffmpeg -i VIDEO -vf scale=-2:256 -g 12 COPY.mp4")

@@ -96,7 +96,7 @@ def test_crops_that_choose_their_size_are_the_same_from_files_and_from_what_is_k
     for bound in (1e-9, 40 * 29 * 38 * 3 / 2**30):
         with keeping_frames([clips], tmp_path / "kept", bound, 20) as kept:
             assert sum(video.file is not None for video in kept.videos) == (bound > 1e-6)
-            assert kept.gib_left_out > 0 and are_equal(items_of(clips), expected)
+            assert kept.gib_needed > 0 and are_equal(items_of(clips), expected)
     with keeping_frames([clips], tmp_path / "kept", 0, 20) as kept:
         assert not kept.videos and not are_equal(items_of(clips), expected)
 
@@ -117,7 +117,7 @@ def test_a_kept_size_has_the_pixels_of_the_smallest_crop():
 def test_what_is_read_once_is_not_kept(videos, tmp_path):
     clips = clips_of(videos, names=["sought.mp4"])
     with keeping_frames([clips], tmp_path / "kept", 1, 1) as kept:
-        assert str(kept) == "" and kept.gib_left_out == 0
+        assert str(kept) == "" and kept.gib_needed == 0
     with keeping_frames([clips], tmp_path / "kept", 1, 9) as kept:
         assert str(kept)
 
