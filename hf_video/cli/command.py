@@ -163,8 +163,8 @@ def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) 
         flags = {
             word.partition("=")[0] for word in argv if word.startswith("--")
         } - parser._option_string_actions.keys()
-        names = {flag[2:].removeprefix("no-").replace("-", "_") for flag in flags}
-        if shows_all or names & {*training_argument_names()}:
+        fields = {flag[2:].removeprefix("no-").replace("-", "_") for flag in flags} & {*training_argument_names()}
+        if shows_all or fields:
             group = parser.add_argument_group("Other fields of transformers.TrainingArguments")
             for name, each in training_argument_fields().items():
                 # `--debug` shows tracebacks.

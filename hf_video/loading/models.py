@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hf_video.io import naming
 from hf_video.settings import closest, few
 
 from .released import find_released, locate_released, released_models
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # The types of models that compare videos with texts.
 VIDEO_TEXT_TYPES = ("video_text_dual_encoder", "xclip", "videoprism")
+SECONDS_FOR_AN_ANSWER = 10
 ONE_VIEW = {"num_clips": 1, "num_crops": 1}
 
 
@@ -51,6 +53,36 @@ def locate_model(name: str, option: str = "") -> str:
         named = f"{option} {name}".strip()
         raise ValueError(f"{named}: there is no such folder, and the Hub allows no such name.") from error
     return name
+
+
+def require_model(name: str, option: str = "") -> None:
+    """Asks the Hub once for a model that is neither a folder nor in the cache. A download would be tried again and
+    again for half a minute where the Hub does not answer.
+
+    Args:
+        name: from `locate_model`.
+        option: what the error says the name comes from.
+
+    Raises:
+        OSError: the Hub has no such model, does not answer, or must not be asked.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    if Path(name).is_dir() or isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        with naming(name):
+            HfApi().model_info(name, timeout=SECONDS_FOR_AN_ANSWER)
+    except (RepositoryNotFoundError, OfflineModeIsEnabled):
+        raise
+    except HfHubHTTPError:
+        return  # such as of a busy server
+    except Exception as error:
+        raise ConnectionError(
+            f"{f'{option} {name}'.strip()}: there is no folder of this name here, and the Hub does not answer "
+            f"({error}). Check the name, the connection, HF_ENDPOINT and the proxies."
+        ) from error
 
 
 def choose_device(name: str) -> torch.device:
@@ -90,7 +122,7 @@ def load_trained_model(
         ValueError: the model is not a video classifier, is damaged or does not take several views, or the device does
             not exist.
     """
-    model = locate_model(model)
+    require_model(model := locate_model(model))
     target = choose_device(device)
 
     from .classifiers import load_trained_classifier
@@ -106,7 +138,7 @@ def load_trained_model(
 def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
     """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts. Arguments
     and errors are those of [`load_trained_model`]."""
-    model = locate_model(model)
+    require_model(model := locate_model(model))
     target = choose_device(device)
 
     from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -128,7 +160,7 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
     texts: a VideoTextDualEncoder, or a model of Transformers such as X-CLIP, which is given a
     [`VideoTextDualEncoderProcessor`] with its own options and tokenizer. Arguments and errors are those of
     [`load_trained_model`]."""
-    model = locate_model(model)
+    require_model(model := locate_model(model))
     target = choose_device(device)
 
     from transformers import AutoModel, AutoProcessor, AutoTokenizer
@@ -162,7 +194,7 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
 def load_action_detector(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
     """An action detector such as STMixer in evaluation mode, and its processor. Arguments and errors are those of
     [`load_trained_model`]."""
-    model = locate_model(model)
+    require_model(model := locate_model(model))
     target = choose_device(device)
 
     from transformers import AutoModelForObjectDetection, AutoVideoProcessor
@@ -213,7 +245,8 @@ def load_search_model(model: str, *, device: str = "auto", dtype: str = "float32
     Arguments and errors are those of [`load_trained_model`]."""
     from .configurations import load_config
 
-    if load_config(locate_model(model)).model_type not in VIDEO_TEXT_TYPES:
+    require_model(model := locate_model(model))
+    if load_config(model).model_type not in VIDEO_TEXT_TYPES:
         return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **ONE_VIEW))
     network, texts = load_video_text_model(model, device=device, dtype=dtype)
     return SearchModel(network, texts.video_processor, texts)

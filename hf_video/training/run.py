@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_video.data.folders import LAYOUTS, absolute
-from hf_video.loading.models import choose_device
+from hf_video.loading.models import choose_device, require_model
 from hf_video.loading.start import SHIPPED, start_sha256
 from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
@@ -272,6 +272,8 @@ def _decide(
     # What is wrong is told before a model is chosen, which takes a look at the data.
     chosen = choose_values(settings, None if is_auto else saved, number, model=choice.model, named=named)
     _check_metric(chosen)
+    if saved is None and chosen.model not in (None, SHIPPED):
+        require_model(chosen.model, "--model")
     if is_auto:
         _check_leaves_checkpoints(chosen)
     if saved is None and choose_model is not None and "model" not in named.values:
