@@ -61,7 +61,7 @@ def test_weights_of_a_file(tmp_path, name, text):
     [
         ("a,1\nb,-2\nc,1\n", "the weight of 'b' is '-2'; a number of at least 0 is expected"),
         ("a,1\nb\nc,1\n", r"line 2 is \['b'\]"),
-        ("a,1\na,2\nc,1\n", r"line 2 is \['a', '2'\]; a name that no other line has"),
+        ("a,1\na,2\nc,1\n", r"line 2 is \['a', '2'\]; a new name and a weight"),
         ("a,1\nb,1\nz,1\n", "class_weights has z, not among the classes: a, b, c"),
         ("a,1\nc,1\n", "class_weights has no weight for b"),
     ],
@@ -79,7 +79,7 @@ def test_weights_that_cannot_be_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="weights.json does not exist"):
         make_class_weights(str(tmp_path / "weights.json"), NAMES, None)
     (tmp_path / "list.json").write_text("[1, 2, 3]")
-    with pytest.raises(ValueError, match="list.json holds a list; one mapping of names and weights is expected"):
+    with pytest.raises(ValueError, match="list.json holds no mapping of names and weights"):
         make_class_weights(str(tmp_path / "list.json"), NAMES, None)
     with pytest.raises(ValueError, match="has no weight for c: none of the 4 training videos has this class"):
         make_class_weights("effective", NAMES, labelled_rows(LABELS).select([0, 1, 20, 21]))
