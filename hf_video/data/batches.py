@@ -101,7 +101,7 @@ class MixingCollator:
     without a sample key, those of evaluation, are not mixed.
 
     `VideoTrainer` has the loss for the soft targets that result. A plain `Trainer` needs
-    `compute_loss_func=hf_video.training.soft_target_loss`: models of Transformers would take such targets for several
+    `compute_loss_func=hf_video.training.CrossEntropy()`: models of Transformers would take such targets for several
     labels of a video, and pipelines would then use a sigmoid.
 
     Args:

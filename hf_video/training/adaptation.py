@@ -14,7 +14,7 @@ from transformers.utils import is_peft_available
 from hf_video.inference.prediction import problem_type_of
 from hf_video.metrics import compute_metrics
 
-from .losses import classification_loss
+from .losses import CrossEntropy
 from .optimization import layer_groups_of
 
 
@@ -133,7 +133,7 @@ class ProbeModel(nn.Module):
             labels = labels.repeat_interleave(num_views, dim=0)
         else:
             logits = _mean_logits(logits.unflatten(0, (-1, num_views)), problem_type)
-        return {"loss": classification_loss(logits, labels, problem_type), "logits": logits}
+        return {"loss": CrossEntropy(problem_type)({"logits": logits}, labels), "logits": logits}
 
 
 def train_probe(

@@ -1,13 +1,15 @@
 """What a training does about classes with few videos: weights in the loss, and how often videos are drawn."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from datasets import Dataset
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch.utils.data import Sampler
 
 from hf_video.data import VideoDataset, is_multi_label, label_names
@@ -17,9 +19,9 @@ from hf_video.io import read_csv, read_json, read_yaml
 
 # One of the values in the paper: 100 videos of a class count as 95, 10,000 as 1,000.
 EFFECTIVE_BETA = 0.999
-_READERS = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
 # The number of videos of a class to this power is how often the class is drawn.
 _EXPONENTS = {"balanced": 0.0, "sqrt": 0.5}
+_WEIGHTS = TypeAdapter(dict[str, Annotated[float, Ge(0)]], config=ConfigDict(allow_inf_nan=False))
 
 
 def read_class_weights(source: Mapping[str, float] | str) -> dict[str, float] | str:
@@ -34,44 +36,34 @@ def read_class_weights(source: Mapping[str, float] | str) -> dict[str, float] | 
     """
     if source in ("balanced", "effective"):
         return str(source)
-    where = str(source) if isinstance(source, str) else "class_weights"
-    content = _content(source) if isinstance(source, str) else source
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{where} holds a {type(content).__name__}; one mapping of names and weights is expected.")
-    weights = {str(name): _number(weight) for name, weight in content.items()}
-    for name, weight in weights.items():
-        if not 0 <= weight < math.inf:
-            raise ValueError(
-                f"{where}: the weight of {name!r} is {content[name]!r}; a number of at least 0 is expected."
-            )
-    return weights
+    where, content = (source, _content(source)) if isinstance(source, str) else ("class_weights", source)
+    try:
+        return _WEIGHTS.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if not first["loc"]:
+            raise ValueError(f"{where} holds no mapping of names and weights.") from error
+        raise ValueError(
+            f"{where}: the weight of {first['loc'][0]!r} is {first['input']!r}; a number of at least 0 is expected."
+        ) from error
 
 
 def _content(path: str) -> object:
     file = Path(path).expanduser()
     suffix = file.suffix.lower()
-    if suffix in _READERS:
-        return _READERS[suffix](file)
-    if suffix != ".csv":
+    if suffix == ".csv":
+        weights: dict[str, str] = {}
+        for line, row in read_csv(file):
+            if len(row) != 2 or row[0].strip() in weights:
+                raise ValueError(f"{path}, line {line} is {row}; a new name and a weight are expected.")
+            if weights or not row[1].strip().isalpha():  # the first line may be a header
+                weights[row[0].strip()] = row[1]
+        return weights
+    if suffix not in (".json", ".yaml", ".yml"):
         raise ValueError(
             f"class_weights is {path!r}; balanced, effective, or a file that ends in .csv, .json or .yaml is expected."
         )
-    weights: dict[str, str] = {}
-    for line, row in read_csv(file):
-        if len(row) != 2 or row[0].strip() in weights:
-            raise ValueError(
-                f"{path}, line {line} is {row}; a name that no other line has, and a weight, are expected."
-            )
-        if weights or not math.isnan(_number(row[1])):  # the first line may be a header
-            weights[row[0].strip()] = row[1]
-    return weights
-
-
-def _number(value: object) -> float:
-    try:
-        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return math.nan
+    return read_json(file) if suffix == ".json" else read_yaml(file)
 
 
 def make_class_weights(

@@ -1,10 +1,14 @@
-"""The losses of the classification of videos and frames: of labels, soft targets and values, and of a teacher."""
+"""The training losses of classifiers: objects that a `Trainer` calls, and what is learned from a teacher."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import BaseVideoProcessor, PreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -16,113 +20,115 @@ from hf_video.loading.clip_size import clip_size, set_input_size
 from hf_video.loading.models import locate_model
 from hf_video.loading.processors import load_processor
 
+from .settings import LOSSES
+
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 
 
-def classification_loss(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    problem_type: str = "single_label_classification",
-    *,
-    label_smoothing: float = 0.0,
-    num_label_values: torch.Tensor | int | None = None,
-    class_weights: torch.Tensor | None = None,
-    focal_gamma: float | None = None,
-) -> torch.Tensor:
-    """Cross-entropy, binary cross-entropy or squared error; `problem_type` decides.
+@dataclass
+class CrossEntropy:
+    """Cross-entropy of single labels, binary cross-entropy of several, or squared error of values.
 
     The classifiers of Transformers guess the `problem_type` from the dtype of the labels, and would take soft targets
-    for those of multi-label classification. This loss never guesses.
+    for those of multi-label classification. This loss never guesses. It is for any `transformers.Trainer`:
 
-    The loss is linear in the targets, with weights and as focal loss, too: that of a mixed clip is the mixture of
-    those for its labels. As in `torch.nn.functional.cross_entropy`, the term of each class has the weight of the
-    class. But the sum of the terms is divided by the number of videos, and there by the sum of their weights. So a
-    video counts as much whatever else is in its batch, and the parts of an accumulated batch add up.
+        Trainer(model, data_collator=MixingCollator(mixing, 10), compute_loss_func=CrossEntropy(), ...)
 
-    Args:
-        logits: (batch_size, num_classes); the loss is computed in float32.
-        labels: (batch_size,) class ids, or (batch_size, num_classes) float: soft targets that sum to 1, the targets of
-            multi-label classification, or values for regression.
+    It is linear in the targets: the loss of a mixed clip is the mixture of those for its labels. As in
+    `torch.nn.functional.cross_entropy`, the term of each class has the weight of the class. But the sum of the terms
+    is divided by the number of videos, and there by the sum of their weights. So a video counts as much whatever else
+    is in its batch, and the parts of an accumulated batch add up.
+
+    Attributes:
         problem_type: the one in the model's configuration; see `problem_type_of`.
-        label_smoothing: share of a hard target that is spread over all classes; class ids only.
-        num_label_values: how many numbers the labels of the whole accumulated batch have, over all processes. The sum
-            of the losses is divided by it. By default it is the size of `labels`.
+        label_smoothing_factor: share of a hard target that is spread over all classes; class ids only.
         class_weights: (num_classes,) float, the factor of each class's term. In multi-label classification it is the
             factor of the term for its presence, the `pos_weight` of `torch.nn.BCEWithLogitsLoss`.
-        focal_gamma: each term is multiplied by (1 - p)^focal_gamma, where p is the probability whose logarithm it has
-            (https://arxiv.org/abs/1708.02002; `class_weights` are alpha there). None for no focal loss.
-
-    Returns:
-        The mean, a float32 scalar: over videos for single labels, over all values otherwise.
 
     Raises:
-        ValueError: the problem type is unknown, shapes do not fit each other, or values are to be weighted.
+        ValueError: the problem type is unknown, or values are to be weighted.
     """
-    logits = logits.float()
-    labels = labels.to(logits.device)
-    if num_label_values is None:
-        num_label_values = labels.numel()
-    weights = None if class_weights is None else class_weights.to(logits)
-    if problem_type == "single_label_classification":
-        num_videos: Any = num_label_values
-        if is_soft := labels.is_floating_point():
-            num_videos, label_smoothing = num_label_values / logits.shape[1], 0.0
-        if focal_gamma is None:
-            options: dict[str, Any] = {"weight": weights, "reduction": "sum", "label_smoothing": label_smoothing}
-            return F.cross_entropy(logits, labels, **options) / num_videos
-        targets = labels if is_soft else F.one_hot(labels, logits.shape[1]).to(logits)
-        targets = targets * (1 - label_smoothing) + label_smoothing / logits.shape[1]
-        targets = targets if weights is None else targets * weights
-        return _focal_sum(logits.log_softmax(-1), targets, focal_gamma) / num_videos
-    if problem_type not in ("multi_label_classification", "regression"):
-        raise ValueError(
-            f"problem_type is {problem_type!r}; single_label_classification, multi_label_classification or regression "
-            "is expected."
-        )
-    if labels.numel() != logits.numel():
-        raise ValueError(f"Labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}.")
-    labels = labels.to(logits).view_as(logits)
-    if problem_type == "regression":
-        if weights is not None or focal_gamma is not None:
-            raise ValueError("class_weights and focal_gamma are for classes, and a regression has values.")
-        return F.mse_loss(logits, labels, reduction="sum") / num_label_values
-    if focal_gamma is None:
-        summed = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum", pos_weight=weights)
-        return summed / num_label_values
-    present = labels if weights is None else labels * weights
-    summed = _focal_sum(F.logsigmoid(logits), present, focal_gamma)
-    return (summed + _focal_sum(F.logsigmoid(-logits), 1 - labels, focal_gamma)) / num_label_values
+
+    problem_type: str = "single_label_classification"
+    label_smoothing_factor: float = 0.0
+    class_weights: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.problem_type not in PROBLEM_TYPES:
+            raise ValueError(f"problem_type is {self.problem_type!r}; one of {', '.join(PROBLEM_TYPES)} is expected.")
+        if self.problem_type == "regression" and self.class_weights is not None:
+            raise ValueError("class_weights are for classes, and a regression has values.")
+
+    def __call__(self, outputs: ModelOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """The mean, a float32 scalar: over videos for single labels, over all values otherwise.
+
+        Args:
+            outputs: with `logits`, (batch_size, num_classes).
+            labels: (batch_size,) class ids, or (batch_size, num_classes) float: soft targets that sum to 1, the
+                targets of multi-label classification, or values for regression.
+            num_items_in_batch: how many numbers the labels of the whole accumulated batch have, over all processes.
+                The sum of the losses is divided by it. By default it is the size of `labels`.
+
+        Raises:
+            ValueError: shapes do not fit each other.
+        """
+        logits = outputs["logits"].float()
+        labels = labels.to(logits.device)
+        count: Any = labels.numel() if num_items_in_batch is None else num_items_in_batch
+        weights = None if self.class_weights is None else self.class_weights.to(logits)
+        if self.problem_type == "single_label_classification":
+            count = count / logits.shape[1] if labels.is_floating_point() else count
+            return self.sum_of_classes(logits, labels, weights) / count
+        if labels.numel() != logits.numel():
+            raise ValueError(
+                f"Labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}."
+            )
+        labels = labels.to(logits).view_as(logits)
+        if self.problem_type == "regression":
+            return F.mse_loss(logits, labels, reduction="sum") / count
+        return self.sum_of_presences(logits, labels, weights) / count
+
+    def sum_of_classes(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """The summed loss of videos of one class each, whose labels are ids or soft targets."""
+        smoothing = 0.0 if labels.is_floating_point() else self.label_smoothing_factor
+        return F.cross_entropy(logits, labels, weights, reduction="sum", label_smoothing=smoothing)
+
+    def sum_of_presences(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """The summed loss of videos of several classes each, whose labels are (batch_size, num_classes) float."""
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum", pos_weight=weights)
 
 
-def _focal_sum(log_probabilities: torch.Tensor, targets: torch.Tensor, gamma: float) -> torch.Tensor:
-    # Without a lower bound, the gradient of 0^gamma would be infinite for a gamma below 1.
-    missed = (-torch.expm1(log_probabilities)).clamp_min(torch.finfo(log_probabilities.dtype).tiny)
-    return -(targets * missed**gamma * log_probabilities).sum()
+@dataclass
+class FocalLoss(CrossEntropy):
+    """[`CrossEntropy`] whose terms are multiplied by (1 - p)^focal_gamma, where p is the probability whose logarithm
+    the term has (https://arxiv.org/abs/1708.02002; `class_weights` are alpha there)."""
+
+    focal_gamma: float = 2.0
+
+    def sum_of_classes(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        targets, smoothing = labels, self.label_smoothing_factor
+        if not labels.is_floating_point():
+            targets = F.one_hot(labels, logits.shape[1]).to(logits) * (1 - smoothing) + smoothing / logits.shape[1]
+        return self._sum(logits.log_softmax(-1), targets if weights is None else targets * weights)
+
+    def sum_of_presences(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        present = labels if weights is None else labels * weights
+        return self._sum(F.logsigmoid(logits), present) + self._sum(F.logsigmoid(-logits), 1 - labels)
+
+    def _sum(self, log_probabilities: Tensor, targets: Tensor) -> Tensor:
+        # Without a lower bound, the gradient of 0^gamma would be infinite for a gamma below 1.
+        missed = (-torch.expm1(log_probabilities)).clamp_min(torch.finfo(log_probabilities.dtype).tiny)
+        return -(targets * missed**self.focal_gamma * log_probabilities).sum()
 
 
-def soft_target_loss(
-    outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
-) -> torch.Tensor:
-    """The `compute_loss_func` of a plain `Trainer` whose collator is a `MixingCollator`.
-
-    Without it, the classifiers of Transformers take float labels for those of a multi-label model, and change the
-    `problem_type` of their configuration accordingly. Arguments and errors are those of [`classification_loss`].
-    """
-    return classification_loss(outputs["logits"], labels, num_label_values=num_items_in_batch)
-
-
-def multi_label_loss(
-    outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
-) -> torch.Tensor:
-    """The `compute_loss_func` of a plain `Trainer` for a multi-label classifier of Transformers with gradient
-    accumulation. The models of this package do not need it.
-
-    Without it, the gradient of a step is the sum over the parts of an accumulated batch, not their mean: the loss of
-    these classifiers ignores `num_items_in_batch`. Arguments and errors are those of [`classification_loss`].
-    """
-    return classification_loss(
-        outputs["logits"], labels, "multi_label_classification", num_label_values=num_items_in_batch
-    )
+def make_loss(arguments: Any, problem_type: str, class_weights: Tensor | None = None) -> Callable[..., Tensor]:
+    """The loss that the field `loss` of training arguments names in `LOSSES`. Its class is called with those of
+    `problem_type`, `class_weights` and the fields of the arguments that it takes."""
+    kind: Any = LOSSES[getattr(arguments, "loss", "cross_entropy")]
+    kind = resolve_name(kind) if isinstance(kind, str) else kind
+    values = vars(arguments) | {"problem_type": problem_type, "class_weights": class_weights}
+    return kind(**{name: values[name] for name in inspect.signature(kind).parameters if name in values})
 
 
 class Distillation:
@@ -150,15 +156,14 @@ class Distillation:
         self.teacher = teacher.eval().requires_grad_(False)
         self.weight, self.temperature = weight, temperature
         config: Any = student.config
-        kind, taught = problem_type_of(config), problem_type_of(teacher.config)
-        if kind == "regression":
+        self.kind, taught = problem_type_of(config), problem_type_of(teacher.config)
+        if self.kind == "regression":
             raise ValueError("A regression has no classes to learn from a teacher: leave out distillation_teacher.")
-        if kind != taught or is_frame_classifier(student) != is_frame_classifier(teacher):
+        if self.kind != taught or is_frame_classifier(student) != is_frame_classifier(teacher):
             raise ValueError(
                 f"The teacher is a {type(teacher).__name__} for {taught} and the student a "
-                f"{type(student).__name__} for {kind}: one kind is expected."
+                f"{type(student).__name__} for {self.kind}: one kind is expected."
             )
-        self._is_multi = kind == "multi_label_classification"
         self._delay = getattr(config, "frame_delay", 0) - getattr(teacher.config, "frame_delay", 0)
         if self._delay < 0:
             raise ValueError(f"The answers of the teacher are {-self._delay} frames later than the student's.")
@@ -170,9 +175,7 @@ class Distillation:
             )
         self._class_order = [known.index(name) for name in wanted]
 
-    def loss(
-        self, pixel_values: torch.Tensor, logits: torch.Tensor, attention_mask: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def loss(self, pixel_values: Tensor, logits: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """The mean loss of the clips of a batch, or of their frames, a float32 scalar.
 
         Args:
@@ -192,18 +195,17 @@ class Distillation:
         expected, learned = (self._log_probabilities(each.float()) for each in (known, logits))
         return self.temperature**2 * F.kl_div(learned, expected, reduction="batchmean", log_target=True)
 
-    def _log_probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+    def _log_probabilities(self, logits: Tensor) -> Tensor:
         """(n, outcomes): those of the classes, or of the presence and absence of each."""
         logits = logits / self.temperature
-        if self._is_multi:
+        if self.kind == "multi_label_classification":
             return torch.stack([F.logsigmoid(logits), F.logsigmoid(-logits)], dim=-1).flatten(0, -2)
         return logits.log_softmax(-1)
 
 
 def make_distillation(args: Any, student: Any, processor: BaseVideoProcessor | None = None) -> Distillation | None:
-    """The distillation that the `distillation_*` fields of `VideoTrainingArguments` ask for; None without a teacher.
-    The teacher sees the frames of the student's processor: it is a `ValueError` if it cannot take their size or
-    expects another normalisation."""
+    """The distillation that the `distillation_*` fields of the arguments ask for; None without a teacher. The teacher
+    sees the frames of the student's processor: it is a `ValueError` if it expects another normalisation."""
     name = getattr(args, "distillation_teacher", None)
     if name is None:
         return None
@@ -213,13 +215,10 @@ def make_distillation(args: Any, student: Any, processor: BaseVideoProcessor | N
     if processor is not None:
         own = load_processor(name, teacher.config)
         for option in _NORMALISATION:
-            wanted, given = (
-                tuple(value) if isinstance(value, list) else value
-                for value in (getattr(own, option), getattr(processor, option))
-            )
+            wanted, given = (str(getattr(each, option)).strip("()[]") for each in (own, processor))
             if wanted != given:
                 raise ValueError(
                     f"The teacher {name} wants {option}={wanted}, the student gets {given}: both see the same frames."
                 )
-    weight, temperature = args.distillation_weight, args.distillation_temperature
-    return Distillation(teacher, student, weight=weight, temperature=temperature)
+    options = {"weight": args.distillation_weight, "temperature": args.distillation_temperature}
+    return Distillation(teacher, student, **options)

@@ -53,6 +53,14 @@ NO_WEIGHT_DECAY = (
     "A_log",
 )
 """Names of parameters that should not be pulled towards zero, such as positions and scales."""
+LOSSES: dict[str, Any] = {
+    "cross_entropy": "hf_video.training.losses:CrossEntropy",
+    "focal": "hf_video.training.losses:FocalLoss",
+}
+"""The classes of training losses by the values of the setting `loss`, or where they are. Add your own."""
+LossName = Annotated[
+    str, Expected("cross_entropy, focal or another name in LOSSES", lambda name: name in LOSSES, tuple(LOSSES))
+]
 # With these, a probe of some thousand videos takes seconds on a laptop.
 PROBE_DEFAULTS: dict[str, Any] = {
     "num_train_epochs": 50,
@@ -173,7 +181,7 @@ class ClassLossSettings:
     """Training"""
 
     label_smoothing_factor: BelowOne[float] = setting(0.0, "Share of a label that is spread over all classes.")
-    loss: Literal["cross_entropy", "focal"] = setting(
+    loss: LossName = setting(
         "cross_entropy", "The training loss: cross-entropy, or focal loss, which counts what is hard."
     )
     focal_gamma: Annotated[NotNegative[float], Mark(needs="loss=focal")] = setting(

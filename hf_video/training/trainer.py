@@ -27,7 +27,7 @@ from .arguments import VideoTrainingArguments
 from .base_trainer import BaseTrainer
 from .callbacks import ThroughputCallback
 from .class_balance import ClassSampler, make_class_weights
-from .losses import Distillation, classification_loss, make_distillation
+from .losses import CrossEntropy, Distillation, make_distillation, make_loss
 from .optimization import EMACallback, parameter_groups, settings_by_arguments
 
 
@@ -39,11 +39,12 @@ class VideoTrainer(BaseTrainer):
     the model card, and its `push_to_hub` publishes with [`hf_video.hub.publish`].
 
     Float labels of a single-label model are soft targets, such as those of `MixingCollator`. In training alone,
-    `label_smoothing_factor`, `loss` and `class_weights` have an effect, so that evaluation losses compare.
+    `label_smoothing_factor`, `loss` and `class_weights` have an effect, so that evaluation losses compare. A
+    `compute_loss_func` takes the place of all three, also in evaluation.
 
     A plain `Trainer` with `data_collator=collate_clips` and `compute_metrics=compute_metrics` trains the same model on
     one process, a regression with `compute_metrics=regression_metrics`; with a `MixingCollator` it needs
-    `compute_loss_func=soft_target_loss`. Pass the video processor as `processing_class`: it is saved with every
+    `compute_loss_func=CrossEntropy()`. Pass the video processor as `processing_class`: it is saved with every
     checkpoint.
 
     Args:
@@ -52,7 +53,7 @@ class VideoTrainer(BaseTrainer):
         compute_metrics: defaults to the metrics of `hf_video.metrics.METRICS` for the `problem_type` of the model;
             None for the loss alone.
         distillation: a teacher and how to learn from it; defaults to the one that the arguments describe, if any.
-        class_weights: (num_classes,) float, see `classification_loss`; defaults to those that the arguments describe,
+        class_weights: (num_classes,) float, see `CrossEntropy`; defaults to those that the arguments describe,
             if any.
 
     Raises:
@@ -64,8 +65,7 @@ class VideoTrainer(BaseTrainer):
 
     optimizer: torch.optim.Optimizer | None
     _signature_columns: list[str]
-    # What was chosen, and the weights.
-    _chosen_weights: tuple[Any, torch.Tensor | None] = (None, None)
+    _training_loss: Callable[..., torch.Tensor] | None = None
 
     def __init__(
         self,
@@ -100,22 +100,21 @@ class VideoTrainer(BaseTrainer):
             sampler = getattr(self.args, "sampler", "random")
             if sampler != "random" and not isinstance(self.train_dataset, VideoDataset):
                 raise ValueError(f"sampler={sampler} needs all labels: give a VideoDataset as train_dataset.")
-            self._class_weights()  # for its errors
+            self._make_training_loss()  # for its errors
         self.ema = EMACallback()
         self.add_callback(self.ema)
         self.throughput = ThroughputCallback()
         self.add_callback(self.throughput)
         self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
 
-    def _class_weights(self) -> torch.Tensor | None:
-        """The given weights, or those that the arguments describe now."""
-        if self._given_weights is not None:
-            return self._given_weights
-        chosen = getattr(self.args, "class_weights", None)
-        if chosen != self._chosen_weights[0]:
+    def _make_training_loss(self) -> Callable[..., torch.Tensor]:
+        """The loss that the arguments describe now."""
+        weights = self._given_weights
+        if weights is None:
             rows = self.train_dataset.rows if isinstance(self.train_dataset, VideoDataset) else None
-            self._chosen_weights = chosen, make_class_weights(chosen, class_names_of(self.model.config), rows)
-        return self._chosen_weights[1]
+            chosen = getattr(self.args, "class_weights", None)
+            weights = make_class_weights(chosen, class_names_of(self.model.config), rows)
+        return make_loss(self.args, problem_type_of(self.model.config), weights)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         return drop_query_axis(super().call_model_init(trial))
@@ -147,6 +146,7 @@ class VideoTrainer(BaseTrainer):
         measured = self.eval_dataset if isinstance(self.train_dataset, VideoStream) else self.train_dataset
         if isinstance(measured, VideoDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(measured)
+        self._training_loss = None  # a trial of a search has its own
         try:
             return super().train(*args, **kwargs)
         except RuntimeError as error:
@@ -184,19 +184,10 @@ class VideoTrainer(BaseTrainer):
     def _classification_loss(
         self, outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
-        options: dict[str, Any] = {}
-        if self.model.training:
-            is_focal = getattr(self.args, "loss", None) == "focal"
-            options["label_smoothing"] = self.args.label_smoothing_factor
-            options["class_weights"] = self._class_weights()
-            options["focal_gamma"] = self.args.focal_gamma if is_focal else None
-        return classification_loss(
-            outputs["logits"],
-            labels,
-            problem_type_of(self.model.config),
-            num_label_values=num_items_in_batch,
-            **options,
-        )
+        if not self.model.training:
+            return CrossEntropy(problem_type_of(self.model.config))(outputs, labels, num_items_in_batch)
+        self._training_loss = self._training_loss or self._make_training_loss()
+        return self._training_loss(outputs, labels, num_items_in_batch)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         sampler = getattr(self.args, "sampler", "random")

@@ -9,7 +9,7 @@ import torch
 from transformers import default_data_collator
 
 from hf_video.data import ClipMixing, MixingCollator, collate_clips
-from hf_video.training import VideoTrainer, VideoTrainingArguments, classification_loss
+from hf_video.training import CrossEntropy, FocalLoss, VideoTrainer, VideoTrainingArguments
 from hf_video.training.class_balance import ClassSampler, make_class_weights, read_class_weights
 from tests.testing import trainers
 from tests.testing.trainers import LAST_WEIGHTS, labelled_clips, labelled_rows, make_arguments, make_model, weights_of
@@ -61,7 +61,7 @@ def test_weights_of_a_file(tmp_path, name, text):
     [
         ("a,1\nb,-2\nc,1\n", "the weight of 'b' is '-2'; a number of at least 0 is expected"),
         ("a,1\nb\nc,1\n", r"line 2 is \['b'\]"),
-        ("a,1\na,2\nc,1\n", r"line 2 is \['a', '2'\]; a name that no other line has"),
+        ("a,1\na,2\nc,1\n", r"line 2 is \['a', '2'\]; a new name and a weight"),
         ("a,1\nb,1\nz,1\n", "class_weights has z, not among the classes: a, b, c"),
         ("a,1\nc,1\n", "class_weights has no weight for b"),
     ],
@@ -79,7 +79,7 @@ def test_weights_that_cannot_be_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="weights.json does not exist"):
         make_class_weights(str(tmp_path / "weights.json"), NAMES, None)
     (tmp_path / "list.json").write_text("[1, 2, 3]")
-    with pytest.raises(ValueError, match="list.json holds a list; one mapping of names and weights is expected"):
+    with pytest.raises(ValueError, match="list.json holds no mapping of names and weights"):
         make_class_weights(str(tmp_path / "list.json"), NAMES, None)
     with pytest.raises(ValueError, match="has no weight for c: none of the 4 training videos has this class"):
         make_class_weights("effective", NAMES, labelled_rows(LABELS).select([0, 1, 20, 21]))
@@ -168,9 +168,8 @@ def test_gradients_of_an_accumulated_batch_are_those_of_the_whole(tmp_path, prob
     model = make_model(num_labels=3, problem_type=problem_type).train()
     weights = torch.tensor([0.5, 1.0, 4.0])
     clips = torch.randn(4, 2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    gamma = 2.0 if loss == "focal" else None
-    logits = model(clips).logits
-    classification_loss(logits, labels, problem_type, class_weights=weights, focal_gamma=gamma).backward()
+    kind = FocalLoss if loss == "focal" else CrossEntropy
+    kind(problem_type, class_weights=weights)(model(clips), labels).backward()
     expected = {name: weight.grad.clone() for name, weight in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     options = {"trainer_class": VideoTrainer, "arguments_class": partial(VideoTrainingArguments, loss=loss)}
@@ -187,8 +186,8 @@ def test_evaluation_and_soft_targets(tmp_path):
     clips = labelled_clips(LABELS)
     items = [clips[index] for index in (0, 20, 24)]
     batch = collate_clips(items)
-    logits = trainer.model.train()(batch["pixel_values"]).logits
-    expected = classification_loss(logits, batch["labels"], label_smoothing=0.1, class_weights=weights)
+    outputs = trainer.model.train()(batch["pixel_values"])
+    expected = CrossEntropy(label_smoothing_factor=0.1, class_weights=weights)(outputs, batch["labels"])
     torch.testing.assert_close(trainer.compute_loss(trainer.model, dict(batch)), expected)
     mixed = MixingCollator(ClipMixing(mixup_alpha=0.8), 3, label_smoothing=0.1)(items)
     logits = trainer.model(mixed["pixel_values"]).logits

@@ -3,7 +3,9 @@ import torch
 import torch.nn.functional as F
 from torchvision.ops import sigmoid_focal_loss
 
-from hf_video.training import classification_loss
+from hf_video.training import LOSSES, CrossEntropy, FocalLoss, VideoTrainer
+from hf_video.training.losses import make_loss
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, make_arguments, make_model, weights_of
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.0, 3.0, 1.0]])
 WEIGHTS = torch.tensor([0.5, 2.0, 3.5])
@@ -13,6 +15,11 @@ TARGETS = {
     "soft": torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.5, 0.5]]),
     "several": torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
 }
+
+
+def classification_loss(logits, labels, problem_type=SINGLE, *, num_label_values=None, **options):
+    kind = FocalLoss if "focal_gamma" in options else CrossEntropy
+    return kind(problem_type, **options)({"logits": logits}, labels, num_label_values)
 
 
 def test_soft_targets_are_no_multi_label_targets():
@@ -77,7 +84,8 @@ def test_weights_and_focal_loss_are_those_of_the_formulas(kind, smoothing, is_we
     labels, problem = TARGETS[kind], MULTI if kind == "several" else SINGLE
     logits, exact = LOGITS.clone().requires_grad_(), LOGITS.double().requires_grad_()
     weights = WEIGHTS if is_weighted else None
-    options = {"label_smoothing": smoothing, "class_weights": weights, "focal_gamma": gamma}
+    options = {"label_smoothing_factor": smoothing, "class_weights": weights}
+    options |= {} if gamma is None else {"focal_gamma": gamma}
     loss = classification_loss(logits, labels, problem, **options)
     targets = labels.double()
     if kind == "class ids":
@@ -92,7 +100,7 @@ def test_weights_and_focal_loss_are_those_of_the_formulas(kind, smoothing, is_we
 def test_weights_and_focal_loss_are_those_of_torch():
     labels, several = TARGETS["class ids"], TARGETS["several"]
     mean = F.cross_entropy(LOGITS, labels, weight=WEIGHTS, label_smoothing=0.1)
-    loss = classification_loss(LOGITS, labels, class_weights=WEIGHTS, label_smoothing=0.1)
+    loss = classification_loss(LOGITS, labels, class_weights=WEIGHTS, label_smoothing_factor=0.1)
     torch.testing.assert_close(loss * 2 / WEIGHTS[labels].sum(), mean)
     loss = classification_loss(LOGITS, several, MULTI, class_weights=WEIGHTS)
     torch.testing.assert_close(loss, torch.nn.BCEWithLogitsLoss(pos_weight=WEIGHTS)(LOGITS, several))
@@ -112,10 +120,47 @@ def test_half_precision_logits_are_summed_in_float32():
     assert classification_loss(LOGITS.bfloat16(), torch.tensor([0, 1])).dtype == torch.float32
 
 
+class DoubleLoss(CrossEntropy):
+    def sum_of_classes(self, *terms):
+        return 2 * super().sum_of_classes(*terms)
+
+
+@pytest.mark.parametrize("is_row", [True, False])
+def test_a_loss_of_ones_own_is_a_row_or_is_given_to_the_trainer(is_row, tmp_path, monkeypatch):
+    """Of twice the loss, SGD takes the steps that it takes at twice the rate."""
+    monkeypatch.setitem(LOSSES, "double", DoubleLoss)
+    options = {"num_train_epochs": 1, "optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, **LAST_WEIGHTS}
+
+    def train(loss, **given):
+        arguments = make_arguments(tmp_path, **options, **loss)
+        trainer = VideoTrainer(
+            model=make_model(),
+            args=arguments,
+            train_dataset=RandomClips(training=True),
+            eval_dataset=RandomClips(),
+            **given,
+        )
+        trainer.train()
+        return trainer
+
+    expected = train({"learning_rate": 0.02})
+    own = {"learning_rate": 0.01} | ({"loss": "double"} if is_row else {})
+    found = train(own, **({} if is_row else {"compute_loss_func": DoubleLoss()}))
+    torch.testing.assert_close(weights_of(found.model), weights_of(expected.model))
+    # A callable is the loss of evaluations, too; a row is for training alone, so that evaluation losses compare.
+    factor = found.evaluate()["eval_loss"] / expected.evaluate()["eval_loss"]
+    assert factor == pytest.approx(1 if is_row else 2, rel=1e-4)
+
+
+def test_the_settings_of_a_loss_are_those_of_its_name(tmp_path):
+    arguments = make_arguments(tmp_path, loss="focal", focal_gamma=1.5, label_smoothing_factor=0.1)
+    assert make_loss(arguments, MULTI, WEIGHTS) == FocalLoss(MULTI, 0.1, WEIGHTS, 1.5)
+
+
 def test_errors():
     with pytest.raises(ValueError, match="problem_type is 'ranking'"):
-        classification_loss(LOGITS, torch.tensor([0, 1]), "ranking")
-    with pytest.raises(ValueError, match="class_weights and focal_gamma are for classes"):
-        classification_loss(LOGITS[:, :1], torch.tensor([0.0, 1.0]), "regression", focal_gamma=2.0)
+        CrossEntropy("ranking")
+    with pytest.raises(ValueError, match="class_weights are for classes"):
+        CrossEntropy("regression", class_weights=WEIGHTS)
     with pytest.raises(ValueError, match=r"Labels of shape \(2,\) do not fit logits of shape \(2, 3\)"):
         classification_loss(LOGITS, torch.tensor([0.0, 1.0]), "regression")

@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerState
 from hf_video.data import ClipMixing, ClipTask, MixingCollator, VideoDataset, collate_clips
 from hf_video.metrics import compute_metrics
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import VideoTrainer, multi_label_loss, soft_target_loss
+from hf_video.training import CrossEntropy, VideoTrainer
 from hf_video.training.callbacks import SetEpochCallback
 from tests.testing.trainers import (
     LAST_WEIGHTS,
@@ -148,7 +148,7 @@ def test_a_plain_trainer_accumulates_float_labels_right_with_the_loss_for_them(m
 
     trained = []
     for trainer_class in (VideoTrainer, Trainer):
-        own = {"compute_loss_func": soft_target_loss if soft else multi_label_loss} if trainer_class is Trainer else {}
+        own = {"compute_loss_func": CrossEntropy(problem_type)} if trainer_class is Trainer else {}
         trainer = trainer_class(
             model=copy.deepcopy(model),
             # Five clips: the last part of the only step is a smaller one.
