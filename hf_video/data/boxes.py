@@ -209,7 +209,7 @@ def load_detections(
     label_map: str | os.PathLike | None = None,
     exclude: str | os.PathLike | None = None,
     first_second: float = 0,
-    **options: str | None,
+    **options: Any,
 ) -> DatasetDict:
     """List key frames with the boxes and actions of the persons in them.
 

@@ -22,7 +22,7 @@ def load_video_texts(
     data: str | os.PathLike | datasets.DatasetDict | datasets.Dataset,
     *,
     video_root: str | os.PathLike | None = None,
-    **options: str | None,
+    **options: Any,
 ) -> datasets.DatasetDict:
     """List the questions or captions of videos.
 
