@@ -147,8 +147,8 @@ class KeptFrames:
         num_frames, mib = sum(len(video.numbers) for video in kept), sum(video.num_bytes for video in kept) / 2**20
         num_videos = len({video.path for video in kept})
         return (
-            f"{num_frames:,} frames of {num_videos:,} video{'s' * (num_videos > 1)} are decoded once, and kept until the end in {mib:,.0f} "
-            "MiB of the output folder; --kept-frames-gib 0 turns that off."
+            f"{num_frames:,} frames of {num_videos:,} video{'s' * (num_videos > 1)} are decoded once, and kept until "
+            f"the end in {mib:,.0f} MiB of the output folder; --kept-frames-gib 0 turns that off."
         )
 
 
