@@ -5,6 +5,7 @@ What can be refused without a model is refused before PyTorch and Transformers a
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sized
@@ -163,6 +164,7 @@ class RunPlan:
         if not trainer.args.disable_tqdm:
             trainer.remove_callback(ProgressCallback)
             trainer.add_callback(EpochLineCallback())
+        logging.getLogger("transformers.trainer_utils").addFilter(_is_news)
         disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
         try:
             with saying_what_was_kept(self.output_dir, self.resume_hint), self._keeping_frames(trainer):
@@ -191,6 +193,11 @@ class RunPlan:
                 print(line, flush=True)
             trainer.add_callback(TimeEstimateCallback(kept))
             yield
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drops a warning that a resumed run has other settings, by which Transformers means those that are shares."""
+    return "do not match the ones in the `trainer_state.json`" not in record.getMessage()
 
 
 def _files(split: Dataset) -> list[str]:
