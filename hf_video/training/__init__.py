@@ -41,7 +41,7 @@ _PUBLIC_NAMES = {
     "TASKS": ".task",
     "to_plain_model": ".adaptation",
     "train": ".task",
-    "train_probe": ".adaptation",
+    "train_probe": ".probing",
     "TrainAnswersSettings": ".settings",
     "TrainDetectionSettings": ".settings",
     "TrainFrameSettings": ".settings",

@@ -1,16 +1,19 @@
 """Trains a small classifier on the features of a frozen model: `hf-video probe` for programs."""
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from huggingface_hub.constants import HF_HOME
-from torch.utils.data import TensorDataset
-from transformers import PreTrainedModel, TrainingArguments, set_seed
+from torch import nn
+from torch.utils.data import TensorDataset, default_collate
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArguments, set_seed
 
 from hf_video.data import ClipTask, VideoDataset, is_multi_label, label_names
 from hf_video.data.rows import label_ids
+from hf_video.inference.prediction import problem_type_of
 from hf_video.io import new_folder
 from hf_video.jobs.feature_cache import Features, extract_features
 from hf_video.loading.class_names import class_names_of
@@ -18,16 +21,83 @@ from hf_video.loading.classifiers import load_classifier
 from hf_video.loading.clip_size import check_clips
 from hf_video.loading.models import choose_device
 from hf_video.loading.processors import load_processor
+from hf_video.metrics import compute_metrics
 from hf_video.output_folders import KEEP, require_fresh
 
-from .adaptation import make_linear_probe, to_plain_model, train_probe
+from .adaptation import NormalizedLinear, make_linear_probe, to_plain_model
 from .data import load_data, readable_videos, require_training, training_splits
+from .losses import CrossEntropy
 from .report import clip_reader, measure_classes, write_report
 from .run import check_places
 from .settings import PROBE_DEFAULTS, ProbeSettings
 from .values import choose_values, make, values_of
 
-SPLITS = ("train", "validation", "test")
+
+class ProbeModel(nn.Module):
+    """A probe, from features to logits, in the form that a `Trainer` takes. In training each view is a clip of its
+    own; in evaluation the probabilities of the views of a video are averaged."""
+
+    def __init__(self, probe: nn.Module, problem_type: str):
+        super().__init__()
+        self.probe, self.problem_type = probe, problem_type
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """`loss` and `logits` from features (batch_size, num_views, ...). The logits are (batch_size, num_classes), in
+        training (batch_size * num_views, num_classes)."""
+        num_views = features.shape[1]
+        logits = self.probe(features.flatten(0, 1).float())
+        if self.training:
+            labels = labels.repeat_interleave(num_views, dim=0)
+        else:
+            # Computed from logarithms, because probabilities near one have no digits left.
+            views = logits.unflatten(0, (-1, num_views))
+            if self.problem_type == "multi_label_classification":
+                logits = F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)
+            else:
+                logits = views.log_softmax(-1).logsumexp(1) - math.log(num_views)
+        return {"loss": CrossEntropy(self.problem_type)({"logits": logits}, labels), "logits": logits}
+
+
+def train_probe(
+    probe: NormalizedLinear,
+    problem_type: str,
+    training: tuple[torch.Tensor, torch.Tensor],
+    validation: tuple[torch.Tensor, torch.Tensor],
+    arguments: TrainingArguments,
+) -> Trainer:
+    """Trains a probe and restores the weights with the lowest validation loss.
+
+    Args:
+        probe: trained in place.
+        problem_type: decides on the loss, see `CrossEntropy`.
+        training: features (num_videos, num_views, ...) and labels: class ids (num_videos,) or float targets
+            (num_videos, num_classes).
+        validation: the same of other videos.
+        arguments: such as `TrainingArguments(folder, **PROBE_DEFAULTS)`; the folder is for checkpoints of the probe.
+
+    Returns:
+        The trainer. Its `predict` takes a `TensorDataset` of features and labels.
+    """
+    # Running averages would not converge in the few batches of a probe.
+    deviation, mean = torch.std_mean(training[0].float().flatten(0, 1), dim=0, correction=0)
+    probe.norm.load_state_dict({"running_mean": mean, "running_var": deviation.square()}, strict=False)
+    # Batch normalisation fails on a last batch of one video, which has no variance.
+    arguments.dataloader_drop_last = len(training[0]) % arguments.train_batch_size == 1
+    trainer = Trainer(
+        model=ProbeModel(probe, problem_type),
+        args=arguments,
+        train_dataset=TensorDataset(*training),
+        eval_dataset=TensorDataset(*validation),
+        data_collator=_collate,
+        compute_metrics=compute_metrics,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return trainer
+
+
+def _collate(items: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return dict(zip(("features", "labels"), default_collate(items), strict=True))
 
 
 class _Split(NamedTuple):
@@ -80,13 +150,10 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
         set_seed(chosen.seed)
         make_linear_probe(model)
         known, held_out = splits["train"].tensors(), splits["validation"].tensors()
-        trainer = train_probe(model.classifier, model.config, known, held_out, arguments)
-        scores = trainer.predict(TensorDataset(*splits[split].tensors())).predictions
-        history = trainer.state.log_history
+        trainer = train_probe(model.classifier, problem_type_of(model.config), known, held_out, arguments)
         to_plain_model(model).to(model.dtype).save_pretrained(folder)
         splits["train"].dataset.task.processor.save_pretrained(folder)
-        class_names = class_names_of(model.config)
-        metrics = _report(chosen, folder / "report", scores, history, splits, split, class_names, broken)
+        metrics = _report(chosen, folder / "report", trainer, class_names_of(model.config), splits, split, broken)
     return output_dir, features_dir, metrics
 
 
@@ -94,7 +161,6 @@ def _load(
     settings: ProbeSettings, model_name: str, device: torch.device, features_dir: Path
 ) -> tuple[PreTrainedModel, dict[str, _Split], list[str]]:
     """The model, the splits of the data with their features, and the videos that cannot be read."""
-
     data = load_data(settings.data, model_name, settings.video_root, settings.split_by)
     require_training(settings.data, data)
     class_names = label_names(data["train"])
@@ -103,10 +169,10 @@ def _load(
     processor = load_processor(model_name, model.config, num_clips=settings.num_clips, num_crops=settings.num_crops)
     check_clips(model, processor)
     readable, broken = readable_videos(data, settings.on_error)
-    data = dict(readable)
-    data.update(training_splits(data, settings.validation_fraction, settings.seed, settings.split_by))
+    how = (settings.validation_fraction, settings.seed, settings.split_by)
+    data = {**readable, **training_splits(readable, *how)}
     splits = {}
-    for name in SPLITS:
+    for name in ("train", "validation", "test"):
         if name not in data:
             continue
         dataset = VideoDataset(data[name], ClipTask(processor), training=False, on_error=settings.on_error)
@@ -130,16 +196,15 @@ def _load(
 def _report(
     settings: ProbeSettings,
     folder: Path,
-    scores: np.ndarray,
-    history: list[dict[str, float]],
+    trainer: Trainer,
+    class_names: list[str],
     splits: dict[str, _Split],
     split: str,
-    class_names: list[str],
     broken: list[str],
 ) -> dict[str, Any]:
-
     measured = splits[split]
     processor = measured.dataset.task.processor
+    scores = trainer.predict(TensorDataset(*measured.tensors())).predictions
     return write_report(
         folder,
         measure_classes(
@@ -149,7 +214,7 @@ def _report(
             clip_of=clip_reader(measured.dataset, len(scores), measured.unread()),
             training_counts=splits["train"].targets.sum(dim=0).int().numpy(),
         ),
-        log_history=history,
+        log_history=trainer.state.log_history,
         split=split,
         details={
             "model": settings.model,

@@ -1,9 +1,11 @@
 import torch
 from transformers import TrainingArguments
 
-from hf_video.training.adaptation import NormalizedLinear, ProbeModel, train_probe
+from hf_video.training.adaptation import NormalizedLinear
+from hf_video.training.probing import ProbeModel, train_probe
 from hf_video.training.settings import PROBE_DEFAULTS
-from tests.testing.trainers import make_model
+
+SINGLE = "single_label_classification"
 
 
 def arguments(folder, **options):
@@ -17,7 +19,7 @@ def test_a_linear_probe_learns_what_the_features_show_and_keeps_the_best_weights
     features = 1e-3 * (torch.randn(32, 2, 6) + 4 * labels[:, None, None]) + 100
     probe = NormalizedLinear(6, 2)
     data = [(features[part], labels[part]) for part in (slice(24), slice(24, 32))]
-    trainer = train_probe(probe, make_model().config, *data, arguments=arguments(tmp_path, num_train_epochs=20))
+    trainer = train_probe(probe, SINGLE, *data, arguments=arguments(tmp_path, num_train_epochs=20))
     evaluations = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
     assert len(evaluations) == 20 and trainer.evaluate()["eval_top1_accuracy"] == 1.0
     assert trainer.evaluate()["eval_loss"] == min(entry["eval_loss"] for entry in evaluations)
@@ -25,7 +27,7 @@ def test_a_linear_probe_learns_what_the_features_show_and_keeps_the_best_weights
 
 def test_views_are_clips_in_training_and_averaged_in_evaluation():
     torch.manual_seed(0)
-    model = ProbeModel(torch.nn.Linear(4, 3), make_model(num_labels=3).config)
+    model = ProbeModel(torch.nn.Linear(4, 3), SINGLE)
     features, labels = torch.randn(5, 2, 4), torch.tensor([0, 1, 2, 1, 0])
     views = model.probe(features)
     outputs = model.train()(features, labels)
