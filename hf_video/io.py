@@ -12,10 +12,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -369,22 +368,3 @@ def read_csv(path: str | os.PathLike, delimiter: str = ",") -> Iterator[tuple[in
             first = rows.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read as CSV: {error} in the row from line {first} on.") from error
-
-
-def named_rows(
-    path: str | os.PathLike, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, cells by column name) for each row of `read_csv`. Cells that a row lacks at its end are "".
-
-    Raises:
-        ValueError: two columns have the same name, or a row has more cells than there are columns.
-    """
-    for name in columns:
-        if name and columns.count(name) > 1:
-            raise ValueError(f"{path} has the column {name!r} twice. Keep one of them.")
-    for line, cells in rows:
-        if len(cells) > len(columns):
-            raise ValueError(
-                f'{path}, line {line} has more cells than the first line. Put values with a comma into quotes: "a,b".'
-            )
-        yield line, dict(zip_longest(columns, cells, fillvalue=""))

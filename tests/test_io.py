@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 
 from hf_video.io import (
-    named_rows,
     new_folder,
     read_csv,
     read_json,
@@ -94,18 +93,6 @@ def test_cells_with_quotes_and_any_line_ends(tmp_path, end):
 
 def test_lines_end_at_line_ends_alone(tmp_path):
     assert read_lines(write(tmp_path, "a.txt", "a\u2028b\r\nc\x0cd\re\n")) == ["a\u2028b", "c\x0cd", "e", ""]
-
-
-def test_rows_by_the_names_of_their_columns():
-    rows = [(2, ["a"]), (3, ["b", "c"])]
-    assert list(named_rows("x.csv", ["path", "label"], rows)) == [
-        (2, {"path": "a", "label": ""}),
-        (3, {"path": "b", "label": "c"}),
-    ]
-    with pytest.raises(ValueError, match="x.csv.*'label'"):
-        list(named_rows("x.csv", ["label", "path", "label"], rows))
-    with pytest.raises(ValueError, match="x.csv, line 3"):
-        list(named_rows("x.csv", ["path"], rows))
 
 
 @pytest.mark.parametrize("is_mounted", [None, False, True])

@@ -9,22 +9,22 @@ annotations, the number of a person, in detections a score. A file with names of
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, DatasetDict, Features, List, NamedSplit, Value, concatenate_datasets
+from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, List, NamedSplit, Value
 from pyarrow import csv
 
 from hf_video.io import check_regular_file, read_csv, read_text, replacing_file
 from hf_video.settings import closest
 
 from .folders import absolute, lists_in, require_root, sources_by_split
-from .rows import BYTES, sorted_names
-from .tables import Table, find_dataset, known_names, only_tables, open_tables, require_videos
+from .rows import sorted_names
+from .tables import Table, find_delimiter, known_names, open_tables, require_videos
 
 _COORDINATES = ("x1", "y1", "x2", "y2")
 _COLUMNS = ("video", "second", *_COORDINATES, "action")
@@ -32,8 +32,6 @@ _EXPECTED = (
     "Expected rows as AVA's, video,second,x1,y1,x2,y2,action id[,person id or score], or a first line of names: "
     "video,second,x1,y1,x2,y2,action[,person or score]."
 )
-_FRAME_COLUMNS = ("video", "second", "boxes", "actions")
-_BOX_LISTS = List(List(Value("float64"), length=4))
 _EXPECTED_DATA = (
     "Expected a CSV file in AVA's form, or with the columns video,second,x1,y1,x2,y2,action[,person]; a folder with "
     "such files named train.csv, validation.csv and test.csv; or a data set with the columns video, second, boxes and "
@@ -41,8 +39,9 @@ _EXPECTED_DATA = (
 )
 # What AVA puts around the name of a split.
 _OF_AVA = re.compile(r"^ava_|_v\d[\d.]*$")
-_BLOCK = re.compile(r'\{((?:[^{}"]|"(?:[^"\\]|\\.)*")*)\}')
-_NAME, _ID = re.compile(r'\bname\s*:\s*"((?:[^"\\]|\\.)*)"'), re.compile(r"\b(?:label_)?id\s*:\s*(\d+)")
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_BLOCK = re.compile(rf"\{{((?:[^{{}}\"]|{_QUOTED})*)\}}")
+_NAME, _ID = re.compile(rf"\bname\s*:\s*({_QUOTED})"), re.compile(r"\b(?:label_)?id\s*:\s*(\d+)")
 
 
 class LabelledBoxes(NamedTuple):
@@ -65,8 +64,6 @@ class LabelledBoxes(NamedTuple):
 
     def names(self) -> pa.Array:
         """The names of the videos as one array."""
-        if isinstance(self.video, pa.ChunkedArray):
-            return self.video.combine_chunks()
         return self.video if isinstance(self.video, pa.Array) else pa.array(self.video, pa.string())
 
 
@@ -80,10 +77,10 @@ def read_label_map(path: str | os.PathLike) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for block in _BLOCK.findall(read_text(path)):
-        name, number = _NAME.search(block), _ID.search(re.sub(r'"(?:[^"\\]|\\.)*"', "", block))
+        name, number = _NAME.search(block), _ID.search(re.sub(_QUOTED, "", block))
         if name is None or number is None or int(number[1]) < 1:
             raise ValueError(f"{path}: {block.strip()!r} is no action; a name and an id from 1 on are expected.")
-        text = re.sub(r"\\(.)", r"\1", name[1])
+        text = re.sub(r"\\(.)", r"\1", name[1][1:-1])
         if int(number[1]) in found or text in found.values():
             raise ValueError(f"{path} has the action {text!r} or the id {number[1]} twice. Keep one of them.")
         found[int(number[1])] = text
@@ -93,11 +90,8 @@ def read_label_map(path: str | os.PathLike) -> dict[int, str]:
 
 
 def read_exclusions(path: str | os.PathLike) -> set[tuple[str, float]]:
-    """The key frames, video and second, of a file of excluded time stamps of AVA.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: See `read_csv`; or a row is not video,second.
-    """
+    """The key frames, video and second, of a file of excluded time stamps of AVA. Raises as `read_csv`, and
+    `ValueError` for a row that is not video,second."""
     excluded = set()
     for line, cells in read_csv(path):
         try:
@@ -108,68 +102,49 @@ def read_exclusions(path: str | os.PathLike) -> set[tuple[str, float]]:
     return excluded
 
 
-class BoxTable:
-    """
-    The rows of a file of labelled boxes.
+def read_box_table(path: str | os.PathLike, video_root: str | os.PathLike | None = None) -> tuple[Table, bool]:
+    """The rows of a file of boxes, as texts, and whether the first line names the columns. In AVA's form the last
+    column, of persons or scores, is "last"."""
+    check_regular_file(path)
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        line = file.readline()
+    delimiter = find_delimiter(line) or ","
+    first = [cell.strip() for cell in line.split(delimiter)]
+    if first == [""]:
+        raise ValueError(f"{path} is empty. {_EXPECTED}")
+    columns = known_names(str(path), first)
+    has_names = {"video", "second"} <= set(columns)
+    names = columns if has_names else [*_COLUMNS, "last"][: len(first)]
+    if missing := [name for name in _COLUMNS if name not in names]:
+        raise ValueError(f"The first line of {path} is {','.join(first)!r}, without {missing[0]}. {_EXPECTED}")
+    try:
+        table = csv.read_csv(
+            path,
+            csv.ReadOptions(column_names=names, skip_rows=int(has_names)),
+            csv.ParseOptions(delimiter=delimiter),
+            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error}. {_EXPECTED}") from error
+    if not len(table):
+        raise ValueError(f"{path} has no rows. {_EXPECTED}")
+    texts = pa.table({name: pc.utf8_trim_whitespace(table[name]) for name in names})
+    root = absolute(video_root or Path(path).parent)
+    return Table(Dataset(texts), str(path), root, range(1, len(table) + 1), "row"), has_names
 
-    Args:
-        path: The file, UTF-8.
 
-    Attributes:
-        columns: Each column as text, by its name; in AVA's form the last one, of persons or scores, is "last".
-        has_names: Whether the first line names the columns.
-        second: (n,) float64.
-        boxes: (n, 4) float64.
+def _boxes_of(table: Table) -> np.ndarray:
+    return np.stack([table.numbers(name, _finite).to_numpy() for name in _COORDINATES], axis=1)
 
-    Raises:
-        FileNotFoundError, OSError: The file cannot be opened.
-        ValueError: The file has no rows or lacks columns, or a number of it is none.
-    """
 
-    def __init__(self, path: str | os.PathLike):
-        check_regular_file(path)
-        self.path = path
-        with open(path, encoding="utf-8-sig", errors="replace") as file:
-            line = file.readline()
-        delimiter = next((each for each in (",", ";", "\t") if each in line), ",")
-        first = [cell.strip() for cell in line.split(delimiter)]
-        if first == [""]:
-            raise ValueError(f"{path} is empty. {_EXPECTED}")
-        columns = known_names(str(path), first)
-        self.has_names = {"video", "second"} <= set(columns)
-        names = columns if self.has_names else [*_COLUMNS, "last"][: len(first)]
-        if missing := [name for name in _COLUMNS if name not in names]:
-            raise ValueError(f"The first line of {path} is {','.join(first)!r}, without {missing[0]}. {_EXPECTED}")
-        try:
-            table = csv.read_csv(
-                path,
-                csv.ReadOptions(column_names=names, skip_rows=int(self.has_names)),
-                csv.ParseOptions(delimiter=delimiter),
-                convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-            )
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{path} cannot be read as CSV: {error}. {_EXPECTED}") from error
-        if not len(table):
-            raise ValueError(f"{path} has no rows. {_EXPECTED}")
-        self.columns = {name: pc.utf8_trim_whitespace(table[name]) for name in names}
-        self.second = self.numbers("second")
-        self.boxes = np.stack([self.numbers(name) for name in _COORDINATES], axis=1)
-
-    def numbers(self, name: str) -> np.ndarray:
-        """A column of finite numbers, float64; another value raises `ValueError`."""
-        texts = self.columns[name]
-        try:
-            values = texts.cast(pa.float64()).to_numpy()
-        except pa.ArrowInvalid:
-            values = np.array([_number(text) for text in texts.to_pylist()])
-        if (wrong := np.flatnonzero(~np.isfinite(values))).size:
-            row = int(wrong[0])
-            raise ValueError(f"{self.place(row)}: {name} is {texts[row].as_py()!r}; a finite number is expected.")
-        return values
-
-    def place(self, row: int) -> str:
-        """The place of a row in the file, for messages."""
-        return f"{self.path}, row {row + 1}"
+def _finite(where: str, column: str, value: Any) -> float:
+    try:
+        number = float(str(value).replace(",", "."))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{where}: {column} is {value!r}; a finite number is expected.")
+    return number
 
 
 def read_boxes(path: str | os.PathLike, classes: Mapping[str, int], *, scored: bool = False) -> LabelledBoxes:
@@ -181,17 +156,18 @@ def read_boxes(path: str | os.PathLike, classes: Mapping[str, int], *, scored: b
         scored: Whether rows are detections, which have a score.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: See `BoxTable`; or detections have no score.
+        FileNotFoundError, OSError: The file cannot be opened.
+        ValueError: The file has no rows or lacks columns, a number of it is none, or detections have no score.
     """
-    table = BoxTable(path)
-    column = "score" if table.has_names else "last"
-    if scored and column not in table.columns:
+    table, has_names = read_box_table(path)
+    column = "score" if has_names else "last"
+    if scored and column not in table:
         raise ValueError(f"{path} has no scores: the rows of detections end with one. {_EXPECTED}")
-    numbers = pa.array([*classes.values(), -1], pa.int64())
-    places = pc.index_in(table.columns["action"], pa.array(list(classes), pa.string()))
-    action = numbers.take(pc.fill_null(places, len(classes)).combine_chunks()).to_numpy()
-    score = table.numbers(column) if scored else np.ones(len(action))
-    return LabelledBoxes(table.columns["video"], table.second, table.boxes, action, score)
+    places = pc.index_in(table.column("action"), pa.array(list(classes), pa.string()))
+    action = np.array([*classes.values(), -1])[pc.fill_null(places, len(classes)).to_numpy()]
+    score = table.numbers(column, _finite).to_numpy() if scored else np.ones(len(action))
+    second = table.numbers("second", _finite).to_numpy()
+    return LabelledBoxes(table.column("video"), second, _boxes_of(table), action, score)
 
 
 def write_boxes(path: str | os.PathLike, boxes: LabelledBoxes, actions: Sequence[str | int]) -> None:
@@ -226,13 +202,6 @@ def _quoted(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(texts, '[",\r\n]'), quoted, texts)
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text.replace(",", "."))
-    except ValueError:
-        return math.nan
-
-
 def load_detections(
     data: str | os.PathLike | DatasetDict | Dataset,
     *,
@@ -240,10 +209,7 @@ def load_detections(
     label_map: str | os.PathLike | None = None,
     exclude: str | os.PathLike | None = None,
     first_second: float = 0,
-    config: str | None = None,
-    revision: str | None = None,
-    train_split: str | None = None,
-    validation_split: str | None = None,
+    **options: str | None,
 ) -> DatasetDict:
     """List key frames with the boxes and actions of the persons in them.
 
@@ -254,16 +220,16 @@ def load_detections(
             one person with several actions if they have the same person, or, where that is not given, the same text
             of a box; AVA's ids of persons do not count, as in the original. A person whose action is empty has none.
             A video is a path, or the name of a file without its suffix, as in AVA.
-            Or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or Parquet files, or
-            by its name on the Hub, with the columns `video` (the feature `Video`, or paths), `second`, `boxes`, n
-            lists of four numbers, and `actions`, n lists of class names or of `ClassLabel`.
+            Or a JSON file or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or
+            Parquet files, or by its name on the Hub, with the columns `video` (the feature `Video`, or paths),
+            `second`, `boxes`, n lists of four numbers, and `actions`, n lists of class names or of `ClassLabel`.
         video_root: The folder that relative paths of a file count from; by default that of the file.
         label_map: AVA's names of actions by their ids, a .pbtxt file. The class of an action is its id - 1, as in the
             original, and ids that the map leaves out are classes, too. By default classes of AVA's form are called by
             their ids, and those of other files are the names that are found, sorted.
         exclude: A CSV file of video,second: key frames that are left out.
         first_second: The second of the annotations at which the video files begin: 900 for AVA's files of 15 minutes.
-        config, revision, train_split, validation_split: Of a data set; see `load_video_dataset`.
+        options: `config`, `revision`, `train_split` and `validation_split`; see `load_video_dataset`.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". A row is a key frame
@@ -278,29 +244,37 @@ def load_detections(
     """
     labels = None if label_map is None else read_label_map(label_map)
     excluded = set() if exclude is None else read_exclusions(exclude)
-    names = None if labels is None else [labels.get(number, str(number)) for number in range(1, max(labels) + 1)]
-    if isinstance(data, Dataset | DatasetDict) or find_dataset(data, config=config, revision=revision) is not None:
-        named = {"config": config, "revision": revision}
-        named |= {"train_split": train_split, "validation_split": validation_split}
-        tables = only_tables(open_tables(data, video_root, expected=_EXPECTED_DATA, **named), _EXPECTED_DATA)
-        splits = {name: _frames_of_table(table, labels) for name, table in tables.items()}
-        names = names or next((each for table in tables.values() if (each := _declared(table.rows)) is not None), None)
-    else:
+    files = {} if isinstance(data, Dataset | DatasetDict) else _files_in(Path(data).expanduser().absolute())
+    names: list[str] | None = None
+    if files:
         require_root(video_root)
-        files = _split_files(Path(data).expanduser().absolute())
-        splits = {name: _read_file(file, video_root, labels) for name, file in files.items()}
+        tables = {name: read_box_table(file, video_root) for name, file in files.items()}
+        has_ids = not all(has_names for _, has_names in tables.values())
+        splits = {name: _of_file(table, labels, not has_names) for name, (table, has_names) in tables.items()}
+    else:
+        opened = open_tables(data, video_root, expected=_EXPECTED_DATA, **options)
+        has_ids, splits = False, {name: _of_columns(table, labels) for name, table in opened.items()}
+        declared = (_inner(table.rows) for table in opened.values())
+        names = next((inner.names for inner in declared if isinstance(inner, ClassLabel)), None)
+    if labels is not None:
+        names = [labels.get(number, str(number)) for number in range(1, max(labels) + 1)]
     if names is None:
-        names = sorted_names(
-            {action for split in splits.values() for frame in split.actions for each in frame for action in each}
-        )
-        if any(split.has_ids for split in splits.values()):
-            names = [str(number) for number in range(1, int(names[-1]) + 1)] if names else []
+        names = sorted_names({*pa.concat_arrays([split.action for split in splits.values()]).unique().to_pylist()})
+        names = [str(number) for number in range(1, int(names[-1]) + 1)] if has_ids and names else names
     if not names:
         raise ValueError(f"{data} names no action. {_EXPECTED_DATA}")
-    found = require_videos({name: split.table for name, split in splits.items()})
+    videos = require_videos({name: split.table for name, split in splits.items()})
+    features = Features(
+        {
+            "video": Value("string"),
+            "second": Value("float64"),
+            "boxes": List(List(Value("float64"), length=4)),
+            "actions": List(List(ClassLabel(names=names))),
+        }
+    )
     return DatasetDict(
         {
-            name: _make_rows(name, split, found[name].to_pylist(), names, excluded, first_second)
+            name: _make_rows(name, split, videos[name], features, excluded, first_second)
             for name, split in splits.items()
         }
     )
@@ -311,109 +285,155 @@ def action_names(rows: Dataset) -> list[str]:
     return _inner(rows).names
 
 
-class _KeyFrames(NamedTuple):
-    """The key frames of a split: the table of their videos, for each its second, boxes, and the names of the actions
-    of each box; and whether the actions are ids."""
+def _inner(rows: Dataset) -> Any:
+    return cast(Any, rows.features["actions"]).feature.feature
+
+
+class _Persons(NamedTuple):
+    """The persons of a split: a table of key frames and the second of each; the number of the key frame and the box of
+    each person, in order; and the number of the person and the name of each action, in order."""
 
     table: Table
-    seconds: list[float]
-    boxes: list[list[list[float]]]
-    actions: list[list[list[str]]]
-    has_ids: bool = False
+    second: np.ndarray
+    frame: np.ndarray
+    boxes: np.ndarray
+    person: np.ndarray
+    action: pa.Array
 
 
 def _make_rows(
     split: str,
-    frames: _KeyFrames,
-    videos: Sequence[str],
-    names: list[str],
-    excluded: Set[tuple[str, float]],
+    persons: _Persons,
+    videos: pa.Array,
+    features: Features,
+    excluded: set[tuple[str, float]],
     first_second: float,
 ) -> Dataset:
     """The rows of a split. Excluded key frames are named by the path of the video or its name, with suffix or not."""
-    number_of = {name: number for number, name in enumerate(names)}
-    kept = []
-    for row, (video, second, boxes) in enumerate(zip(videos, frames.seconds, frames.boxes, strict=True)):
-        if second < first_second:
-            raise ValueError(
-                f"{frames.table.place(row)}: second is {second:g}; at least first_second={first_second:g} is "
-                "expected, at which the video files begin."
-            )
-        if boxes and not {(name, second) for name in (video, Path(video).name, Path(video).stem)} & excluded:
-            kept.append(row)
-    if not kept:
+    second = persons.second
+    if (early := np.flatnonzero(second < first_second)).size:
+        raise ValueError(
+            f"{persons.table.place(int(early[0]))}: second is {second[early[0]]:g}; at least "
+            f"first_second={first_second:g} is expected, at which the video files begin."
+        )
+    num_persons = np.bincount(persons.frame, minlength=len(second))
+    is_kept = num_persons > 0
+    for row, video in enumerate(videos.to_pylist() if excluded else ()):
+        names = {video, Path(video).name, Path(video).stem}
+        is_kept[row] &= not excluded.intersection((name, second[row].item()) for name in names)
+    if not is_kept.any():
         raise ValueError(f"The {split} split has no key frame with a person that is not excluded.")
+    of_person = is_kept[persons.frame]
+    num_actions = np.bincount(persons.person, minlength=len(of_person))[of_person]
+    actions = persons.action.filter(pa.array(of_person[persons.person]))
+    ids = pc.index_in(actions, pa.array(features["actions"].feature.feature.names, pa.string()))
     columns = {
-        "video": [videos[row] for row in kept],
-        "second": [frames.seconds[row] - first_second for row in kept],
-        "boxes": [frames.boxes[row] for row in kept],
-        "actions": [[[number_of[name] for name in each] for each in frames.actions[row]] for row in kept],
+        "video": videos.filter(pa.array(is_kept)),
+        "second": pa.array(second[is_kept] - first_second),
+        "boxes": _lists(num_persons[is_kept], pa.FixedSizeListArray.from_arrays(persons.boxes[of_person].ravel(), 4)),
+        "actions": _lists(num_persons[is_kept], _lists(num_actions, ids)),
     }
-    features = {
-        "video": Value("string"),
-        "second": Value("float64"),
-        "boxes": _BOX_LISTS,
-        "actions": List(List(ClassLabel(names=names))),
-    }
-    rows = Dataset.from_dict(columns, Features(features), split=NamedSplit(split))
-    if BYTES not in frames.table:
-        return rows
-    return concatenate_datasets([rows, frames.table.rows.select_columns(BYTES).select(kept)], axis=1)
+    found = pa.table(columns).cast(features.arrow_schema)
+    made = Dataset(found, DatasetInfo(features=features), NamedSplit(split))
+    return persons.table.with_files(made, np.flatnonzero(is_kept))
 
 
-def _split_files(path: Path) -> dict[str, Path]:
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist. {_EXPECTED_DATA}")
+def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(counts)), pa.int32()), values)
+
+
+def _files_in(path: Path) -> dict[str, Path]:
+    """The CSV files by split, of a file or folder; none of other data."""
     if not path.is_dir():
-        return {"train": path}
-    files = sources_by_split((_OF_AVA.sub("", each.stem), each) for each in lists_in(path, (".csv",)))
-    if not files:
-        raise ValueError(f"{path} holds no such file. {_EXPECTED_DATA}")
-    return files
+        return {"train": path} if path.suffix.lower() == ".csv" and path.exists() else {}
+    return sources_by_split((_OF_AVA.sub("", each.stem), each) for each in lists_in(path, (".csv",)))
 
 
-def _read_file(path: Path, video_root: str | os.PathLike | None, labels: Mapping[int, str] | None) -> _KeyFrames:
-    table = BoxTable(path)
-    if (row := _wrong_box(table.boxes)) is not None:
-        raise ValueError(f"{table.place(row)}: {_tell_box(table.boxes[row])}")
-    actions = _names_of_actions(table, labels)
-    texts = zip(*(table.columns[name].to_pylist() for name in ("x1", "y1", "x2", "y2")), strict=True)
-    videos = table.columns["video"].to_pylist()
-    named = table.columns["person"].to_pylist() if "person" in table.columns else [""] * len(videos)
-    persons: dict[tuple[str, float], dict[Any, tuple[list[float], list[str]]]] = {}
-    first: dict[tuple[str, float], int] = {}
-    cells = zip(videos, table.second.tolist(), texts, named, table.boxes.tolist(), actions, strict=True)
-    for row, (video, second, text, name, box, action) in enumerate(cells):
-        first.setdefault((video, second), row + 1)
-        known, of_person = persons.setdefault((video, second), {}).setdefault(name or text, (box, []))
-        if box != known:
-            raise ValueError(
-                f"{table.place(row)}: the person {name!r} has another box at this second in a row before. Give each "
-                "person a name or number of its own, or leave out the column person."
-            )
-        if action is not None and action not in of_person:
-            of_person.append(action)
-    named_videos = Dataset(pa.table({"video": pa.array([video for video, _ in persons], pa.string())}))
-    return _KeyFrames(
-        Table(named_videos, str(path), absolute(video_root or path.parent), [*first.values()], "row"),
-        seconds=[second for _, second in persons],
-        boxes=[[box for box, _ in each.values()] for each in persons.values()],
-        actions=[[of_person for _, of_person in each.values()] for each in persons.values()],
-        has_ids=not table.has_names,
+def _of_file(table: Table, labels: Mapping[int, str] | None, has_ids: bool) -> _Persons:
+    """The persons of a CSV file, of which each action has a row."""
+    second, boxes = table.numbers("second", _finite).to_numpy(), _boxes_of(table)
+    _check_boxes(boxes, table.place)
+    action = table.converted(
+        table.column("action"),
+        "action",
+        lambda place, _, text: _name_of_action(place, text, labels, has_ids),
+        pa.string(),
+    )
+    named = pc.binary_join_element_wise(*(table.column(name) for name in _COORDINATES), ",")
+    if "person" in table:
+        named = pc.if_else(pc.equal(table.column("person"), ""), named, table.column("person"))
+    frame = _numbered(table.column("video"), pa.array(second))
+    person = _numbered(pa.array(frame), named)
+    first_rows, first_of_frame = (np.unique(each, return_index=True)[1] for each in (person, frame))
+    if (others := np.flatnonzero((boxes != boxes[first_rows[person]]).any(axis=1))).size:
+        row = int(others[0])
+        raise ValueError(
+            f"{table.place(row)}: the person {named[row].as_py()!r} has another box at this second in a row before. "
+            "Give each person a name or number of its own, or leave out the column person."
+        )
+    # Persons in the order of their key frames, and each action of a person once, in the order of persons.
+    order = np.argsort(frame[first_rows], kind="stable")
+    place = np.argsort(order)
+    pairs = np.unique(_numbered(pa.array(person), action), return_index=True)[1]
+    pairs = pairs[action.take(pa.array(pairs)).is_valid().to_numpy(zero_copy_only=False)]
+    pairs = pairs[np.argsort(place[person[pairs]], kind="stable")]
+    first_rows = first_rows[order]
+    return _Persons(
+        table.select(first_of_frame),
+        second[first_of_frame],
+        frame[first_rows],
+        boxes[first_rows],
+        place[person[pairs]],
+        action.take(pa.array(pairs)),
     )
 
 
-def _names_of_actions(table: BoxTable, labels: Mapping[int, str] | None) -> list[str | None]:
-    """The name of the action of each row; None where it has none."""
-    texts = table.columns["action"].to_pylist()
-    names: dict[str, str | None] = {"": None}
-    for row, text in enumerate(texts):
-        if text not in names:
-            names[text] = _name_of_action(table.place(row), text, labels, has_ids=not table.has_names)
-    return [names[text] for text in texts]
+def _numbered(*columns: pa.Array) -> np.ndarray:
+    """A number for each row, int64: rows with equal values in two columns have the same, in the order of their first
+    rows."""
+    first, second = (column.dictionary_encode(null_encoding="encode") for column in columns)
+    keys = first.indices.to_numpy().astype(np.int64) * len(second.dictionary) + second.indices.to_numpy()
+    return pa.array(keys).dictionary_encode().indices.to_numpy()
 
 
-def _name_of_action(place: str, text: str, labels: Mapping[int, str] | None, has_ids: bool) -> str:
+def _of_columns(table: Table, labels: Mapping[int, str] | None) -> _Persons:
+    """The persons of a table with a row for each key frame."""
+    if missing := [name for name in ("video", "second", "boxes", "actions") if name not in table]:
+        raise ValueError(f"The data set has the columns {', '.join(table.names)}: {missing[0]!r} is missing.")
+    inner = _inner(table.rows)
+    if not isinstance(inner, ClassLabel) and inner.dtype != "string":
+        raise ValueError(
+            f"The actions of the data set are {inner.dtype}; lists of names or of ClassLabel are expected: "
+            'dataset.cast_column("actions", List(List(ClassLabel(names=...)))).'
+        )
+    second = table.numbers("second", _finite).to_numpy()
+    boxes, actions = table.column("boxes"), table.column("actions")
+    num_boxes, num_lists = (pc.list_value_length(column).fill_null(0).to_numpy() for column in (boxes, actions))
+    frame = np.repeat(np.arange(len(table)), num_boxes)
+    is_wrong = num_boxes != num_lists
+    is_wrong[frame[pc.list_value_length(boxes.flatten()).to_numpy() != 4]] = True
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        raise ValueError(
+            f"{table.place(row)} has {num_boxes[row]} boxes and {num_lists[row]} lists of actions; one list for each "
+            "box of four numbers is expected."
+        )
+    values = boxes.flatten().flatten().cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(-1, 4)
+    _check_boxes(values, lambda box: table.place(int(frame[box])))
+    of_persons = actions.flatten()
+    person = np.repeat(np.arange(len(frame)), pc.list_value_length(of_persons).fill_null(0).to_numpy())
+
+    def name_of(place: str, _: str, value: Any) -> str:
+        name = inner.int2str(value) if isinstance(inner, ClassLabel) else str(value)
+        return name if labels is None else cast(str, _name_of_action(place, name, labels, has_ids=False))
+
+    action = table.converted(of_persons.flatten(), "action", name_of, pa.string(), frame[person])
+    return _Persons(table, second, frame, values, person, action)
+
+
+def _name_of_action(place: str, text: str, labels: Mapping[int, str] | None, has_ids: bool) -> str | None:
+    if not text:
+        return None
     if has_ids and not (text.isdecimal() and int(text) > 0):
         raise ValueError(f"{place}: the action is {text!r}; an id from 1 on is expected, or nothing.")
     if labels is None:
@@ -428,60 +448,12 @@ def _name_of_action(place: str, text: str, labels: Mapping[int, str] | None, has
     )
 
 
-def _frames_of_table(table: Table, labels: Mapping[int, str] | None) -> _KeyFrames:
-    if missing := [name for name in _FRAME_COLUMNS if name not in table]:
-        raise ValueError(f"The data set has the columns {', '.join(table.names)}: {missing[0]!r} is missing.")
-    inner = _inner(table.rows)
-    if not isinstance(inner, ClassLabel) and inner.dtype != "string":
-        raise ValueError(
-            f"The actions of the data set are {inner.dtype}; lists of names or of ClassLabel are expected: "
-            'dataset.cast_column("actions", List(List(ClassLabel(names=...)))).'
-        )
-    boxes, actions, seconds = (table.column(name).to_pylist() for name in ("boxes", "actions", "second"))
-    for row, (of_frame, named, second) in enumerate(zip(boxes, actions, seconds, strict=True)):
-        if len(of_frame) != len(named) or any(len(box) != 4 for box in of_frame):
-            raise ValueError(
-                f"{table.place(row)} has {len(of_frame)} boxes and {len(named)} lists of actions; one list for each "
-                "box of four numbers is expected."
-            )
-        if second is None or not math.isfinite(second):
-            raise ValueError(f"{table.place(row)}: second is {second!r}; a finite number is expected.")
-        values = np.array(of_frame, np.float64).reshape(-1, 4)
-        if (wrong := _wrong_box(values)) is not None:
-            raise ValueError(f"{table.place(row)}: {_tell_box(values[wrong])}")
-    to_name = inner.int2str if isinstance(inner, ClassLabel) else str
-    named_actions = [
-        [
-            [
-                each if labels is None else _name_of_action(table.place(row), each, labels, False)
-                for each in map(to_name, person)
-            ]
-            for person in frame
-        ]
-        for row, frame in enumerate(actions)
-    ]
-    return _KeyFrames(table, [float(each) for each in seconds], boxes, named_actions)
-
-
-def _inner(rows: Dataset) -> Any:
-    return cast(Any, rows.features["actions"]).feature.feature
-
-
-def _declared(rows: Dataset) -> list[str] | None:
-    inner = _inner(rows)
-    return inner.names if isinstance(inner, ClassLabel) else None
-
-
-def _wrong_box(boxes: np.ndarray) -> int | None:
-    """The number of the first row that is no box, None if all are."""
+def _check_boxes(boxes: np.ndarray, place: Callable[[int], str]) -> None:
     left, top, right, bottom = boxes.T
     is_box = (left >= 0) & (top >= 0) & (left <= right) & (top <= bottom) & (right <= 1) & (bottom <= 1)
-    return None if is_box.all() else int(np.flatnonzero(~is_box)[0])
-
-
-def _tell_box(box: np.ndarray) -> str:
-    shown = ", ".join(f"{value:g}" for value in box)
-    return (
-        f"the box is {shown}; left, top, right and bottom as shares of width and height are expected: "
-        "0 <= x1 <= x2 <= 1 and 0 <= y1 <= y2 <= 1."
-    )
+    if not is_box.all():
+        row = int(np.flatnonzero(~is_box)[0])
+        raise ValueError(
+            f"{place(row)}: the box is {', '.join(f'{value:g}' for value in boxes[row])}; left, top, right and bottom "
+            "as shares of width and height are expected: 0 <= x1 <= x2 <= 1 and 0 <= y1 <= y2 <= 1."
+        )

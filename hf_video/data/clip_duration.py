@@ -45,8 +45,7 @@ def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
     starts = np.nan_to_num(starts)
     if (open_ended := np.flatnonzero(has_times & np.isnan(ends))).size:
         of_video = rows.select(open_ended)
-        videos = VideoRows(of_video)
-        durations = read_durations(of_video.select([videos.rows(video)[0] for video in range(len(videos))]))
+        durations = read_durations(of_video.select(VideoRows(of_video).first))
         ends[open_ended] = [durations[video] for video in of_video["video"]]
     lengths = np.where(has_times, (ends - starts) / seconds, 1.0)
     counts = np.where(lengths >= 2, np.round(lengths), 1.0).astype(np.int64)

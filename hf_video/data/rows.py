@@ -76,37 +76,30 @@ def class_counts(dataset: Dataset) -> np.ndarray:
 def data_sets(
     source: object, splits: Mapping[str, pa.Table], labels: Sequence[str] | None, order: Sequence[str] | None = None
 ) -> DatasetDict:
-    """Data sets of clips, with class ids in place of names.
-
-    Args:
-        source: what errors call the data.
-        splits: for each split the columns `video`, `label` (text), `labels` (lists of texts) or neither, and others.
-        labels: the class names by id, see `choose_names`.
-        order: the same names in another order, which is taken.
-    """
-    if not any({"label", "labels"}.intersection(table.column_names) for table in splits.values()):
+    """Data sets of clips, with class ids in place of the names in `label` (texts) or `labels` (lists of texts), if
+    they have such a column. For `labels` and `order` see `load_video_dataset`; errors call the data `source`."""
+    kinds = {name for table in splits.values() for name in ("label", "labels") if name in table.column_names}
+    if not kinds:
         return DatasetDict({name: Dataset(table, split=NamedSplit(name)) for name, table in splits.items()})
-    if len({"labels" in table.column_names for table in splits.values()}) > 1:
+    if len(kinds) > 1:
         raise ValueError(
             f"The splits of {source} differ: some have one label a clip, others a list of labels. Give all of them "
             "the column labels."
         )
-    is_multi = "labels" in next(iter(splits.values())).column_names
-    label = "labels" if is_multi else "label"
-    classes = {split: pc.list_flatten(table[label]) if is_multi else table[label] for split, table in splits.items()}
-    names = choose_names(source, {split: {*pc.unique(found).to_pylist()} for split, found in classes.items()}, labels)
+    (label,) = kinds
+    columns = {split: table[label].combine_chunks() for split, table in splits.items()}
+    flat = {split: each.flatten() if label == "labels" else each for split, each in columns.items()}
+    names = choose_names(source, {split: {*each.unique().to_pylist()} for split, each in flat.items()}, labels)
     if order is not None and sorted(order) == sorted(names):
         names = list(order)
-    known = pa.array(names, pa.string())
     made = DatasetDict()
     for split, table in splits.items():
-        column = table[label].combine_chunks()
-        ids = pc.index_in(column.values if is_multi else column, known).cast(pa.int64())
-        if is_multi:
-            ids = pa.ListArray.from_arrays(column.offsets, ids)
+        ids = pc.index_in(flat[split], pa.array(names, pa.string())).cast(pa.int64())
+        if label == "labels":
+            ids = pa.ListArray.from_arrays(columns[split].offsets, ids)
         rows = table.set_column(table.column_names.index(label), label, ids)
         features = Features.from_arrow_schema(rows.schema)
-        features[label] = List(ClassLabel(names=names)) if is_multi else ClassLabel(names=names)
+        features[label] = List(ClassLabel(names=names)) if label == "labels" else ClassLabel(names=names)
         made[split] = Dataset(rows.cast(features.arrow_schema), DatasetInfo(features=features), NamedSplit(split))
     return made
 
@@ -116,10 +109,6 @@ def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence
 
     Only the training split must have a clip of each class: other splits may lack rare classes. A line of the log says
     which of the names that are found are almost the same, such as `Run` and `run`.
-
-    Raises:
-        ValueError: A class is not among `labels`. Without `labels`: the training split lacks a class, or there are
-            fewer than two.
     """
     every = set().union(*found.values())
     if labels is not None:
@@ -177,28 +166,20 @@ def rows_without(dataset: Dataset, videos: Iterable[str]) -> np.ndarray:
 
 
 class VideoRows:
-    """The different videos of a data set in the order of their first rows, and the rows of each.
-
-    Args:
-        dataset: rows of `load_video_dataset`.
-
-    Attributes:
-        videos: the value of the column `video` for each.
-        of_row: (num_rows,) int, the number of each row's video.
-        last_row: (num_videos,) int, the last row of each.
-    """
+    """The different `videos` of rows in the order of their first rows. `of_row`, (num_rows,) int, is the number of the
+    video of each row, and `first`, (num_videos,) int, the first row of each video."""
 
     def __init__(self, dataset: Dataset):
         column = arrow_column(dataset, "video").dictionary_encode()
         self.videos: pa.Array = column.dictionary
         self.of_row = column.indices.to_numpy()
         self._sorted = np.argsort(self.of_row, kind="stable")
-        self._first = np.searchsorted(self.of_row[self._sorted], np.arange(len(self.videos) + 1))
-        self.last_row = self._sorted[self._first[1:] - 1]
+        self._begins = np.searchsorted(self.of_row[self._sorted], np.arange(len(self.videos) + 1))
+        self.first = self._sorted[self._begins[:-1]]
 
     def __len__(self) -> int:
         return len(self.videos)
 
     def rows(self, video: int) -> list[int]:
         """The rows of a video, rising."""
-        return self._sorted[self._first[video] : self._first[video + 1]].tolist()
+        return self._sorted[self._begins[video] : self._begins[video + 1]].tolist()

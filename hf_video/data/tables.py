@@ -12,21 +12,32 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, List, Value, Video
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    Features,
+    IterableDataset,
+    List,
+    Value,
+    Video,
+    concatenate_datasets,
+)
 from datasets.exceptions import DatasetGenerationError
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from hf_video.io import check_regular_file, named_rows, read_csv, read_json, read_json_lines, read_lines
+from hf_video.io import check_regular_file, read_csv, read_json, read_json_lines, read_lines
 from hf_video.reading.sources import is_url
 
 from .folders import (
@@ -35,7 +46,6 @@ from .folders import (
     TABLE_SUFFIXES,
     absolute,
     address,
-    folder_of,
     is_frame_folder,
     is_named_video,
     listed,
@@ -49,7 +59,6 @@ from .rows import BYTES, FRAMES, KNOWN_COLUMNS, arrow_column, is_stored
 logger = logging.getLogger(__name__)
 Split = TypeVar("Split")
 _SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STATE_JSON_FILENAME)
-_TIMES = ("start", "end")
 _NAMES = KNOWN_COLUMNS - {"path"} | {"question", "answer", "caption", "second", "x1", "y1", "x2", "y2", "action"}
 # Other names of columns, in lower case and with underscores.
 _ALIASES = {
@@ -61,21 +70,21 @@ _ALIASES = {
 _LIST_COLUMNS = ("video", "label", "start", "end")
 # How programs write a number that is missing.
 _MISSING_TEXTS = ("nan", "NaN", "<NA>")
+_NOT_READ = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
+@dataclass(eq=False)
 class Table:
-    """The rows of a split as a file or a data set has them.
+    """The rows of a split as a file or a data set has them. `video` has paths, `bytes` the files stored inside."""
 
-    Args:
-        rows: the columns, `video` with paths, and `bytes` with files that are stored inside.
-        name: of the file or split, for messages.
-        root: the folder or URL that relative paths count from.
-        lines: the number of each row in a file; None for a data set.
-        word: what such a number counts.
-    """
-
-    def __init__(self, rows: Dataset, name: str, root: str, lines: Sequence[int] | None = None, word: str = "line"):
-        self.rows, self.name, self.root, self.lines, self.word = rows, name, root, lines, word
+    rows: Dataset
+    # Of the file or split, for messages.
+    name: str
+    # The folder or URL that relative paths count from.
+    root: str
+    # The number of each row in a file, and what it counts; None for a data set.
+    lines: Sequence[int] | None = None
+    word: str = "line"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -97,6 +106,13 @@ class Table:
         lines = None if self.lines is None else [self.lines[row] for row in rows]
         return Table(self.rows.select(rows), self.name, self.root, lines, self.word)
 
+    def with_files(self, made: Dataset, rows: Sequence[int] | np.ndarray | None = None) -> Dataset:
+        """What was made of all or some of the rows, with the files that are stored in these."""
+        if not any(is_stored(self.rows)):
+            return made
+        files = self.rows.select_columns(BYTES)
+        return concatenate_datasets([made, files if rows is None else files.select(rows)], axis=1)
+
     def column(self, name: str) -> pa.Array:
         """A column as it is; nulls if there is none."""
         return arrow_column(self.rows, name) if name in self else pa.nulls(len(self), pa.string())
@@ -113,36 +129,22 @@ class Table:
         the rows of the values, if there is not one for each."""
         if pa.types.is_null(values.type):
             values = values.cast(pa.string())
-        try:
-            encoded = values.dictionary_encode(null_encoding="encode")
-        except pa.ArrowNotImplementedError as error:
-            raise ValueError(f"{self.place(0)}: {name} is {values[0].as_py()!r}; one value is expected.") from error
-        found = []
-        for number, value in enumerate(encoded.dictionary.to_pylist()):
-            try:
-                found.append(convert("", name, value))
-            except ValueError:
-                row = pc.index(encoded.indices, number).as_py()
-                convert(self.place(row if rows is None else int(rows[row])), name, value)
-                raise
-        return pa.array(found, kind).take(encoded.indices)
+        if pa.types.is_nested(values.type):
+            place = self.place(int(rows[0]) if rows is not None else 0)
+            raise ValueError(f"{place}: {name} is {values[0].as_py()!r}; one value is expected.")
+        encoded = values.dictionary_encode(null_encoding="encode")
+        first = np.unique(encoded.indices.to_numpy(), return_index=True)[1]
+        places = map(self.place, (first if rows is None else np.asarray(rows)[first]).tolist())
+        distinct = zip(places, encoded.dictionary.to_pylist(), strict=True)
+        return pa.array([convert(place, name, value) for place, value in distinct], kind).take(encoded.indices)
 
     def texts(self, name: str) -> pa.Array:
-        """A column of texts; an empty cell raises `ValueError`."""
-        return self.converted(self.column(name), name, cell_text, pa.string())
-
-    def further(self, name: str) -> pa.Array:
         """A column of texts that may be missing."""
-        return self.converted(
-            self.column(name),
-            name,
-            lambda _, __, value: None if value is None else str(value).strip() or None,
-            pa.string(),
-        )
+        return self.converted(self.column(name), name, _text_or_none, pa.string())
 
     def times(self) -> dict[str, pa.Array]:
         """`start` and `end` in seconds, null where a row has none. A wrong time raises `ValueError`."""
-        times = {name: self._seconds(name) for name in _TIMES}
+        times = {name: self.numbers(name, _seconds, optional=True) for name in ("start", "end")}
         is_later = pc.greater(times["end"], pc.fill_null(times["start"], 0.0))
         if (row := pc.index(is_later, False).as_py()) >= 0:
             raise ValueError(
@@ -151,55 +153,63 @@ class Table:
             )
         return times
 
-    def _seconds(self, name: str) -> pa.Array:
+    def numbers(self, name: str, convert: Callable[[str, str, Any], Any], optional: bool = False) -> pa.Array:
+        """A column of float64, as of `converted`, which plain numbers from 0 on are spared; with `optional` a cell may
+        be empty."""
         values = self.column(name)
-        if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
-            seconds = values.cast(pa.float64())
-            is_right = pc.and_(pc.is_finite(seconds), pc.greater_equal(seconds, 0))
-            if pc.all(is_right, min_count=0).as_py():
-                return seconds
-        return self.converted(values, name, _seconds, pa.float64())
+        try:
+            is_empty = pc.equal(values, "") if pa.types.is_string(values.type) else False
+            found = pc.if_else(is_empty, None, values).cast(pa.float64())
+            is_plain = pc.and_(pc.is_finite(found), pc.greater_equal(found, 0))
+            if pc.all(is_plain, skip_nulls=optional, min_count=0).as_py():
+                return found
+        except _NOT_READ:  # such as 1:02:03.5
+            pass
+        return self.converted(values, name, convert, pa.float64())
 
     def videos(self) -> tuple[pa.Array, list[str]]:
         """The addresses of the videos, a name for one that is stored inside; and the places of those that do not
         exist. What is neither a file nor a folder of frames raises `ValueError`."""
-        is_inside = is_stored(self.rows)
-        is_believed = arrow_column(self.rows, FRAMES).is_valid().to_pylist() if FRAMES in self else [False] * len(self)
-        found: list[str] = []
-        known: dict[str, str] = {}
-        missing = []
-        for row, video in enumerate(self.column("video").to_pylist()):
-            if is_inside[row]:
-                found.append(f"{self.name}[{row}]" + (f" {PurePath(video).name}" if video else ""))
-                continue
-            path = address(self.root, cell_text(self.place(row), "video", video))
-            if not (is_believed[row] or is_url(path)):
-                if path not in known:
-                    known[path] = self._find(row, path)
-                missing += [] if known[path] else [f"{self.place(row)}: {path}"]
-                path = known[path]
-            found.append(path)
+        column, found = self.column("video"), np.empty(len(self), object)
+        is_inside, is_believed = np.array(is_stored(self.rows), bool), np.zeros(len(self), bool)
+        if FRAMES in self:
+            is_believed = arrow_column(self.rows, FRAMES).is_valid().to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(is_inside).tolist():
+            video = column[row].as_py()
+            found[row] = f"{self.name}[{row}]" + (f" {PurePath(video).name}" if video else "")
+        for convert, are_of in ((self._address, is_believed), (self._find, ~is_believed)):
+            rows = np.flatnonzero(are_of & ~is_inside)
+            converted = self.converted(column.take(pa.array(rows)), "video", convert, pa.string(), rows)
+            found[rows] = converted.to_numpy(zero_copy_only=False)
+        missing = [
+            f"{self.place(row)}: {self._address('', 'video', column[row].as_py())}"
+            for row, video in enumerate(found.tolist())
+            if video is None
+        ]
         return pa.array(found, pa.string()), missing
 
-    def _find(self, row: int, path: str) -> str:
-        """The path of a video, which a table may name without its ending; "" if there is none."""
-        if os.path.isfile(path) or is_frame_folder(Path(path)):
+    def _address(self, where: str, name: str, video: Any) -> str:
+        return address(self.root, cell_text(where, name, video))
+
+    def _find(self, where: str, name: str, video: Any) -> str | None:
+        """The path of a video, which a table may name without its ending; None if there is none."""
+        path = self._address(where, name, video)
+        if is_url(path) or os.path.isfile(path) or is_frame_folder(Path(path)):
             return path
-        folder, name = os.path.split(path)
-        if len(others := _by_stem(folder).get(name, [])) > 1:
-            raise ValueError(f"{self.place(row)}: {name!r} stands for {listed(others)}. Keep one of them.")
+        folder, stem = os.path.split(path)
+        others = _by_stem(folder).get(stem, [])
+        if len(others) > 1:
+            raise ValueError(f"{where}: {stem!r} stands for {listed(others)}. Keep one of them.")
         if others:
             return os.path.join(folder, others[0])
         if os.path.isdir(path):
-            raise ValueError(
-                f"{self.place(row)}: {path} is a folder without JPEG or PNG frames, or with videos beside."
-            )
-        if os.path.lexists(path):
-            try:
+            raise ValueError(f"{where}: {path} is a folder without JPEG or PNG frames, or with videos beside.")
+        try:
+            if os.path.lexists(path):
                 check_regular_file(path)
-            except (OSError, ValueError) as error:
-                raise type(error)(f"{self.place(row)}: {error}") from error
-        return ""
+        except (OSError, ValueError) as error:
+            raise type(error)(f"{where}: {error}") from error
+        return None
 
 
 def require_videos(tables: Mapping[str, Table]) -> dict[str, pa.Array]:
@@ -231,24 +241,14 @@ def open_tables(
     video_root: str | os.PathLike | None = None,
     *,
     expected: str = LAYOUTS,
+    read_folder: Callable[[Path], pa.Table] | None = None,
     config: str | None = None,
     revision: str | None = None,
     train_split: str | None = None,
     validation_split: str | None = None,
-) -> dict[str, "Table | Path"]:
-    """The tables of data by "train", "validation" and "test"; or, for data that have none, the folders of videos.
-
-    Args:
-        data: an object of the `datasets` library, or a path, URL or name of one of the forms above.
-        video_root: the folder, or its URL, that relative paths count from; by default that of the files, and for a
-            data set the working directory.
-        expected: what an error says of the forms.
-        config, revision, train_split, validation_split: see `load_video_dataset`.
-
-    Raises:
-        FileNotFoundError: the data do not exist.
-        ValueError: they cannot be read.
-    """
+) -> dict[str, Any]:
+    """The tables of data, see `load_video_dataset`, by "train", "validation" and "test": each a [`Table`], or what
+    `read_folder` makes of a folder without; by default that is an error, which says what is `expected`."""
     named = {"config": config, "revision": revision, "train_split": train_split, "validation_split": validation_split}
     require_root(video_root)
     if isinstance(data, IterableDataset) or (isinstance(data, Mapping) and not isinstance(data, DatasetDict)):
@@ -259,13 +259,12 @@ def open_tables(
     is_object = isinstance(data, DatasetDict | Dataset)
     found: Any = data if is_object else find_dataset(data, config=config, revision=revision)
     if found is not None:
-        splits = known_splits(
-            found if isinstance(found, DatasetDict) else {"train": found}, train_split, validation_split
-        )
+        found = found if isinstance(found, DatasetDict) else {"train": found}
         is_file = not (is_object or is_hub_name(data) or _is_saved(Path(data).expanduser()))
-        root = absolute(video_root or ("." if not is_file else folder_of(absolute(data)) if is_table(data) else data))
-        tables = {name: Table(_plain(rows), name, root) for name, rows in splits.items()}
-        return {**_by_column(data, tables)} if is_file else {**tables}
+        place = os.path.dirname(absolute(data)) if is_file and is_table(data) else data if is_file else "."
+        splits = known_splits(found, train_split, validation_split)
+        tables = {name: Table(_plain(rows), name, absolute(video_root or place)) for name, rows in splits.items()}
+        return _by_column(tables) if is_file else tables
     if is_url(data):
         raise FileNotFoundError(f"{data} is no table that can be read: by URL, data end in .parquet or .tar.")
     if given := [name for name, value in named.items() if value is not None]:
@@ -274,36 +273,35 @@ def open_tables(
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {expected}")
     sources = split_sources(path)
-    if any(source.is_dir() for source in sources.values()):
-        return {**sources}
-    lists = {split: _read_list(file, absolute(video_root or file.parent), expected) for split, file in sources.items()}
-    return {**_by_column(data, lists)}
+    folders = [source for source in sources.values() if source.is_dir()]
+    if folders and read_folder is None:
+        raise ValueError(f"{path} holds no such file. {expected}")
+    if folders:
+        require_root(video_root, path)
+    return _by_column(
+        {
+            split: read_folder(source) if read_folder and source.is_dir() else _read_list(source, video_root, expected)
+            for split, source in sources.items()
+        }
+    )
 
 
-def only_tables(tables: Mapping[str, "Table | Path"], expected: str) -> dict[str, Table]:
-    """The tables; a folder of videos in their place raises `ValueError`."""
-    found = {name: table for name, table in tables.items() if isinstance(table, Table)}
-    for folder in tables.values():
-        if isinstance(folder, Path):
-            raise ValueError(f"{folder} holds no such file. {expected}")
-    return found
-
-
-def _by_column(data: Any, tables: dict[str, Table]) -> dict[str, Table]:
+def _by_column(tables: dict[str, Any]) -> dict[str, Any]:
     """The rows of one file by their column `split`, if it has one."""
     (table, *others) = tables.values()
-    if others or "split" not in table:
+    if others or not isinstance(table, Table) or "split" not in table:
         return tables
-    names = table.column("split").to_pylist()
-    split_by_name = {name: split_of(str(name).strip()) for name in dict.fromkeys(names)}
-    if unknown := [name for name, split in split_by_name.items() if split is None]:
-        raise ValueError(f"{data}: split is {unknown[0]!r}; one of train, validation and test is expected.")
-    found = np.array([split_by_name[name] for name in names])
+    found = np.array(table.converted(table.column("split"), "split", _split, pa.string()).to_pylist())
     parts = {name: table.select(np.flatnonzero(found == name)) for name in ("train", "validation", "test")}
-    if table.lines is None:
-        for name, part in parts.items():
-            part.name = name
+    for name, part in parts.items():
+        part.name = name if table.lines is None else table.name
     return {name: part for name, part in parts.items() if len(part)}
+
+
+def _split(where: str, column: str, value: Any) -> str:
+    if (found := split_of(str(value).strip())) is None:
+        raise ValueError(f"{where}: {column} is {value!r}; one of train, validation and test is expected.")
+    return found
 
 
 def find_dataset(
@@ -311,12 +309,7 @@ def find_dataset(
 ) -> Any:
     """The data set in a Parquet file or tar, by path, URL or pattern of names, in a folder of them or of
     `save_to_disk`, or on the Hub; None if `data` is none of these. With `streaming` its splits are streams, except
-    those of `save_to_disk`.
-
-    Raises:
-        FileNotFoundError: a file, or a name that is neither a path nor a data set of the Hub, does not exist.
-        ValueError: a file cannot be read.
-    """
+    those of `save_to_disk`."""
     path = Path(data).expanduser()
     if path.is_dir():
         if _is_saved(path):
@@ -357,29 +350,20 @@ def is_hub_name(data: str | os.PathLike) -> bool:
 
 
 def holds_table(folder: Path) -> bool:
-    """Whether a folder is of `save_to_disk`, or has tars or Parquet files that are data. A Parquet file of paths is
-    data if it is named after a split: any other may be a list of the videos beside it. So may a tar beside folders."""
-    if _is_saved(folder):
-        return True
+    """Whether a folder is of `save_to_disk`, or has tars or Parquet files that are data: those named after a split, in
+    data/, or with neither videos nor folders beside them, of which they may be a list or an archive."""
     visible = visible_entries(folder)
-    if any(entry.suffix == ".tar" for entry in visible) and not any(entry.is_dir() for entry in visible):
-        return True
-    found = [file for pattern in ("*.parquet", "data/*.parquet") for file in folder.glob(pattern)]
-    return any(
-        split_of(file.stem) is not None or _holds_files(file) for file in found if not file.name.startswith(".")
+    tables = [entry for entry in visible if entry.suffix in TABLE_SUFFIXES]
+    return (
+        _is_saved(folder)
+        or any(folder.glob("data/*.parquet"))
+        or any(entry.suffix == ".parquet" and split_of(entry.stem) for entry in tables)
+        or (bool(tables) and not any(entry.is_dir() or is_named_video(entry) for entry in visible))
     )
 
 
 def _is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _SAVED)
-
-
-def _holds_files(file: Path) -> bool:
-    try:
-        schema = pq.read_schema(file)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
-    return BYTES in schema.names or any(pa.types.is_struct(kind) or pa.types.is_binary(kind) for kind in schema.types)
 
 
 def known_splits(
@@ -408,34 +392,28 @@ def known_splits(
     return {split: known[split] for split in ("train", "validation", "test") if split in known}
 
 
-class VideoColumns(NamedTuple):
-    """The names of the columns that are read: of videos, of labels (None without), and those of `start` and `end` that
-    exist."""
-
-    video: str
-    label: str | None
-    times: list[str]
+def video_column(source: str, features: Features) -> str:
+    """The name of the column of videos."""
+    return _only(source, features, "the feature Video", ("video",), lambda kind: isinstance(kind, Video), "path")
 
 
-def find_columns(features: Features, labelled: bool = True) -> VideoColumns:
-    """The columns of a data set that are read. `cls` is what WebDataset calls labels."""
-    video = _only(features, "the feature Video", ("video",), lambda feature: isinstance(feature, Video), "path")
-    label = None
-    if labelled:
-        names = ("label", "labels")
-        label = _only(features, "labels", names, lambda feature: isinstance(item_of(feature), ClassLabel), "cls")
-    return VideoColumns(video, label, [name for name in _TIMES if name in features])
+def label_column(source: str, features: Features) -> str:
+    """The name of the column of labels. `cls` is what WebDataset calls them."""
+    names = ("label", "labels")
+    return _only(source, features, "labels", names, lambda kind: isinstance(item_of(kind), ClassLabel), "cls")
 
 
-def _only(features: Features, what: str, names: tuple[str, ...], fits: Callable[[Any], bool], last: str) -> str:
+def _only(
+    source: str, features: Features, what: str, names: tuple[str, ...], fits: Callable[[Any], bool], last: str
+) -> str:
     """The column with one of `names`, or else the only column that fits, or else that of the `last` name."""
     found = [name for name in names if name in features] or [name for name in features if fits(features[name])]
     found = found or [name for name in (last,) if name in features]
     if len(found) != 1:
         have = f"{len(found)} columns of {what}: {', '.join(found)}" if found else f"no column of {what}"
         raise ValueError(
-            f"The data set has {have}; its columns are {', '.join(features)}. Rename the one that is meant to "
-            f"{names[0]!r}: dataset.rename_column(name, {names[0]!r})."
+            f"{source} has {have}; its columns are {', '.join(features)}. Call the one that is meant {names[0]!r}. "
+            f"{LAYOUTS}"
         )
     return found[0]
 
@@ -447,11 +425,10 @@ def item_of(feature: Any) -> Any:
 
 def _plain(rows: Dataset) -> Dataset:
     """Rows whose column `video` has paths, and `bytes` the files that are stored inside, if there are any."""
-    names = rows.column_names
     if not any(isinstance(feature, Video) for feature in rows.features.values()):
-        renamed = dict(zip(names, known_names("The data set", names), strict=True))
-        rows = rows.rename_columns({old: new for old, new in renamed.items() if old != new})
-    column = find_columns(rows.features, labelled=False).video
+        known = known_names("The data set", rows.column_names)
+        rows = rows.rename_columns({old: new for old, new in zip(rows.column_names, known, strict=True) if old != new})
+    column = video_column("The data set", rows.features)
     if isinstance(rows.features[column], Value) and rows.features[column].dtype != "binary":
         return rows if column == "video" else rows.rename_column(column, "video")
     rows = rows.cast_column(column, Video(decode=False)).flatten()
@@ -463,9 +440,8 @@ def _plain(rows: Dataset) -> Dataset:
 
 def known_names(source: str, names: Sequence[str]) -> list[str]:
     """The names of columns: in place of another form or word, that which is known here. A line of the log says so."""
-    given = [name.strip() for name in names]
-    found, guessed = list(given), []
-    for number, name in enumerate(given):
+    found, guessed = [name.strip() for name in names], list[str]()
+    for number, name in enumerate(found[:]):
         plain = re.sub(r"[\s-]+", "_", name.casefold())
         for known in (plain, _ALIASES.get(plain)):
             if name not in _NAMES and known in _NAMES and known not in found:
@@ -476,92 +452,87 @@ def known_names(source: str, names: Sequence[str]) -> list[str]:
     return found
 
 
-def _read_list(path: Path, root: str, expected: str) -> Table:
+def _read_list(path: Path, video_root: str | os.PathLike | None, expected: str) -> Table:
     """The table of a CSV or JSON file, or of a list without a first line of names."""
-    suffix = path.suffix.lower()
+    suffix, root = path.suffix.lower(), absolute(video_root or path.parent)
     if suffix not in LIST_SUFFIXES:
-        raise ValueError(f"{path} has another ending. {expected}")
-    word = "entry" if suffix == ".json" else "line"
+        raise ValueError(f"{path} is neither a list nor a table. {expected}")
     read = _read_json if suffix in (".json", ".jsonl") else _read_text
     lines, columns = read(path, root, expected)
     if not lines:
         raise ValueError(f"{path} has no rows. {expected}")
-    return Table(Dataset(pa.table(columns)), str(path), root, lines, word)
+    if {"label", "labels"} <= columns.keys():
+        raise ValueError(f"{path} has the columns label and labels; keep one of them.")
+    return Table(Dataset(pa.table(columns)), str(path), root, lines, "entry" if suffix == ".json" else "line")
 
 
-def _read_text(path: Path, root: str, expected: str) -> tuple[list[int], dict[str, pa.Array]]:
+def _read_text(path: Path, root: str, expected: str) -> tuple[Sequence[int], dict[str, pa.Array]]:
     lines = read_lines(path)
-    first = next((line for line in lines if line.strip()), "")
-    # Programs for tables write semicolons where a comma is part of a number.
-    delimiter = next((each for each in (",", ";", "\t") if each in first), ",")
+    first = next(filter(str.strip, lines), "")
+    delimiter = find_delimiter(first) or ","
     rows = read_csv(path, delimiter)
-    _, names = next(rows, (0, []))
-    columns = known_names(str(path), names) if any(name.strip() for name in names) else []
-    if "video" in columns:
+    names = known_names(str(path), next(rows, (0, []))[1])
+    if "video" in names:
         if delimiter != ",":
             logger.warning(f"{path}: cells are read as separated by {delimiter!r}.")
-        if {"label", "labels"} <= set(columns):
-            raise ValueError(f"{path} has the columns label and labels; keep one of them.")
-        numbered = list(named_rows(path, columns, rows))
-        cells = {name: pa.array([row[name].strip() for _, row in numbered], pa.string()) for name in columns if name}
-        return [number for number, _ in numbered], cells
-    found = [
-        (number, _cells(f"{path}, line {number}", line, root)) for number, line in enumerate(lines, 1) if line.strip()
-    ]
-    is_list = found and (path.suffix.lower() == ".txt" or _exists(root, found[0][1][0]))
-    if not is_list:
-        raise ValueError(
-            f"The first line of {path} is {first!r}, which names no column path or video, and is no video in {root}. "
-            f"{expected}"
-        )
-    for number, row in found:
-        if len(row) > len(_LIST_COLUMNS):
-            raise ValueError(
-                f"{path}, line {number} has {len(row)} cells; path, label and, optionally, start and end are expected."
-            )
-    width = max(len(row) for _, row in found)
-    padded = [[*row, *[""] * (width - len(row))] for _, row in found]
-    cells = {
-        name: pa.array([row[place] for row in padded], pa.string()) for place, name in enumerate(_LIST_COLUMNS[:width])
-    }
-    return [number for number, _ in found], cells
-
-
-def _cells(where: str, line: str, root: str) -> list[str]:
-    """The cells of a line of a list: a path, which may have spaces, and others behind it."""
-    words = line.split()
-    delimiter = next((each for each in (",", ";", "\t") if each in line), None)
-    if _exists(root, line.strip()):
-        words = [line.strip()]
-    elif delimiter is not None:
-        try:
-            (cells,) = csv.reader([line], delimiter=delimiter, skipinitialspace=True, strict=True)
-        except csv.Error as error:
-            raise ValueError(f"{where} cannot be read as CSV: {error}.") from error
-        words = [cell.strip() for cell in cells]
+        if twice := [name for name in names if name and names.count(name) > 1]:
+            raise ValueError(f"{path} has the column {twice[0]!r} twice. Keep one of them.")
+        numbered = [*rows]
     else:
-        for count in range(1, min(len(words), 4)):
-            path = line.rsplit(maxsplit=count)[0].strip()
-            if _exists(root, path):
-                words = [path, *words[-count:]]
-                break
-    if len(words) == 3 and words[1].isdecimal() and words[2].isdecimal():
-        video = Path(address(root, words[0]))
+        exists = cache(partial(_exists, root))
+        numbered = [
+            (number, _cells(f"{path}, line {number}", line.strip(), root, exists))
+            for number, line in enumerate(lines, 1)
+            if line.strip()
+        ]
+        if not numbered or (path.suffix.lower() != ".txt" and not exists(numbered[0][1][0])):
+            raise ValueError(
+                f"The first line of {path} is {first!r}, which names no column path or video, and is no video in "
+                f"{root}. {expected}"
+            )
+        names = [*_LIST_COLUMNS[: max(len(cells) for _, cells in numbered)]]
+    if too_long := [number for number, cells in numbered if len(cells) > len(names)]:
+        raise ValueError(
+            f"{path}, line {too_long[0]} has more cells than the columns {', '.join(names)}. Put values with a comma "
+            'into quotes: "a,b".'
+        )
+    columns = zip_longest(names, *(cells for _, cells in numbered), fillvalue="")
+    texts = {name: pc.utf8_trim_whitespace(pa.array(values, pa.string())) for name, *values in columns if name}
+    return [number for number, _ in numbered], texts
+
+
+def _exists(root: str, video: str) -> bool:
+    found = address(root, video)
+    return re.search(r"\s", found) is None if is_url(found) else os.path.exists(found)
+
+
+def find_delimiter(line: str) -> str | None:
+    """What separates the cells of a line. Programs for tables write semicolons where a comma is part of a number."""
+    return next((each for each in (",", ";", "\t") if each in line), None)
+
+
+def _cells(where: str, line: str, root: str, exists: Callable[[str], bool]) -> list[str]:
+    """The cells of a line of a list without names of columns: a path, which may have spaces, and others behind it."""
+    if exists(line):
+        cells = [line]
+    elif (delimiter := find_delimiter(line)) is not None:
+        cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
+    else:
+        ends = (line.rsplit(maxsplit=count) for count in (1, 2, 3))
+        cells = next((found for found in ends if exists(found[0])), line.split())
+    if len(cells) == 3 and cells[1].isdecimal() and cells[2].isdecimal():
+        video = Path(address(root, cells[0]))
         if is_frame_folder(video):  # as lists of folders of frames: path, number of frames, label
-            return [words[0], words[2]]
+            return [cells[0], cells[2]]
         if video.is_file():
             raise ValueError(
-                f"{where}: {words[1]} and {words[2]} may be a label and a start, or a number of frames and a label. "
+                f"{where}: {cells[1]} and {cells[2]} may be a label and a start, or a number of frames and a label. "
                 "Put names of the columns into the first line, such as path,label,start."
             )
-    return words
+    return cells
 
 
-def _exists(root: str, path: str) -> bool:
-    return is_url(found := address(root, path)) or os.path.exists(found)
-
-
-def _read_json(path: Path, root: str, expected: str) -> tuple[list[int], dict[str, pa.Array]]:
+def _read_json(path: Path, root: str, expected: str) -> tuple[Sequence[int], dict[str, pa.Array]]:
     if path.suffix.lower() == ".jsonl":
         numbered, word = read_json_lines(path), "line"
     else:
@@ -569,57 +540,38 @@ def _read_json(path: Path, root: str, expected: str) -> tuple[list[int], dict[st
         if not isinstance(content, list):
             raise ValueError(f"{path} holds a {type(content).__name__}; a list of objects is expected. {expected}")
         numbered = [*enumerate(content, 1)]
-    entries: list[dict[str, Any]] = []
-    for number, entry in numbered:
-        if not isinstance(entry, dict):
-            raise ValueError(f"{path}, {word} {number} is {entry!r}; an object is expected. {expected}")
-        entries.append(entry)
+    places = [f"{path}, {word} {number}" for number, _ in numbered]
+    entries: list[dict[str, Any]] = [entry for _, entry in numbered]
+    if wrong := [number for number, entry in enumerate(entries) if not isinstance(entry, dict)]:
+        raise ValueError(f"{places[wrong[0]]} is {entries[wrong[0]]!r}; an object is expected. {expected}")
     names = [*dict.fromkeys(name for entry in entries for name in entry)]
-    columns = dict(zip(names, known_names(str(path), names), strict=True)) if names else {}
+    columns = dict(zip(names, known_names(str(path), names), strict=True))
     if "id" in names and "video" not in columns.values():  # Something-Something
         columns["id"] = "video"
         if "template" in names:
             columns = {name: f"given {new}" if new == "label" else new for name, new in columns.items()}
             columns["template"] = "label"
-    places = [f"{path}, {word} {number}" for number, _ in numbered]
+            for entry in entries:
+                if isinstance(entry.get("template"), str):
+                    entry["template"] = re.sub(r"[\[\]]", "", entry["template"])
     if "video" not in columns.values() and entries:
         raise ValueError(f"{places[0]} is {entries[0]!r}, without path or video. {expected}")
-    if {"label", "labels"} <= set(columns.values()):
-        raise ValueError(f"{path} has entries with label and entries with labels; one of them for all is expected.")
-    cells = {new: [entry.get(name) for entry in entries] for name, new in columns.items()}
-    if columns.get("template") == "label":
-        cells["label"] = [re.sub(r"[\[\]]", "", each) if isinstance(each, str) else each for each in cells["label"]]
-    return [number for number, _ in numbered], {name: _array(name, cells[name], places) for name in cells}
+    found = {new: _array([entry.get(name) for entry in entries]) for name, new in columns.items()}
+    return [number for number, _ in numbered], found
 
 
-def _array(name: str, values: list[Any], places: Sequence[str]) -> pa.Array:
-    """The values of a column of JSON, as texts if they are of several kinds, and as lists if one of them is."""
-    is_lists = any(isinstance(value, list) for value in values)
-    if is_lists:
-        values = [value if isinstance(value, list) or value is None else [value] for value in values]
-    first: dict[str, tuple[str, Any]] = {}
-    for place, value in zip(places, values, strict=True):
-        for each in value if is_lists and value is not None else [value]:
-            if each is not None:
-                kind = "text" if isinstance(each, str) else "other" if isinstance(each, (list, dict)) else "number"
-                first.setdefault("truth" if isinstance(each, bool) else kind, (place, each))
-    if len(first) > 1 and name in ("label", "labels"):
-        (place, one), (other_place, other) = list(first.values())[:2]
-        raise ValueError(
-            f"{other_place}: {name} is {other!r}, and {place} has {one!r}; labels are all texts or all numbers."
-        )
-    if name in ("label", "labels") and "other" in first:
-        raise ValueError(f"{first['other'][0]}: {name} is {first['other'][1]!r}; names are expected.")
-    try:
-        if len(first) <= 1 and "other" not in first:
-            return pa.array(values, None if first else pa.string())
-    except (pa.ArrowException, OverflowError):
-        pass
+def _array(values: list[Any]) -> pa.Array:
+    """The values of a column of JSON: lists if one of them is, and texts if they are of several kinds."""
 
     def text(value: Any) -> Any:
-        return value if value is None else [*map(text, value)] if is_lists and isinstance(value, list) else str(value)
+        return [*map(text, value)] if isinstance(value, list) else None if value is None else str(value)
 
-    return pa.array([*map(text, values)])
+    if any(isinstance(value, list) for value in values):
+        values = [value if isinstance(value, list) or value is None else [value] for value in values]
+    try:
+        return pa.array(values)
+    except _NOT_READ:
+        return pa.array(map(text, values))
 
 
 def cell_text(where: str, column: str, value: Any) -> str:
@@ -639,25 +591,22 @@ def cell_text(where: str, column: str, value: Any) -> str:
     raise ValueError(f"{where}: {column} is {value!r}; a text is expected. Leave the row out if there is none.")
 
 
+def _text_or_none(where: str, column: str, value: Any) -> str | None:
+    return None if value is None else str(value).strip() or None
+
+
 def _seconds(where: str, column: str, value: Any) -> float | None:
     """Seconds of a cell: a number, also with a decimal comma, or hours, minutes and seconds, as 1:02:03.5."""
-    if value is None or (isinstance(value, str) and not value.strip()):
+    text = "" if value is None else str(value).strip().replace(",", ".")
+    if not text:
         return None
-    seconds = math.nan
-    if isinstance(value, str):
-        parts = value.strip().replace(",", ".").split(":")
-        if all(re.fullmatch(r"\d+", part) for part in parts[:-1]) and len(parts) <= 3:
-            seconds = _number(parts[-1]) if len(parts) == 1 or re.match(r"[0-5]?\d(\D|$)", parts[-1]) else math.nan
-            seconds += sum(60.0**power * int(part) for power, part in enumerate(reversed(parts[:-1]), 1))
-    elif not isinstance(value, bool):
-        seconds = _number(value)
+    *larger, last = text.split(":")
+    is_clock = len(larger) <= 2 and all(map(str.isdecimal, larger)) and re.match(r"[0-5]?\d(\D|$)", last)
+    try:
+        seconds = float(last) if is_clock or not larger else math.nan
+    except ValueError:
+        seconds = math.nan
+    seconds += sum(60.0**power * int(part) for power, part in enumerate(reversed(larger), 1) if is_clock)
     if not 0 <= seconds < math.inf:
         raise ValueError(f"{where}: {column} is {value!r}; seconds from 0 on are expected, or an empty cell.")
     return seconds
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

@@ -13,25 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, DatasetDict, Value, concatenate_datasets
+from datasets import ClassLabel, Dataset, DatasetDict, Value
 
-from .folders import (
-    LAYOUTS,
-    no_root_for,
-    others_below,
-    read_class_folders,
-    sources_by_split,
-    split_sources,
-    tell_others,
-    videos_below,
-    visible_entries,
-)
-from .rows import BYTES, DURATION, FRAMES, KNOWN_COLUMNS, arrow_column, data_sets, is_stored
-from .tables import Table, cell_text, find_columns, holds_table, item_of, open_tables, require_videos
+from .folders import find_videos, read_class_folders, sources_by_split, split_sources, tell_others, visible_entries
+from .rows import DURATION, FRAMES, KNOWN_COLUMNS, data_sets
+from .tables import Table, cell_text, holds_table, item_of, label_column, open_tables, require_videos
 
 logger = logging.getLogger(__name__)
 # What a table says of its videos, if the columns have these types.
-_FACTS = {FRAMES: "int64", DURATION: "float64"}
+_FACTS = {FRAMES: Value("int64"), DURATION: Value("float64")}
 # Values of labels that are kept secret, as in the test splits of benchmarks.
 _UNKNOWN = (None, -1)
 _EXPECTED = (
@@ -79,7 +69,7 @@ def load_video_dataset(
             inspect --output`, are not looked for.
         labels: The class names in the order of their ids, such as those of a trained model. By default they are those
             that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
-        order: Class names whose order the ids have if the data have the same classes, such as those of a model.
+        order: Class names whose order the ids have if the data have the same classes, as those of a model to train.
         video_root: The folder, or its URL, that relative paths count from; by default that of the files, for a data
             set the working directory. Class folders have none.
         columns: Further columns that are kept, such as "person" for `hold_out`; None for all.
@@ -104,16 +94,24 @@ def load_video_dataset(
     """
     if known := KNOWN_COLUMNS.intersection(columns or ()):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
-    named: dict[str, Any] = {
-        "config": config,
-        "revision": revision,
-        "train_split": train_split,
-        "validation_split": validation_split,
-    }
-    tables = open_tables(data, video_root, **named)
-    if any(isinstance(table, Path) for table in tables.values()) and video_root is not None:
-        raise no_root_for(data)
-    return _rows(data, tables, labels, columns, labelled=True, order=order)
+    named: dict[str, Any] = {"config": config, "revision": revision}
+    named |= {"train_split": train_split, "validation_split": validation_split}
+    tables = open_tables(data, video_root, read_folder=_classes_in, **named)
+    found = {name: table for name, table in tables.items() if isinstance(table, Table)}
+    label_of = {name: label_column(table.name, table.rows.features) for name, table in found.items()}
+    for name, label in label_of.items():
+        if all(value.as_py() in _UNKNOWN for value in found[name].column(label)):
+            logger.warning(f"The {name} split is left out: none of its {len(found[name])} rows has a label.")
+            del tables[name], found[name]
+    if not tables:
+        raise ValueError(f"The data set has no labels in its column {next(iter(label_of.values()))!r}.")
+    if columns is None:
+        of_all = {name: kind for table in found.values() for name, kind in table.rows.features.items()}
+        columns = [name for name, kind in of_all.items() if isinstance(kind, Value) and kind.dtype != "binary"]
+    kept = [name for name in columns if name not in {*KNOWN_COLUMNS, *label_of.values()}]
+    for name, table in found.items() if labels is None else ():
+        labels = labels or getattr(item_of(table.rows.features[label_of[name]]), "names", None)
+    return _rows(data, tables, label_of, kept, labels, order)
 
 
 def left_out(data: str | os.PathLike) -> list[str]:
@@ -122,13 +120,13 @@ def left_out(data: str | os.PathLike) -> list[str]:
     if not path.is_dir() or holds_table(path):
         return []
     folders = [source for source in split_sources(path).values() if source.is_dir()]
-    return [str(other) for folder in folders for other in others_below(folder)]
+    return [str(other) for folder in folders for other in find_videos(folder)[1]]
 
 
 def load_listed_videos(data: str | os.PathLike, *, video_root: str | os.PathLike | None = None) -> DatasetDict:
     """The rows of a list or a table, or of a folder of them named after splits, as of `load_video_dataset`; labels are
     not read, and need not be there."""
-    return _rows(data, open_tables(data, video_root, expected=_EXPECTED), None, (), labelled=False)
+    return _rows(data, open_tables(data, video_root, expected=_EXPECTED, read_folder=_videos_in))
 
 
 def load_unlabelled_videos(data: str | os.PathLike, *, video_root: str | os.PathLike | None = None) -> DatasetDict:
@@ -146,53 +144,29 @@ def load_unlabelled_videos(data: str | os.PathLike, *, video_root: str | os.Path
         FileNotFoundError: If `data`, or a file that it names, does not exist.
         ValueError: If there are no videos, or no training split; or the file is none of these.
     """
-    tables = open_tables(data, video_root, expected=_EXPECTED)
+    tables = open_tables(data, video_root, expected=_EXPECTED, read_folder=_videos_in)
     if "train" not in tables:
         raise ValueError(f"{data} has no training split, only {', '.join(tables)}. Add train/ or train.csv.")
-    return _rows(data, {"train": tables["train"]}, None, (), labelled=False)
+    return _rows(data, {"train": tables["train"]})
 
 
 def _rows(
     data: Any,
-    tables: Mapping[str, Table | Path],
-    labels: Sequence[str] | None,
-    columns: Sequence[str] | None,
-    labelled: bool,
+    tables: Mapping[str, Table | pa.Table],
+    label_of: Mapping[str, str] | None = None,
+    kept: Sequence[str] = (),
+    labels: Sequence[str] | None = None,
     order: Sequence[str] | None = None,
 ) -> DatasetDict:
-    """The rows of `load_video_dataset` of opened tables or folders."""
-    read = {name: table for name, table in tables.items() if isinstance(table, Table)}
-    if len(read) < len(tables):
-        if read:
-            raise ValueError(f"{data} has lists and class folders as splits; one kind for all is expected.")
-        folders = {name: folder for name, folder in tables.items() if isinstance(folder, Path)}
-        of_folders = {name: _of_folder(folder, labelled) for name, folder in folders.items()}
-        return data_sets(data, of_folders, labels, order)
-    for table in read.values():
-        if labelled and table.lines is not None and not ("label" in table or "labels" in table):
-            raise ValueError(f"{table.name} has no column label or labels, but {', '.join(table.names)}. {LAYOUTS}")
-    known = {name: find_columns(table.rows.features, labelled).label for name, table in read.items()}
-    for name, label in known.items():
-        if label is not None and all(value in _UNKNOWN for value in read[name].column(label).to_pylist()):
-            logger.warning(f"The {name} split is left out: none of its {len(read[name])} rows has a label.")
-            del read[name]
-    if not read:
-        raise ValueError(f"The data set has no labels in its column {next(iter(known.values()))!r}.")
-    features = next(iter(read.values())).rows.features
-    if columns is None:
-        of_all = {name: kind for table in read.values() for name, kind in table.rows.features.items()}
-        columns = [name for name, kind in of_all.items() if isinstance(kind, Value) and kind.dtype != "binary"]
-    kept = [name for name in columns if name not in {*KNOWN_COLUMNS, *known.values()}]
-    if not isinstance(data, str | os.PathLike) or all(table.lines is None for table in read.values()):
-        kept = [name for name in kept if any(name in table for table in read.values())]
-    videos = require_videos(read)
-    settled = {name: _settle(table, videos[name], known[name], kept) for name, table in read.items()}
-    if labelled:
-        labels = labels or getattr(item_of(features[str(next(iter(known.values())))]), "names", None)
+    """The rows of tables, with the labels in the columns `label_of`, or of folders, which are rows already."""
+    found = {name: table for name, table in tables.items() if isinstance(table, Table)}
+    videos = require_videos(found)
+    settled = {**tables} | {
+        name: _settle(table, videos[name], (label_of or {}).get(name), kept) for name, table in found.items()
+    }
     loaded = data_sets("The data set" if isinstance(data, Dataset | DatasetDict) else data, settled, labels, order)
-    for name, table in read.items():
-        if any(is_stored(table.rows)):
-            loaded[name] = concatenate_datasets([loaded[name], table.rows.select_columns(BYTES)], axis=1)
+    for name, table in found.items():
+        loaded[name] = table.with_files(loaded[name])
         # Says where on the Hub it comes from.
         loaded[name].info.download_checksums = table.rows.info.download_checksums
     return loaded
@@ -213,10 +187,9 @@ def _settle(table: Table, videos: pa.Array, label: str | None, kept: Sequence[st
             raise ValueError(
                 f"{table.place(row)}: {video} is a folder of frames, which have no times; leave start and end empty."
             )
-    found |= times
-    facts = [name for name, kind in _FACTS.items() if table.rows.features.get(name) == Value(kind)]
-    found |= {name: arrow_column(table.rows, name) for name in facts}
-    return pa.table(found | {name: table.further(name) for name in kept})
+    facts = [name for name, kind in _FACTS.items() if table.rows.features.get(name) == kind]
+    found |= times | {name: table.column(name) for name in facts} | {name: table.texts(name) for name in kept}
+    return pa.table(found)
 
 
 def _names(table: Table, values: pa.Array, feature: Any, rows: np.ndarray | None = None) -> pa.Array:
@@ -233,39 +206,41 @@ def _names(table: Table, values: pa.Array, feature: Any, rows: np.ndarray | None
 def _several(table: Table, values: pa.Array, feature: Any) -> pa.Array:
     """The lists of names of the classes of each row, of lists or of texts with semicolons."""
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        texts = values.cast(pa.string()).fill_null("").to_pylist()
-        lists = [[each.strip() for each in text.split(";")] if text.strip() else [] for text in texts]
-        values = pa.array(lists, pa.list_(pa.string()))
-    if values.null_count:
-        row = pc.index(values.is_null(), True).as_py()
+        texts = table.texts("labels").to_pylist()
+        values = pa.array([text.split(";") if text else [] for text in texts], pa.list_(pa.string()))
+    if (row := pc.index(values.is_null(), True).as_py()) >= 0:
         raise ValueError(f"{table.place(row)}: labels is None; a list of names is expected, or leave the row out.")
-    for row, value in enumerate(values.to_pylist()):
-        if len(set(value)) < len(value):
-            raise ValueError(f"{table.place(row)}: labels is {value!r}; different names are expected.")
-        if None in value or "" in value:
-            raise ValueError(f"{table.place(row)}: one of labels is {'' if '' in value else None!r}; leave it out.")
     counts = pc.list_value_length(values).to_numpy()
     names = _names(table, values.flatten(), item_of(feature), np.repeat(np.arange(len(values)), counts))
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), names)
+    named = pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32()), names)
+    for row, value in enumerate(named.to_pylist()):
+        if len(set(value)) < len(value):
+            raise ValueError(f"{table.place(row)}: labels is {value!r}; different names are expected.")
+    return named
 
 
-def _of_folder(folder: Path, labelled: bool) -> pa.Table:
-    """The videos of class folders; or those at any depth, of a folder of training videos alone if there is one."""
-    if labelled:
-        clips = read_class_folders(folder)
-        columns = {"video": [clip.video for clip in clips], "label": [clip.label for clip in clips]}
-    else:
-        folders = (entry for entry in visible_entries(folder) if entry.is_dir())
-        folder = sources_by_split((entry.name, entry) for entry in folders).get("train", folder)
-        columns = {"video": [str(video) for video in videos_below(folder)]}
-        if not columns["video"]:
-            raise ValueError(f"{folder} has no videos inside. {_EXPECTED}")
-    if sentence := tell_others(folder):
-        logger.warning(sentence)
-    times = {name: pa.nulls(len(columns["video"]), pa.float64()) for name in ("start", "end")}
+def _classes_in(folder: Path) -> pa.Table:
+    """The videos of class folders."""
+    found = read_class_folders(folder)
+    return _whole_videos([video for video, _ in found], label=[label for _, label in found])
+
+
+def _videos_in(folder: Path) -> pa.Table:
+    """The videos at any depth of a folder, or of a folder of training videos inside if there is one."""
+    folders = (entry for entry in visible_entries(folder) if entry.is_dir())
+    folder = sources_by_split((entry.name, entry) for entry in folders).get("train", folder)
+    videos, others = find_videos(folder)
+    if not videos:
+        raise ValueError(f"{folder} has no videos inside. {_EXPECTED}")
+    tell_others(folder, others)
+    return _whole_videos(videos)
+
+
+def _whole_videos(videos: Sequence[Path], **columns: Sequence[str]) -> pa.Table:
+    times = {name: pa.nulls(len(videos), pa.float64()) for name in ("start", "end")}
     try:
-        return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()} | times)
+        texts = {"video": [*map(str, videos)], **columns}
+        return pa.table({name: pa.array(values, pa.string()) for name, values in texts.items()} | times)
     except UnicodeEncodeError as error:
         name = os.fsencode(error.object).decode(errors="backslashreplace")
         raise ValueError(f"The name of {name} is not UTF-8. Rename the file or folder.") from error

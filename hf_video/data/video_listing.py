@@ -5,12 +5,14 @@ The functions for lists and data sets import datasets: for the path of a single 
 
 from __future__ import annotations
 
-import logging
 import os
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from hf_video.reading.sources import is_url
 
@@ -18,23 +20,18 @@ from .folders import (
     LIST_SUFFIXES,
     TABLE_SUFFIXES,
     absolute,
+    find_videos,
     is_frame_folder,
     lists_in,
     metadata_of,
-    no_root_for,
     require_root,
     split_of,
     tell_others,
-    video_id,
-    videos_below,
     visible_entries,
 )
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,19 +54,15 @@ class ListedVideo:
     @property
     def sha256(self) -> str | None:
         """The SHA-256 of the file, if a data set stores it."""
-        if self.rows is None:
-            return None
         from .rows import stored_sha256
 
-        return stored_sha256(self.rows[self.row])
+        return None if self.rows is None else stored_sha256(self.rows[self.row])
 
     def open(self) -> Any:
         """The source to read from, see `read_video`."""
-        if self.rows is None:
-            return self.source
         from .rows import open_video
 
-        return open_video(self.rows[self.row])
+        return self.source if self.rows is None else open_video(self.rows[self.row])
 
 
 def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = None) -> list[ListedVideo]:
@@ -88,11 +81,12 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
     """
     require_root(video_root)
     listed = [video for word in words for video in _list(word, video_root)]
-    first: dict[str, str] = {}
-    shared = {video.id for video in listed if first.setdefault(video.id, video.source) != video.source}
+    sources = defaultdict[str, set[str]](set)
+    for video in listed:
+        sources[video.id].add(video.source)
     found: dict[str, ListedVideo] = {}
     for video in listed:
-        suffix = PurePosixPath(video.source).suffix if video.id in shared else ""
+        suffix = PurePosixPath(video.source).suffix if len(sources[video.id]) > 1 else ""
         known = found.setdefault(video.id + suffix, replace(video, id=video.id + suffix))
         if known.source != video.source:
             raise ValueError(
@@ -119,48 +113,52 @@ def names_several(word: str) -> bool:
 def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     if not word:
         raise ValueError("The name of a video is empty.")
+    path = Path(absolute(word))
     if is_url(word) and not word.endswith(TABLE_SUFFIXES):
-        yield ListedVideo(video_id(word, Path()), word)
+        yield ListedVideo(_name_from(path, word), word)
+        return
+    if is_frame_folder(path):
+        yield ListedVideo(path.name, str(path))
         return
     from .rows import is_stored
-    from .tables import holds_table, is_hub_name, is_table
+    from .tables import holds_table, is_hub_name
     from .video_dataset import load_listed_videos
 
-    path = Path(absolute(word))
-    is_folder = path.is_dir() and not is_url(word)
-    if is_folder and is_frame_folder(path):
-        yield ListedVideo(path.name, str(path))
-    elif is_folder and not _holds_list(path) and not holds_table(path):
-        if root is not None:
-            raise no_root_for(path)
-        videos = list(videos_below(path))
-        if not videos:
-            raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
-        if sentence := tell_others(path):
-            logger.warning(sentence)
-        yield from (ListedVideo(video_id(video, path), str(video)) for video in videos)
-    elif is_folder or path.suffix.lower() in LIST_SUFFIXES or is_table(word) or is_hub_name(word):
-        base = (path if is_folder else path.parent) if root is None else Path(absolute(root))
+    if path.is_dir():
+        is_list = holds_table(path) or bool(metadata_of(path)) or any(split_of(each.stem) for each in lists_in(path))
+    else:
+        is_list = path.suffix.lower() in (*LIST_SUFFIXES, *TABLE_SUFFIXES) or is_hub_name(word)
+    if is_list:
         splits = load_listed_videos(word, video_root=root)
-        if is_table(word) or (is_folder and holds_table(path)):
-            base = _folder_of_all([video for split in splits.values() for video in split["video"][:]], base)
-        for split in splits.values():
-            for row, (video, is_inside) in enumerate(zip(split["video"][:], is_stored(split), strict=True)):
-                if is_inside:
-                    yield ListedVideo(Path(video).stem, video, split, row)
-                else:
-                    yield ListedVideo(video_id(video, base), video)
+        base = Path(absolute(root)) if root is not None else path if path.is_dir() else path.parent
+        videos = [video for rows in splits.values() for video in rows["video"][:]]
+        folders = {os.path.dirname(video) for video in videos if os.path.isabs(video)}
+        if not all(Path(folder).is_relative_to(base) for folder in folders):
+            base = Path(os.path.commonpath(folders))
+        of_rows = ((rows, row, inside) for rows in splits.values() for row, inside in enumerate(is_stored(rows)))
+        for video, (rows, row, is_inside) in zip(videos, of_rows, strict=True):
+            if is_inside:
+                yield ListedVideo(Path(video).stem, video, rows, row)
+            else:
+                yield ListedVideo(_name_from(base, video), video)
+    elif path.is_dir():
+        require_root(root, path)
+        found, others = find_videos(path)
+        if not found:
+            raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
+        tell_others(path, others)
+        yield from (ListedVideo(_name_from(path, str(video)), str(video)) for video in found)
     else:
         yield ListedVideo(path.stem, str(path))
 
 
-def _folder_of_all(videos: Sequence[str], base: Path) -> Path:
-    """The folder itself if all videos lie below it, otherwise the lowest one that holds all of them."""
-    others = {os.path.dirname(video) for video in videos if os.path.isabs(video)}
-    if all(f"{folder}/".startswith(f"{base}/") for folder in others):
-        return base
-    return Path(os.path.commonpath(others))
-
-
-def _holds_list(folder: Path) -> bool:
-    return metadata_of(folder) is not None or any(split_of(path.stem) for path in lists_in(folder))
+def _name_from(base: Path, video: str) -> str:
+    """The path of a video from a folder, without suffix and with slashes; its name alone if it lies elsewhere. For a
+    URL, the name of its file."""
+    if is_url(video):
+        # Also that of an address that is not valid: who reads it says so.
+        _, _, name = re.split(r"[?#]", video, maxsplit=1)[0].partition("://")[2].partition("/")
+        return PurePosixPath(unquote(name)).stem or "video"
+    path = Path(video)
+    path = path.relative_to(base) if path.is_relative_to(base) else Path(path.name)
+    return (path if os.path.isdir(video) else path.with_suffix("")).as_posix()

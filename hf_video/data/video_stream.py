@@ -17,7 +17,7 @@ from .dataset import check_on_error
 from .folders import listed
 from .loader import iterate_ahead
 from .rows import BYTES, stored_sha256
-from .tables import find_columns, find_dataset, known_splits
+from .tables import find_dataset, known_splits, label_column, video_column
 from .tasks import Task, declared_names
 from .video_dataset import load_video_dataset
 
@@ -396,21 +396,21 @@ def open_video_streams(
 def _with_plain_columns(stream: datasets.IterableDataset) -> datasets.IterableDataset:
     """A stream with the columns that `VideoStream` reads, and videos that are not decoded."""
     features = stream.features or Features()
-    columns = find_columns(features)
-    label = str(columns.label)
-    names = {columns.video: "video", label: "labels" if isinstance(features[label], List) else "label"}
+    video, label = video_column("The stream", features), label_column("The stream", features)
+    names = {video: "video", label: "labels" if isinstance(features[label], List) else "label"}
+    times = [name for name in ("start", "end") if name in features]
     # First of all, because the other steps, and the threads of the library for remote files, would decode.
     stream = stream.decode(False)
     if BYTES in features:
         joined = {name: kind for name, kind in features.items() if name != BYTES}
         stream = stream.map(
-            lambda row: {columns.video: {"path": row[columns.video], "bytes": row[BYTES]}},
+            lambda row: {video: {"path": row[video], "bytes": row[BYTES]}},
             remove_columns=BYTES,
-            features=Features(joined | {columns.video: Video(decode=False)}),
+            features=Features(joined | {video: Video(decode=False)}),
         )
-    stream = stream.select_columns([columns.video, label, *columns.times])
-    if not isinstance(features[columns.video], Video):
-        stream = stream.cast_column(columns.video, Video(decode=False))
+    stream = stream.select_columns([video, label, *times])
+    if not isinstance(features[video], Video):
+        stream = stream.cast_column(video, Video(decode=False))
     return stream.rename_columns({old: new for old, new in names.items() if old != new})
 
 

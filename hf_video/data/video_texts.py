@@ -7,10 +7,8 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
-from .rows import BYTES, is_stored
-from .tables import Table, cell_text, only_tables, open_tables, require_videos
+from .tables import Table, cell_text, open_tables, require_videos
 
-COLUMNS = ("video", "question", "answer", "start", "end")
 MAX_WORDS = 50
 _REMOVED = re.compile(r'[.!"()*#:;~]')
 _EXPECTED = (
@@ -46,16 +44,13 @@ def load_video_texts(
         ValueError: If there are no such files or rows, or a row lacks a video or an answer, holds a list in place of a
             text, or names a video that is neither file nor folder of frames, such as a FIFO.
     """
-    tables = only_tables(open_tables(data, video_root, expected=_EXPECTED, **options), _EXPECTED)
-    rows = {name: _text_columns(table) for name, table in tables.items()}
+    tables = open_tables(data, video_root, expected=_EXPECTED, **options)
+    texts = {name: _texts(table) for name, table in tables.items()}
     videos = require_videos(tables)
     made = datasets.DatasetDict()
-    for name, (numbers, columns) in rows.items():
-        of_rows = {"video": videos[name].take(pa.array(numbers, pa.int64())), **columns}
-        made[name] = datasets.Dataset(pa.table(of_rows), split=datasets.NamedSplit(name))
-        if any(is_stored(tables[name].rows)):
-            stored = tables[name].rows.select_columns(BYTES).select(numbers)
-            made[name] = datasets.concatenate_datasets([made[name], stored], axis=1)
+    for name, (rows, columns) in texts.items():
+        found = pa.table({"video": videos[name].take(pa.array(rows, pa.int64())), **columns})
+        made[name] = tables[name].with_files(datasets.Dataset(found, split=datasets.NamedSplit(name)), rows)
     return made
 
 
@@ -70,25 +65,22 @@ def load_captions(
     return splits.remove_columns("question").rename_column("answer", "caption")
 
 
-def _text_columns(table: Table) -> tuple[list[int], dict[str, pa.Array]]:
-    """The columns of texts and times, and the number of the table's row that each is of: one for each caption."""
-    answer = next((name for name in ("answer", "caption") if name in table), None)
-    if answer is None:
+def _texts(table: Table) -> tuple[list[int], dict[str, pa.Array]]:
+    """The number of the row of each text, which for several captions comes several times, and the columns."""
+    answer = "answer" if "answer" in table else "caption"
+    if answer not in table:
         raise ValueError(
             f"{table.name} has the columns {', '.join(table.names)}: 'answer' or 'caption' is missing. {_EXPECTED}"
         )
-    numbers, texts = [*range(len(table))], table.column(answer)
+    rows, texts = [*range(len(table))], table.column(answer)
     if answer == "caption" and pa.types.is_list(texts.type):
         lists = [captions or [None] for captions in texts.to_pylist()]
-        numbers = [number for number, captions in enumerate(lists) for _ in captions]
+        rows = [row for row, captions in enumerate(lists) for _ in captions]
         texts = pa.array([each for captions in lists for each in captions], pa.string())
-    table = table.select(numbers)
-    columns = {
-        "question": table.converted(table.column("question"), "question", _question, pa.string()),
-        "answer": table.converted(texts, answer, cell_text, pa.string()),
-        **table.times(),
-    }
-    return numbers, columns
+    table = table.select(rows)
+    questions = table.converted(table.column("question"), "question", _question, pa.string())
+    answers = table.converted(texts, answer, cell_text, pa.string())
+    return rows, {"question": questions, "answer": answers, **table.times()}
 
 
 def _question(place: str, name: str, value: Any) -> str:

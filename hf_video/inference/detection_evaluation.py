@@ -25,7 +25,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 
-from hf_video.data.boxes import BoxTable, LabelledBoxes, read_boxes, read_exclusions, read_label_map
+from hf_video.data.boxes import LabelledBoxes, read_box_table, read_boxes, read_exclusions, read_label_map
 from hf_video.data.folders import without_suffix
 from hf_video.settings import few
 
@@ -150,7 +150,7 @@ def evaluate_detection_file(
         FileNotFoundError, OSError, ValueError: A file is not as its reader expects it, or has none of the classes.
     """
     if label_map is None:
-        names = sorted(set(BoxTable(ground_truth).columns["action"].unique().to_pylist()) - {""})
+        names = sorted(set(read_box_table(ground_truth)[0].column("action").unique().to_pylist()) - {""})
         numbers = {name: number for number, name in enumerate(names)}
     else:
         labels = read_label_map(label_map)
@@ -170,7 +170,7 @@ def evaluate_detection_file(
 
 
 def _without_suffixes(boxes: LabelledBoxes) -> LabelledBoxes:
-    videos = boxes.video.combine_chunks().dictionary_encode()
+    videos = boxes.names().dictionary_encode()
     names = pa.array([without_suffix(name) for name in videos.dictionary.to_pylist()], pa.string())
     return boxes._replace(video=names.take(videos.indices))
 

@@ -61,7 +61,7 @@ def test_the_ids_of_a_model_and_splits_that_lack_a_rare_class(tmp_path):
         ("train.csv", ["path,label,labels", "a.mp4,run,run"], "label and labels"),
         ("train.csv", ["path,labels", "a.mp4,", "b.mp4,"], "no class"),
         ("train.json", [json.dumps([{"path": "a.mp4", "labels": {"run": 1}}])], "entry 1: labels"),
-        ("train.json", [json.dumps([*JSON, {"path": "a.mp4", "label": "run"}])], "label and entries with labels"),
+        ("train.json", [json.dumps([*JSON, {"path": "a.mp4", "label": "run"}])], "label and labels"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, name, lines, message):

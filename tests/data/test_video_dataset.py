@@ -202,7 +202,7 @@ def test_labelled_lists_still_need_labels(tmp_path):
     (tmp_path / "a.mp4").touch()
     for name, text in (("list.csv", "path\na.mp4\n"), ("list.txt", "a.mp4\n"), ("list.json", '[{"path": "a.mp4"}]')):
         (tmp_path / name).write_text(text)
-        with pytest.raises(ValueError, match=f"{name} has no column label"):
+        with pytest.raises(ValueError, match=f"{name} has no column of labels"):
             load_video_dataset(tmp_path / name)
 
 

@@ -55,6 +55,9 @@ def test_lists_name_whole_videos_by_their_paths(folder):
     (folder / "list.csv").rename(folder / "other" / "train.csv")
     assert ids(folder / "other" / "train.csv", video_root=folder) == ["a", "day 1/b.c"]
     assert ids(folder / "other", video_root=folder) == ["a", "day 1/b.c"]
+    (folder / "day 1" / "a.mp4").touch()
+    (folder / "other" / "list.csv").write_text(f"path\n{folder}/a.mp4\n{folder}/day 1/a.mp4\n")
+    assert ids(folder / "other" / "list.csv") == ["a", "day 1/a"]
 
 
 def test_videos_that_a_data_set_stores(tmp_path):
