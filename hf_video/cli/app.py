@@ -1,4 +1,9 @@
-"""`hf-video app`: the models in a browser."""
+"""Open models in a browser: drop a video or record one, and see its classes, when it shows which, what the model
+looked at, and answers to questions where the model gives them.
+
+The page is for this machine alone, unless --host says otherwise. Videos and results are removed after six hours, and
+all of them when the command ends: with Ctrl-C or SIGTERM.
+"""
 
 import importlib.util
 import socket
@@ -9,11 +14,12 @@ from typing import Annotated, Any
 
 from annotated_types import Le
 
+from hf_video.data.folders import videos_in
 from hf_video.inference.inference_settings import ComputingSettings
-from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
+from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model, require_model
 from hf_video.settings import AtLeast1, Mark, Settings, setting
 
-from .command import Command
+from .command import command
 from .errors import explain, is_debugging, report_bug
 
 
@@ -32,33 +38,27 @@ class AppSettings(ComputingSettings, Settings):
     examples: str | None = setting(None, "Folder with videos that the page offers.", "DIR")
 
 
-DESCRIPTION = """\
-Open models in a browser: drop a video or record one, and see its classes, when it shows which, what the model looked
-at, and answers to questions where the model gives them.
-
-The page is for this machine alone, unless --host says otherwise. Videos and results are removed after six hours, and
-all of them when the command ends: with Ctrl-C or SIGTERM.
-"""
 EPILOG = """\
 example: hf-video app my_model
          hf-video app my_model another_model --port 8000 --max-upload 100
 """
 
 
+@command(help="open models in a browser", epilog=EPILOG)
 def run(settings: AppSettings) -> int:
     """Loads the models and serves the page until an interrupt."""
     if importlib.util.find_spec("gradio") is None:
         raise ImportError("The page is made with Gradio: pip install 'hf-video-models[app]'.")
     _check_port(settings.host, settings.port)
     examples = [] if settings.examples is None else _find_examples(settings.examples)
+    for model in settings.models:
+        require_model(model)
 
     from hf_video.app.server import is_loopback, serve
     from hf_video.app.work import LoadedModel, name_models
 
-    models = [
-        LoadedModel(name, *_load(model, settings))
-        for name, model in zip(name_models(settings.models), settings.models, strict=True)
-    ]
+    names = name_models(settings.models)
+    models = [LoadedModel(name, *_load(model, settings)) for name, model in zip(names, settings.models, strict=True)]
     if not is_loopback(settings.host):
         print(
             f"warning: anybody who reaches port {settings.port} of this machine can use the page. "
@@ -74,12 +74,8 @@ def run(settings: AppSettings) -> int:
 
     serve(
         models,
-        host=settings.host,
-        port=settings.port,
-        queue=settings.queue,
+        **{name: getattr(settings, name) for name in ("host", "port", "queue", "max_upload", "workers")},
         tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
-        max_upload=settings.max_upload,
-        workers=settings.workers,
         tell_error=tell_error,
         has_tracebacks=is_debugging(),
         examples=examples,
@@ -89,21 +85,18 @@ def run(settings: AppSettings) -> int:
 
 def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
     """A model that answers if it can, else a classifier of videos or of frames."""
-    from hf_video.inference.prediction import problem_type_of
+    from hf_video.inference.prediction import require_classes
     from hf_video.loading.configurations import load_config
 
-    config = load_config(locate_model(model))
-    if "MemoryBankQFormerForConditionalGeneration" in (config.architectures or []):
-        return load_answering_model(model, device=settings.device, dtype=settings.dtype)
-    if problem_type_of(config) == "regression":
-        raise ValueError(f"{model} is a regression model, which has no classes. Choose a classifier.")
-    return load_trained_model(model, device=settings.device, dtype=settings.dtype, part="any classifier")
+    options = {"device": settings.device, "dtype": settings.dtype}
+    if answers_in_words(model):
+        return load_answering_model(model, **options)
+    require_classes(model, load_config(require_model(model)))
+    return load_trained_model(model, part="any classifier", **options)
 
 
 def _find_examples(folder: str) -> list[Path]:
     """The videos directly in a folder; it is a `ValueError` if there are none."""
-    from hf_video.data.folders import videos_in
-
     path = Path(folder).expanduser().absolute()
     found = [video for video in videos_in(path) if video.is_file()] if path.is_dir() else []
     if not found:
@@ -113,23 +106,10 @@ def _find_examples(folder: str) -> list[Path]:
 
 def _check_port(host: str, port: int) -> None:
     """Refuses an address at which the page cannot be served, before models are loaded."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise ValueError(
-                f"--host {host} --port {port} cannot be used ({reason}). Choose another, such as --port {port + 1}."
-            ) from error
-
-
-COMMAND = Command(
-    name="app",
-    settings=AppSettings,
-    run=run,
-    help="open models in a browser",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (")[0].lower()
+        raise ValueError(
+            f"--host {host} --port {port} cannot be used ({reason}). Choose another, such as --port {port + 1}."
+        ) from error

@@ -52,6 +52,18 @@ class Command:
     takes_several_processes: bool = False
 
 
+def command(help: str, **texts: Any) -> Callable[[Callable[[Any], int]], Command]:
+    """A decorator that makes a command of a function. Its name is that of the module, whose docstring describes it.
+    Its settings are of the type of the function's argument. `texts` are further fields of [`Command`]."""
+
+    def make(run: Callable[[Any], int]) -> Command:
+        module, (kind, *_) = sys.modules[run.__module__], typing.get_type_hints(run).values()
+        name = run.__module__.rpartition(".")[2].replace("_", "-")
+        return Command(name=name, help=help, settings=kind, run=run, **{"description": module.__doc__ or ""} | texts)
+
+    return make
+
+
 def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, Any]:
     """The command that words name, and its settings; `argparse` exits on a mistake, and after help.
 

@@ -1,4 +1,4 @@
-"""`hf-video convert`: makes folders that `from_pretrained` loads from original checkpoints."""
+"""Convert a checkpoint of an original repository into a folder for from_pretrained."""
 
 import ast
 import importlib
@@ -10,7 +10,7 @@ from typing import Annotated
 from hf_video.loading.released import CONVERSION, convert_released, fetch_released, find_released
 from hf_video.settings import Mark, Settings, setting
 
-from .command import Command
+from .command import command
 from .errors import is_debugging
 
 
@@ -42,6 +42,11 @@ def describe_sources() -> str:
     return f"sources:\n{listed}\n\n{hint}"
 
 
+@command(
+    help="convert an original checkpoint",
+    usage="hf-video convert SOURCE CHECKPOINT OUTPUT_DIR [options]\n       hf-video convert NAME OUTPUT_DIR [options]",
+    epilog=describe_sources,
+)
 def run(settings: ConvertSettings) -> int:
     """Calls `main` of the source with the remaining words, before them the file of a released model."""
     sources = installed_sources()
@@ -62,14 +67,3 @@ def run(settings: ConvertSettings) -> int:
             "released model, as `hf-video models` lists them."
         )
     return importlib.import_module(f"{CONVERSION}.{settings.source}").main(words) or 0
-
-
-COMMAND = Command(
-    name="convert",
-    settings=ConvertSettings,
-    run=run,
-    help="convert an original checkpoint",
-    usage="hf-video convert SOURCE CHECKPOINT OUTPUT_DIR [options]\n       hf-video convert NAME OUTPUT_DIR [options]",
-    description="Convert a checkpoint of an original repository into a folder for from_pretrained.",
-    epilog=describe_sources,
-)

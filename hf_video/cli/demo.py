@@ -1,4 +1,6 @@
-"""`hf-video demo`: writes videos, trains, evaluates, saves and reloads, in a few minutes on a CPU."""
+"""Write videos of moving handwritten digits, train a small model on them, measure it on held-out digits and on
+shuffled frames, and check that a new process loads back exactly the same model.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hf_video.settings import Mark, Settings, setting, settings_of
 
-from .command import Command
+from .command import command
 
 if TYPE_CHECKING:
     from hf_video.training import TrainSettings
@@ -37,6 +39,7 @@ HELD_OUT_GOALS = {"videovit": 0.98, "videomamba": 0.95}
 SHUFFLED_LIMIT = 0.225
 
 
+@command(help="see it work: write videos, train, evaluate, save and reload, in a few minutes on a CPU")
 def run(settings: DemoSettings) -> int:
     """Prints what it does, step by step. The exit code is 1 if a check fails."""
     from hf_video.demo import compare, describe, describe_elsewhere, shuffled_accuracy, write_moving_digits
@@ -124,13 +127,3 @@ def _start_from_videomamba(folder: Path, digits: Path) -> dict[str, Any]:
     )
     processor.save_pretrained(folder)
     return {"model": str(folder), **VIDEOMAMBA}
-
-
-COMMAND = Command(
-    name="demo",
-    settings=DemoSettings,
-    run=run,
-    help="see it work: write videos, train, evaluate, save and reload, in a few minutes on a CPU",
-    description="Write videos of moving handwritten digits, train a small model on them, measure it on "
-    "held-out digits and on shuffled frames, and check that a new process loads back exactly the same model.",
-)

@@ -1,20 +1,4 @@
-"""`hf-video detect`: finds the people of videos at key frames, and what they do."""
-
-from __future__ import annotations
-
-import importlib.util
-import sys
-from dataclasses import dataclass
-
-from hf_video.inference.inference_settings import DetectSettings
-from hf_video.loading.models import locate_model
-from hf_video.settings import setting
-
-from .bulk import print_rows
-from .command import Command
-
-DESCRIPTION = """\
-Find the people of videos and what each of them does, at a key frame every second. FILE is a video file, a URL, a
+"""Find the people of videos and what each of them does, at a key frame every second. FILE is a video file, a URL, a
 folder of frames, a folder with videos inside, a list of videos (CSV, list or JSON), or a data set.
 
 For each key frame there are the second, and for each person its box in pixels of the video, the scores of being a
@@ -25,6 +9,21 @@ With a folder, the same command continues after an interruption, and adds videos
 the others are done; the exit code is then 1. With --engine, for millions of videos, Parquet files have a row for each
 person, whose box is in shares of width and height, and a video without a person has one row without a track.
 """
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+
+from hf_video.data.folders import require_inputs
+from hf_video.inference.inference_settings import DetectSettings
+from hf_video.loading.models import require_model
+from hf_video.settings import setting
+
+from .command import command
+from .printing import count, print_failed, print_rows
+
 EPILOG = """\
 examples:
   hf-video detect street.mp4 --model my_detector --output street.json --annotate
@@ -41,12 +40,14 @@ class DetectCommandSettings(DetectSettings):
     )
 
 
+@command(help="find the people of videos, and what they do", epilog=EPILOG)
 def run(settings: DetectCommandSettings) -> int:
     """Prints how many persons there are, and the videos that failed."""
-    # What can be refused at once is: PyTorch takes seconds to import.
-    locate_model(settings.model)
+    require_inputs(settings.videos)
+    require_model(settings.model)
     if settings.annotate and importlib.util.find_spec("matplotlib") is None:
         raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
+
     from hf_video.drawing import annotate_detections
     from hf_video.jobs import detect
     from hf_video.jobs.bulk import BulkResult
@@ -56,8 +57,8 @@ def run(settings: DetectCommandSettings) -> int:
         return print_rows(found)
     print(f"detections {found.place}")
     print(
-        f"{_count(found.num_persons, 'person')} at {_count(found.num_key_frames, 'key frame')} of "
-        f"{_count(found.num_new, 'video')}; {_count(found.num_videos - found.num_new, 'video')} done before"
+        f"{count(found.num_persons, 'person')} at {count(found.num_key_frames, 'key frame')} of "
+        f"{count(found.num_new, 'video')}; {count(found.num_videos - found.num_new, 'video')} done before"
     )
     if found.num_key_frames and not found.num_persons:
         print(
@@ -65,22 +66,4 @@ def run(settings: DetectCommandSettings) -> int:
             f"{found.person_threshold:g}.",
             file=sys.stderr,
         )
-    if found.errors:
-        print(f"{len(found.errors)} of {found.num_videos + len(found.errors)} videos failed:", file=sys.stderr)
-        for video, reason in found.errors:
-            print(f"  {video}\n    {reason}", file=sys.stderr)
-    return 1 if found.errors else 0
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
-
-
-COMMAND = Command(
-    name="detect",
-    settings=DetectCommandSettings,
-    run=run,
-    help="find the people of videos, and what they do",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)
+    return print_failed(found.errors, found.num_videos + len(found.errors))

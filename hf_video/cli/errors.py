@@ -32,7 +32,10 @@ DEAD_PROCESS = (
     "A process that reads videos died{which}, most often because memory ran out: take fewer --num-workers or a "
     "smaller --batch-size, and in a container more shared memory (docker run --shm-size)."
 )
-OFFLINE = "{about} is not on this machine, and HF_HUB_OFFLINE is set: unset it, or fetch it with `hf download`."
+OFFLINE = (
+    "{about} is no folder here and not in the cache of the Hub, and HF_HUB_OFFLINE is set: unset it, or fetch it with "
+    "`hf download`."
+)
 DAMAGED = "{about} cannot be read: it is cut off or damaged, or a value in it is not as expected ({error})."
 
 # Whether an error is raised with its traceback.
@@ -226,8 +229,8 @@ SENTENCES: dict[str, str | Callable[[BaseException, str | None], str | None]] = 
     "LocalEntryNotFoundError": _of_missing_entry,
     "HfHubHTTPError": "The Hub refused a request about {about}: {error}",
     "TransportError": (
-        "{about} could not be fetched, since the Hub does not answer ({error}): check the connection, HF_ENDPOINT and "
-        "the proxies, or name a folder on this machine."
+        "{about} is no folder here, and could not be fetched, since the Hub does not answer ({error}): check the "
+        "name, the connection, HF_ENDPOINT and the proxies."
     ),
     "InvalidURL": BAD_ADDRESS,
     "UnsupportedProtocol": BAD_ADDRESS,

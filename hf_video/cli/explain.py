@@ -1,4 +1,10 @@
-"""`hf-video explain`: what a model looked at when it gave its answer."""
+"""Show what a model looked at: where in the frames of a video the evidence for a class lies, and which frames counted
+most. The model sees one clip, as its processor samples it, in the centre of the frames. --start and --end choose the
+part of a long video that it is sampled from.
+
+Of a MemoryBankQFormer, explanation.json also tells which frames the memory held when the answer was given. One that
+answers in words has no classes: it needs a --question, and is explained by its memory alone.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +12,34 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from hf_video.data.folders import listed, require_inputs
 from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import FrameSourceSettings, TrainedModelSettings
-from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
+from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model, require_model
 from hf_video.output_folders import KEEP, require_fresh
-from hf_video.reading.sources import kind_of, name_of
+from hf_video.reading.sources import kind_of, name_of, public_url
 from hf_video.settings import AtLeast1, Mark, NotNegative, Positive, Settings, closest, setting
 
-from .command import Command
+from .command import command
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from hf_video.inference import Clip
+
+EPILOG = """\
+files in the folder of --output, which is complete or not there (needs matplotlib):
+  heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
+  heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
+  top_frames/       a picture of each frame that counted most
+  explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
+
+example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
+"""
 
 
 @dataclass(kw_only=True)
@@ -42,37 +60,42 @@ class ExplainSettings(FrameSourceSettings, TrainedModelSettings, Settings):
     json: bool = setting(False, "Print one JSON object.")
 
 
-DESCRIPTION = """\
-Show what a model looked at: where in the frames of a video the evidence for a class lies, and which frames counted
-most. The model sees one clip, as its processor samples it, in the centre of the frames. --start and --end choose the
-part of a long video that it is sampled from.
+class Explanation(NamedTuple):
+    """What is explained in numbers, the clip that the model saw, and of a class the heat map (T, H, W) of it."""
 
-Of a MemoryBankQFormer, explanation.json also tells which frames the memory held when the answer was given. One that
-answers in words has no classes: it needs a --question, and is explained by its memory alone.
-"""
-EPILOG = """\
-files in the folder of --output, which is complete or not there (needs matplotlib):
-  heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
-  heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
-  top_frames/       a picture of each frame that counted most
-  explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
-
-example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
-"""
+    details: dict[str, Any]
+    clip: Clip
+    heat_map: np.ndarray | None = None
 
 
+@command(help="show what a model looked at", epilog=EPILOG)
 def run(settings: ExplainSettings) -> int:
     """Prints the answer and the frames that counted most; writes the folder."""
-    _check_files(settings)
-
-    from hf_video.loading.configurations import load_config
-
-    architectures = load_config(locate_model(settings.model)).architectures or []
-    if "MemoryBankQFormerForConditionalGeneration" in architectures:
-        _explain_words(settings)
-    else:
-        _explain_class(settings)
+    _check(settings)
+    explanation = (_explain_answer if answers_in_words(settings.model) else _explain_class)(settings)
+    if settings.output is not None:
+        _write(explanation, settings.output)
+    details = explanation.details
+    print(json.dumps(details) if settings.json else "\n".join(_lines(settings.video, details)), flush=True)
     return 0
+
+
+def _check(settings: ExplainSettings) -> None:
+    """Refuses frames without times, and a folder that cannot be written, before the model is loaded."""
+    require_inputs([settings.video])
+    if settings.source_fps is None and kind_of(settings.video) == "folder":
+        raise ValueError(
+            f"{settings.video} is a folder of frames, which have no times: give --source-fps, the rate at which they "
+            "were taken."
+        )
+    if settings.output is not None:
+        require_fresh(Path(settings.output), KEEP, option="--output")
+        if importlib.util.find_spec("matplotlib") is None:
+            raise ImportError(
+                "--output draws with matplotlib: pip install 'hf-video-models[explain]'. Leave --output out to be "
+                "told the frames that counted most without pictures."
+            )
+    require_model(settings.model)
 
 
 def find_class(word: str, names: Sequence[str]) -> int:
@@ -81,14 +104,11 @@ def find_class(word: str, names: Sequence[str]) -> int:
         return names.index(word)
     if word.isdecimal() and int(word) < len(names):
         return int(word)
-    from hf_video.data.folders import listed
-
     hint = closest(word, names) or f"They are {listed(map(repr, names))}."
     raise ValueError(f"The model has {len(names)} classes, and --class {word!r} is not one of them. {hint}")
 
 
-def _explain_class(settings: ExplainSettings) -> None:
-    """Explains a class by heat maps."""
+def _explain_class(settings: ExplainSettings) -> Explanation:
     if settings.question is not None:
         raise ValueError(
             f"--question asks a model that answers in words; {settings.model} gives classes: leave it out."
@@ -97,10 +117,15 @@ def _explain_class(settings: ExplainSettings) -> None:
         settings.model, device=settings.device, dtype=settings.dtype, num_clips=1, num_crops=1
     )
 
-    from hf_video.drawing.heat_maps import describe_frames, write_explanation, write_heat_maps
-    from hf_video.inference import explain, predict_scores
+    import torch
 
-    names = _class_names(model, settings)
+    from hf_video.drawing.heat_maps import describe_frames
+    from hf_video.inference import explain, predict_scores
+    from hf_video.inference.prediction import require_classes
+    from hf_video.loading.class_names import class_names_of
+
+    require_classes(settings.model, model.config)
+    names = class_names_of(model.config)
     target = None if settings.class_name is None else find_class(settings.class_name, names)
     clip = _read_clip(settings, processor)
     scores = predict_scores(model, clip.pixel_values)[0]
@@ -121,20 +146,15 @@ def _explain_class(settings: ExplainSettings) -> None:
         ],
         "frames": describe_frames(clip, heat_map),
     }
-    memory = _memory_of(model, clip)
-    if memory is not None:
-        details["memory"] = frames_held(memory, clip)
-    if settings.output is not None:
-        with _output_folder(settings.output) as folder:
-            write_heat_maps(folder, clip, heat_map, details)
-            write_explanation(folder, clip, details)
-    if settings.json:
-        print(json.dumps(details), flush=True)
-    else:
-        _print_class(settings, details)
+    if model.config.model_type == "memory_bank_qformer":
+        with torch.inference_mode():
+            memory = model(clip.pixel_values.to(model.device, model.dtype)).memory
+        if memory is not None and memory.visual is not None:
+            details["memory"] = frames_held(memory, clip)
+    return Explanation(details, clip, heat_map)
 
 
-def _explain_words(settings: ExplainSettings) -> None:
+def _explain_answer(settings: ExplainSettings) -> Explanation:
     """Explains an answer in words by the frames that the memory held."""
     if settings.class_name is not None:
         raise ValueError(
@@ -145,7 +165,6 @@ def _explain_words(settings: ExplainSettings) -> None:
     model, processor = load_answering_model(settings.model, device=settings.device, dtype=settings.dtype)
 
     from hf_video import VideoWatcher
-    from hf_video.drawing.heat_maps import write_explanation
 
     clip = _read_clip(settings, processor.video_processor)
     # The images of the clip have their size already.
@@ -153,79 +172,21 @@ def _explain_words(settings: ExplainSettings) -> None:
     watcher = VideoWatcher(model, processor, settings.question)
     watcher.check_question(settings.question)
     watcher.update(clip.images)
-    answer = watcher.answer(do_sample=False)
     details = {
         "video": name_of(settings.video),
         "model": settings.model,
         "question": settings.question,
-        "answer": answer,
+        "answer": watcher.answer(do_sample=False),
         "frames": [{"seconds": round(seconds, 3)} for seconds in clip.times.tolist()],
         "memory": frames_held(watcher.memory, clip),
     }
-    if settings.output is not None:
-        with _output_folder(settings.output) as folder:
-            write_explanation(folder, clip, details)
-    if settings.json:
-        print(json.dumps(details), flush=True)
-        return
-    print(_public_name(settings), f"  {one_line(answer)}", "what the memory held:", sep="\n")
-    for first, last in details["memory"]:
-        print(f"  {clock(first, 2)}  {clock(last, 2)}")
-    sys.stdout.flush()
-
-
-def _check_files(settings: ExplainSettings) -> None:
-    """Refuses frames without times, and a folder that cannot be written, before the model is loaded."""
-    if settings.source_fps is None and kind_of(settings.video) == "folder":
-        raise ValueError(
-            f"{settings.video} is a folder of frames, which have no times: give --source-fps, the rate at which they "
-            "were taken."
-        )
-    if settings.output is None:
-        return
-    require_fresh(Path(settings.output), KEEP, option="--output")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError(
-            "--output draws with matplotlib: pip install 'hf-video-models[explain]'. Leave --output out to be told "
-            "the frames that counted most without pictures."
-        )
-
-
-def _class_names(model: Any, settings: ExplainSettings) -> list[str]:
-    from hf_video.inference.prediction import problem_type_of
-    from hf_video.loading.class_names import class_names_of
-
-    if problem_type_of(model.config) == "regression":
-        raise ValueError(f"{settings.model} is a regression model, which has no classes. Choose a classifier.")
-    return class_names_of(model.config)
+    return Explanation(details, clip)
 
 
 def _read_clip(settings: ExplainSettings, processor: Any) -> Clip:
     from hf_video.inference import read_clip
 
     return read_clip(processor, settings.video, start=settings.start, end=settings.end, source_fps=settings.source_fps)
-
-
-def _memory_of(model: Any, clip: Clip) -> Any:
-    """The memory of a classifier after the clip; None if the model has no memory of frames."""
-    if model.config.model_type != "memory_bank_qformer":
-        return None
-    import torch
-
-    with torch.inference_mode():
-        memory = model(clip.pixel_values.to(model.device, model.dtype)).memory
-    return memory if memory is not None and memory.visual is not None else None
-
-
-@contextmanager
-def _output_folder(name: str) -> Iterator[Path]:
-    """A folder to fill, which then is that of --output."""
-    from hf_video.io import new_folder
-
-    with new_folder(name) as folder:
-        yield folder
-    written = ", ".join(sorted(path.name for path in Path(name).iterdir()))
-    print(f"{name} holds {written}.", file=sys.stderr, flush=True)
 
 
 def frames_held(memory: Any, clip: Clip) -> list[list[float]]:
@@ -238,34 +199,31 @@ def frames_held(memory: Any, clip: Clip) -> list[list[float]]:
     return [[round(float(clip.times[each]), 3) for each in entry] for entry in zip(firsts, lasts, strict=True)]
 
 
-def _print_class(settings: ExplainSettings, details: dict[str, Any]) -> None:
+def _write(explanation: Explanation, output: str) -> None:
+    from hf_video.drawing.heat_maps import write_explanation, write_heat_maps
+    from hf_video.io import new_folder
+
+    details, clip, heat_map = explanation
+    with new_folder(output) as folder:
+        if heat_map is not None:
+            write_heat_maps(folder, clip, heat_map, details)
+        write_explanation(folder, clip, details)
+    written = ", ".join(sorted(path.name for path in Path(output).iterdir()))
+    print(f"{output} holds {written}.", file=sys.stderr, flush=True)
+
+
+def _lines(video: str, details: dict[str, Any]) -> Iterator[str]:
+    yield public_url(video)
+    if "answer" in details:
+        yield from (f"  {one_line(details['answer'])}", "what the memory held:")
+        yield from (f"  {clock(first, 2)}  {clock(last, 2)}" for first, last in details["memory"])
+        return
     import numpy as np
 
     from hf_video.inference import top_frames
 
-    print(_public_name(settings))
-    for prediction in details["predictions"]:
-        print(f"  {prediction['score']:6.1%}  {one_line(prediction['label'])}")
-    frames = details["frames"]
+    yield from (f"  {each['score']:6.1%}  {one_line(each['label'])}" for each in details["predictions"])
+    frames, explained = details["frames"], f"{one_line(details['label'])} ({details['score']:.1%})"
     top = top_frames(np.array([frame["share"] for frame in frames]))
-    explained = f"{one_line(details['label'])} ({details['score']:.1%})"
-    print(f"what spoke most for {explained}:" if top else f"nothing in the clip speaks for {explained}")
-    for number in top:
-        print(f"  {frames[number]['share']:6.1%}  {clock(frames[number]['seconds'], 2)}")
-    sys.stdout.flush()
-
-
-def _public_name(settings: ExplainSettings) -> str:
-    from hf_video.reading.sources import public_url
-
-    return public_url(settings.video)
-
-
-COMMAND = Command(
-    name="explain",
-    settings=ExplainSettings,
-    run=run,
-    help="show what a model looked at",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)
+    yield f"what spoke most for {explained}:" if top else f"nothing in the clip speaks for {explained}"
+    yield from (f"  {frames[each]['share']:6.1%}  {clock(frames[each]['seconds'], 2)}" for each in top)

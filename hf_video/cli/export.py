@@ -1,4 +1,15 @@
-"""`hf-video export`: writes a model for ONNX Runtime, or as a program of torch.export."""
+"""Write a classifier or backbone for programs that do not have hf_video. The folder gets
+
+  model.onnx or model.pt2         pixel_values (batch, frames, channels, height, width) in, logits or the feature maps
+                                  of a backbone out; of images without the frames. A classifier of frames gives those
+                                  of one clip (batch, token frames, classes), without a state
+  config.json                     the configuration, with the names of classes
+  video_preprocessor_config.json  how clips are made, if the model has a processor
+
+The batch is free. Frames, height and width are fixed; --num-frames chooses another number. Before anything is
+kept, the file is run, in ONNX Runtime or by torch.export, and compared with the model for batches of one, two and
+three clips.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from hf_video.loading.models import load_trained_model, locate_model
+from hf_video.loading.models import load_trained_model, require_model
 from hf_video.output_folders import require_fresh
 from hf_video.settings import AtLeast1, Mark, Settings, few, setting
 
-from .command import Command
+from .command import command
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,34 +39,23 @@ class ExportSettings(Settings):
     num_frames: AtLeast1[int] | None = setting(None, "Frames of a clip; by default as the model was saved.")
 
 
-DESCRIPTION = """\
-Write a classifier or backbone for programs that do not have hf_video. The folder gets
-
-  model.onnx or model.pt2         pixel_values (batch, frames, channels, height, width) in, logits or the feature maps
-                                  of a backbone out; of images without the frames. A classifier of frames gives those
-                                  of one clip (batch, token frames, classes), without a state
-  config.json                     the configuration, with the names of classes
-  video_preprocessor_config.json  how clips are made, if the model has a processor
-
-The batch is free. Frames, height and width are fixed; --num-frames chooses another number. Before anything is
-kept, the file is run, in ONNX Runtime or by torch.export, and compared with the model for batches of one, two and
-three clips.
-"""
 EPILOG = """\
 example: hf-video export my_model my_onnx --to onnx
 """
 
 
+@command(help="write a model as ONNX or as a program of torch.export", epilog=EPILOG)
 def run(settings: ExportSettings) -> int:
     """Prints the file, its input and how far it is from the model."""
     folder = Path(settings.output).expanduser().absolute()
     require_fresh(folder, "Choose another folder.", option="OUT")
+    name = require_model(settings.model)
 
     from hf_video.inference.exporting import export_model, require_onnx
 
     if settings.to == "onnx":
         require_onnx()
-    model, processor, clip_shape = _load(settings)
+    model, processor, clip_shape = _load(settings, name)
     print(f"exporting {type(model).__name__} for an input of ({_sizes(clip_shape)}); this takes a minute or more")
     export = export_model(model, folder, clip_shape, settings.to, processor)
     print(f"{settings.to} {export.file}")
@@ -68,7 +68,7 @@ def _sizes(clip_shape: tuple[int, ...]) -> str:
     return ", ".join(map(str, clip_shape))
 
 
-def _load(settings: ExportSettings) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
+def _load(settings: ExportSettings, name: str) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
     """The model, its processor if it has one, and the shape of a clip or image."""
     from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoVideoProcessor
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
@@ -76,7 +76,6 @@ def _load(settings: ExportSettings) -> tuple[PreTrainedModel, Any, tuple[int, ..
     from hf_video.loading.clip_size import clip_size, set_input_size
     from hf_video.loading.configurations import load_config
 
-    name = locate_model(settings.model)
     config = load_config(name)
     kind = (config.architectures or [""])[0]
     takes_images = kind.endswith("ForImageClassification")
@@ -126,13 +125,3 @@ def _size_given(processor: Any) -> tuple[int | None, int | None]:
     """Height and width of what a processor gives; `None` if they follow the input's."""
     size = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
     return getattr(size, "height", None), getattr(size, "width", None)
-
-
-COMMAND = Command(
-    name="export",
-    settings=ExportSettings,
-    run=run,
-    help="write a model as ONNX or as a program of torch.export",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)

@@ -1,15 +1,4 @@
-"""`hf-video extract`: writes features of the sliding windows of videos."""
-
-import sys
-from pathlib import Path
-
-from hf_video.inference.inference_settings import ExtractSettings
-
-from .bulk import print_rows
-from .command import Command
-
-DESCRIPTION = """\
-Slide windows over videos of any length, and write what a model sees in each: one file for each video, and
+"""Slide windows over videos of any length, and write what a model sees in each: one file for each video, and
 features.json with the times of all windows and the settings of temporal localisation (feat_stride, num_frames,
 default_fps).
 
@@ -21,37 +10,34 @@ listed once more at the end; the exit code is then 1.
 
 With --engine, for millions of videos, each video becomes a row in Parquet files, with its features or its error.
 """
-EPILOG = """\
-example: hf-video extract my_videos --model my_model --output my_features --window 16 --stride 8
-"""
+
+from pathlib import Path
+
+from hf_video.data.folders import require_inputs
+from hf_video.inference.inference_settings import ExtractSettings
+from hf_video.loading.models import require_model
+
+from .command import command
+from .printing import count, print_failed, print_rows
 
 
+@command(
+    help="write features of the sliding windows of videos",
+    epilog="example: hf-video extract my_videos --model my_model --output my_features --window 16 --stride 8",
+)
 def run(settings: ExtractSettings) -> int:
     """Prints how many windows there are, and the videos that failed."""
+    require_inputs(settings.videos)
+    require_model(settings.model)
+
     from hf_video.jobs import extract
     from hf_video.jobs.feature_folder import SUMMARY_FILE
 
     records = extract(settings)
     if not isinstance(records, dict):
         return print_rows(records)
-    failed = [record for record in records.values() if "error" in record]
-    num_windows = sum(record["num_windows"] for record in records.values() if "error" not in record)
-    num_videos = len(records) - len(failed)
-    counted = f"{num_videos} video{'' if num_videos == 1 else 's'}"
+    failed = [(record["source"], record["error"]) for record in records.values() if "error" in record]
+    num_windows = sum(record.get("num_windows", 0) for record in records.values() if "error" not in record)
     print(f"features {Path(settings.output).expanduser().absolute()}")
-    print(f"{num_windows} windows of {counted}, see {SUMMARY_FILE}")
-    if failed:
-        print(f"{len(failed)} of {len(records)} videos failed:", file=sys.stderr)
-        for record in failed:
-            print(f"  {record['source']}\n    {record['error']}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-COMMAND = Command(
-    name="extract",
-    settings=ExtractSettings,
-    run=run,
-    help="write features of the sliding windows of videos",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)
+    print(f"{num_windows} windows of {count(len(records) - len(failed), 'video')}, see {SUMMARY_FILE}")
+    return print_failed(failed, len(records))

@@ -1,41 +1,31 @@
-"""`hf-video index`: makes an index of videos for `hf-video search`."""
-
-from hf_video.inference.inference_settings import IndexSettings
-from hf_video.loading.models import locate_model
-
-from .bulk import print_rows
-from .command import Command
-
-DESCRIPTION = """\
-Write a vector for each video, or for each window of it with --window, so that `hf-video search` finds clips by words
-or by a video. FILE is a video file, a URL, a folder of frames, a folder with videos inside, a list of videos (CSV,
-list, JSON or Parquet), or a data set.
+"""Write a vector for each video, or for each window of it with --window, so that `hf-video search` finds clips by
+words or by a video. FILE is a video file, a URL, a folder of frames, a folder with videos inside, a list of videos
+(CSV, list, JSON or Parquet), or a data set.
 
 MODEL compares videos with texts: a model of this package, X-CLIP or VideoPrism. With any other encoder of videos,
 clips are found by a video.
 
-The same command continues after an interruption. It adds videos, does those again whose files changed, and keeps the
-others; --prune removes those that are not named. A video that fails is a row with its error; the exit code is then 1.
-"""
-EPILOG = """\
-example: hf-video index my_videos --model my_model --output my_index --window 8 --fps 2
+The same command continues after an interruption, adds videos, and removes those that are not there any longer. A
+video that fails is a row with its error; the exit code is then 1.
 """
 
+from hf_video.data.folders import require_inputs
+from hf_video.inference.inference_settings import IndexSettings
+from hf_video.loading.models import require_model
 
+from .command import command
+from .printing import print_rows
+
+
+@command(
+    help="make an index of videos, to search them by words or by a video",
+    epilog="example: hf-video index my_videos --model my_model --output my_index --window 8 --fps 2",
+)
 def run(settings: IndexSettings) -> int:
     """Prints how many clips there are, and the videos that failed."""
-    # What can be refused at once is: PyTorch takes seconds to import.
-    locate_model(settings.model)
+    require_inputs(settings.videos)
+    require_model(settings.model)
+
     from hf_video.jobs import build_index
 
     return print_rows(build_index(settings))
-
-
-COMMAND = Command(
-    name="index",
-    settings=IndexSettings,
-    run=run,
-    help="make an index of videos, to search them by words or by a video",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)

@@ -1,4 +1,8 @@
-"""`hf-video inspect`: reads every video of a data set, describes the data, lists broken videos, writes a table."""
+"""Decode every video of a data set and report splits, classes, durations, sizes, broken files, and clips that have
+different labels or stand in several splits. The exit code is 1 where a video is broken, or splits share seconds
+of one. --output keeps what was found: other commands take that file as DATA, and a training on it opens no
+video before the first step.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hf_video.data.folders import LAYOUTS, listed, require_inputs
 from hf_video.data.video_settings import LabelledVideosSettings
 from hf_video.output_folders import check_output_file
 from hf_video.settings import AtLeast1, Settings, setting
 
-from .command import Command
+from .command import command
 
 
 @dataclass(kw_only=True)
@@ -31,8 +36,10 @@ class InspectSettings(LabelledVideosSettings, Settings):
 SOME_BROKEN = 1
 
 
+@command(help="read every video of a data set: counts, durations, classes, broken files")
 def run(settings: InspectSettings) -> int:
     """Prints the findings, and writes the table if there is to be one."""
+    require_inputs([settings.data], LAYOUTS)
     output = check_output_file("output", settings.output)
     if output is not None and output.suffix.lower() != ".parquet":
         raise ValueError(f"--output {output}: a Parquet file is written; choose a name that ends in .parquet.")
@@ -104,8 +111,6 @@ def _count_classes(split: Any) -> dict[str, int]:
 
 
 def _describe(result: dict[str, Any]) -> str:
-    from hf_video.data.folders import listed
-
     seconds, frames, sizes = result["seconds"], result["num_frames"], result["sizes"]
     lines = [f"{result['num_videos']} videos, {result['num_clips']} labelled clips"]
     if seconds["median"] is not None:
@@ -128,15 +133,3 @@ def _describe(result: dict[str, Any]) -> str:
     if "manifest" in result:
         lines += ["", f"manifest  {result['manifest']}"]
     return "\n".join(lines)
-
-
-COMMAND = Command(
-    name="inspect",
-    settings=InspectSettings,
-    run=run,
-    help="read every video of a data set: counts, durations, classes, broken files",
-    description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
-    "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken, or "
-    "splits share seconds of one. --output keeps what was found: other commands take that file as DATA, and a "
-    "training on it opens no video before the first step.",
-)

@@ -4,58 +4,24 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from hf_video.processes import launched_processes
 
-from . import (
-    app,
-    convert,
-    demo,
-    detect,
-    env,
-    evaluate,
-    explain,
-    export,
-    extract,
-    index,
-    inspect,
-    models,
-    predict,
-    probe,
-    publish,
-    search,
-    timeline,
-    train,
-    verify,
-    watch,
-)
-from .command import parse
+from .command import Command, parse
 from .errors import run_guarded
 from .signals import end_process
 
+# Files with commands, in the order in which `--help` lists these.
+_FILES = (
+    *("inspect", "train", "probe", "evaluate", "predict", "extract", "index", "search", "timeline", "detect"),
+    *("explain", "watch", "app", "export", "publish", "verify", "demo", "models", "convert", "env"),
+)
 COMMANDS = [
-    inspect.COMMAND,
-    train.TRAIN,
-    train.PRETRAIN,
-    train.TRAIN_ANSWERS,
-    probe.COMMAND,
-    evaluate.COMMAND,
-    predict.COMMAND,
-    extract.COMMAND,
-    index.COMMAND,
-    search.COMMAND,
-    timeline.COMMAND,
-    detect.COMMAND,
-    explain.COMMAND,
-    watch.COMMAND,
-    app.COMMAND,
-    export.COMMAND,
-    publish.COMMAND,
-    verify.COMMAND,
-    demo.COMMAND,
-    models.COMMAND,
-    convert.COMMAND,
-    env.COMMAND,
+    found
+    for name in _FILES
+    for found in vars(import_module(f".{name}", __package__)).values()
+    if isinstance(found, Command)
 ]
 
 

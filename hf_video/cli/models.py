@@ -1,4 +1,8 @@
-"""`hf-video models`: lists the models that their authors released, which commands take by name."""
+"""List the models that their authors released. Every command takes one by its name, as in `--model NAME`: the first
+time, the authors' file is fetched from the Hub and converted. `hf-video convert NAME OUTPUT_DIR` writes a folder of
+your own. The accuracies are those of the authors; nothing was measured again. A size after ~ is that of four bytes a
+parameter.
+"""
 
 import json
 from dataclasses import asdict, dataclass
@@ -6,7 +10,7 @@ from dataclasses import asdict, dataclass
 from hf_video.loading.released import ReleasedModel, released_models
 from hf_video.settings import Settings, setting
 
-from .command import Command
+from .command import command
 
 
 @dataclass(kw_only=True)
@@ -16,44 +20,34 @@ class ModelsSettings(Settings):
     json: bool = setting(False, "Print one JSON object.")
 
 
+@command(
+    help="list the released models, which commands take by name",
+    epilog='A file "by hand" is not on the Hub: `--model NAME` says where it is, and the command that converts it.',
+)
 def run(settings: ModelsSettings) -> int:
     """Prints a line for each model. Nothing is asked of the Hub."""
     models = released_models().values()
     if settings.json:
         print(json.dumps({model.name: _facts(model) for model in models}))
         return 0
-    rows = [("name", "parameters", "accuracy as reported", "licence", "size", "here")]
-    rows += [
-        (
-            model.name,
-            f"{model.parameters / 1e6:.1f} M" if model.parameters else "-",
-            _accuracy(model),
-            model.license or "unknown",
-            model.describe_size(),
-            _whats_here(model),
-        )
-        for model in models
-    ]
+    rows = [("name", "parameters", "accuracy as reported", "licence", "size", "here"), *map(_cells, models)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
 
 
-def _accuracy(model: ReleasedModel) -> str:
-    """The first figure of the authors."""
-    if not model.results:
-        return "-"
-    first = model.results[0]
-    metric = first["metric"].removesuffix("top-1 accuracy")
-    return f"{metric} {first['value']:g} {first['data']}".strip()
-
-
-def _whats_here(model: ReleasedModel) -> str:
-    if model.repository is None:
-        return "by hand"
+def _cells(model: ReleasedModel) -> tuple[str, ...]:
+    """The cells of a line. The accuracy is the first figure of the authors."""
+    size = f"{model.parameters / 1e6:.1f} M" if model.parameters else "-"
+    accuracy = "-"
+    for first in model.results[:1]:
+        metric = first["metric"].removesuffix("top-1 accuracy")
+        accuracy = f"{metric} {first['value']:g} {first['data']}".strip()
     found = {"file": model.cached_file is not None, "converted": model.folder.is_dir()}
-    return ", ".join(name for name, is_here in found.items() if is_here) or "-"
+    here = ", ".join(name for name, is_here in found.items() if is_here) or "-"
+    here = here if model.repository else "by hand"
+    return model.name, size, accuracy, model.license or "unknown", model.describe_size(), here
 
 
 def _facts(model: ReleasedModel) -> dict:
@@ -64,20 +58,3 @@ def _facts(model: ReleasedModel) -> dict:
         "converted": str(model.folder) if model.folder.is_dir() else None,
         "sha256": model.sha256,
     }
-
-
-DESCRIPTION = """\
-List the models that their authors released. Every command takes one by its name, as in `--model NAME`: the first
-time, the authors' file is fetched from the Hub and converted. `hf-video convert NAME OUTPUT_DIR` writes a folder of
-your own. The accuracies are those of the authors; nothing was measured again. A size after ~ is that of four bytes a
-parameter.
-"""
-
-COMMAND = Command(
-    name="models",
-    settings=ModelsSettings,
-    run=run,
-    help="list the released models, which commands take by name",
-    description=DESCRIPTION,
-    epilog='A file "by hand" is not on the Hub: `--model NAME` says where it is, and the command that converts it.',
-)

@@ -1,19 +1,17 @@
-"""`hf-video probe`: trains a small classifier on the features of a frozen model, and measures it."""
-
-from __future__ import annotations
-
-from hf_video.training.settings import ProbeSettings
-
-from .command import Command
-
-DESCRIPTION = """\
-Compute the features of every video once, with a frozen model, and train a linear classifier on them: one layer on the
-pooled features, batch-normalised. It is saved as a whole model, for --model of other commands.
+"""Compute the features of every video once, with a frozen model, and train a linear classifier on them: one layer on
+the pooled features, batch-normalised. It is saved as a whole model, for --model of other commands.
 
 Features are kept: the next probe of the same model, processor and videos takes seconds, and after an interruption the
 same command goes on. The probe with the lowest validation loss is measured on the test split. If there is none, it is
 measured on the validation split.
 """
+
+from __future__ import annotations
+
+from hf_video.training.settings import ProbeSettings
+
+from .command import command
+
 EPILOG = """\
 --help-all lists every setting; each field of transformers.TrainingArguments is one.
 
@@ -21,6 +19,11 @@ example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_
 """
 
 
+@command(
+    help="train a small classifier on the features of a frozen model",
+    usage="hf-video probe DATA --model MODEL --output-dir DIR [options]",
+    epilog=EPILOG,
+)
 def run(settings: ProbeSettings) -> int:
     """Prints the accuracy, and where probe and report are."""
     from hf_video.metrics import measured_in, tell_count
@@ -33,14 +36,3 @@ def run(settings: ProbeSettings) -> int:
     if broken := metrics.get("broken_videos"):
         print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
     return 0
-
-
-COMMAND = Command(
-    name="probe",
-    settings=ProbeSettings,
-    run=run,
-    help="train a small classifier on the features of a frozen model",
-    usage="hf-video probe DATA --model MODEL --output-dir DIR [options]",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)

@@ -1,14 +1,17 @@
-"""`hf-video publish`: uploads a model folder to the Hub."""
+"""Check a model folder, add the code and a model card, upload it as one commit, and load it back where hf_video is
+not installed. After an interruption, run the same command again: the upload goes on.
+"""
 
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated
 
+from hf_video.data.folders import require_inputs
 from hf_video.loading.class_names import read_class_names
 from hf_video.settings import Mark, Settings, setting
 
-from .command import Command
+from .command import command
 
 
 @dataclass(kw_only=True)
@@ -35,8 +38,10 @@ class PublishSettings(Settings):
     dry_run: bool = setting(False, "Check everything, show what would go up and the card, and stop.")
 
 
+@command(help="put a model on the Hugging Face Hub")
 def run(settings: PublishSettings) -> int:
     """Prints what happens to every file, and the address of the commit, or for a dry run the card."""
+    require_inputs([settings.folder], "The folder of a model is expected.")
     labels = None if settings.labels is None else read_class_names(settings.labels)
 
     from hf_video.hub import PublishError, push, stage
@@ -93,13 +98,3 @@ def _top_level(name: str) -> str:
 def _printable(name: str) -> str:
     """A name that can be printed: bytes that are not UTF-8 are escaped."""
     return name.encode(errors="backslashreplace").decode()
-
-
-COMMAND = Command(
-    name="publish",
-    settings=PublishSettings,
-    run=run,
-    help="put a model on the Hugging Face Hub",
-    description="Check a model folder, add the code and a model card, upload it as one commit, and load it back "
-    "where hf_video is not installed. After an interruption, run the same command again: the upload goes on.",
-)

@@ -1,4 +1,8 @@
-"""`hf-video search`: finds clips by words or by a video."""
+"""Find the clips that words describe, or those like a video, in an index that `hf-video index` wrote. Each hit has its
+score, the mean cosine of its vectors; with --rerank it has the logit of a match before that.
+
+--rerank reads its clips again.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hf_video.data.folders import require_inputs
 from hf_video.inference.inference_settings import JsonLinesSettings, SearchSettings
 
-from .command import Command
+from .command import command
 
 if TYPE_CHECKING:
     from hf_video.inference.video_search import Hit
-
-DESCRIPTION = """\
-Find the clips that words describe, or those like a video, in an index that `hf-video index` wrote. Each hit has its
-score, the mean cosine of its vectors; with --rerank it has the logit of a match before that.
-
---rerank reads its clips again.
-"""
-EPILOG = """\
-example: hf-video search "a glass breaks" --index my_index --rerank 128 --top-k 5
-"""
 
 
 @dataclass(kw_only=True)
@@ -30,8 +25,14 @@ class SearchCommandSettings(SearchSettings, JsonLinesSettings):
     """Search"""
 
 
+@command(
+    help="find clips in an index by words or by a video",
+    epilog='example: hf-video search "a glass breaks" --index my_index --rerank 128 --top-k 5',
+)
 def run(settings: SearchCommandSettings) -> int:
     """Prints the hits, the best first, and how long each step took."""
+    require_inputs([settings.index], "`hf-video index VIDEOS --model MODEL --output INDEX` writes an index.")
+
     from hf_video.inference.video_search import search
 
     found = search(settings)
@@ -46,13 +47,3 @@ def run(settings: SearchCommandSettings) -> int:
 def _line(hit: Hit) -> str:
     match = "" if hit.match is None else f"{hit.match:7.3f}  "
     return f"{match}{hit.score:6.3f}  {hit.path}  {hit.start:.2f} to {hit.end:.2f} s"
-
-
-COMMAND = Command(
-    name="search",
-    settings=SearchCommandSettings,
-    run=run,
-    help="find clips in an index by words or by a video",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)

@@ -1,4 +1,16 @@
-"""`hf-video timeline`: when in a video is which class."""
+"""Find when a video shows which class. The model looks at windows that slide over the video; a segment of a class
+begins with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are
+complete. Time per window and memory do not grow with the video, which may be a stream; with --output memory holds the
+scores of all windows, so a stream without an end is cut into parts of a day.
+
+A classifier of frames gives scores of every frame, and nothing slides: a causal VideoMamba sees each frame once. Of a
+live stream, each begin and end of a class is then printed as soon as it is certain, with --json also the delay. If the
+model is slower than the stream, the oldest of the frames that wait are dropped, and counted.
+
+Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
+before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
+stays that would be in the way of the next try; the segments of a stream, which does not come again, always stay.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hf_video.drawing.texts import clock
+from hf_video.data.folders import require_inputs
+from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
+from hf_video.loading.models import require_model
 
-from .command import Command
+from .command import command
 from .signals import stop_requests
 
 if TYPE_CHECKING:
@@ -22,20 +36,6 @@ if TYPE_CHECKING:
     from hf_video.inference.class_changes import ClassChange
     from hf_video.inference.segments import Segment, SegmentFinder
 
-DESCRIPTION = """\
-Find when a video shows which class. The model looks at windows that slide over the video; a segment of a class begins
-with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are complete.
-Time per window and memory do not grow with the video, which may be a stream; with --output memory holds the scores of
-all windows, so a stream without an end is cut into parts of a day.
-
-A classifier of frames gives scores of every frame, and nothing slides: a causal VideoMamba sees each frame once. Of a
-live stream, each begin and end of a class is then printed as soon as it is certain, with --json also the delay. If the
-model is slower than the stream, the oldest of the frames that wait are dropped, and counted.
-
-Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
-before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
-stays that would be in the way of the next try; the segments of a stream, which does not come again, always stay.
-"""
 EPILOG = """\
 files in the folder of --output:
   segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
@@ -54,8 +54,12 @@ class TimelineCommandSettings(TimelineSettings, JsonLinesSettings):
     """Settings of `hf-video timeline`."""
 
 
+@command(help="find when a video shows which class", epilog=EPILOG)
 def run(settings: TimelineCommandSettings) -> int:
     """Prints segments as they close. Writes the files at the end, also after an interrupt or damage."""
+    require_inputs([settings.video])
+    require_model(settings.model)
+
     from hf_video.drawing.video_timeline import TimelineReader
 
     reader = TimelineReader(settings)
@@ -89,36 +93,21 @@ def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> 
 
 
 def print_found(found: Segment | ClassChange, as_json: bool) -> None:
+    """Prints a segment, or the begin or end of a class, in a line."""
+    from hf_video.drawing.timeline_folder import segment_entry
     from hf_video.inference.segments import Segment
 
+    label = one_line(found.label)
     if isinstance(found, Segment):
-        print_segment(found, as_json)
+        line = segment_entry(found)
+        text = f"{clock(found.start, 2)}  {clock(found.end, 2)}  {found.score:6.1%}  {label}"
     else:
-        print_change(found, as_json)
-
-
-def print_change(change: ClassChange, as_json: bool) -> None:
-    from hf_video.drawing.timeline_folder import segment_entry
-
-    if as_json:
-        delay = None if change.delay is None else round(change.delay, 3)
-        line = {"time": round(change.time, 3), "change": "begins" if change.begins else "ends", "delay": delay}
-        entry = {"label": change.label} if change.begins else segment_entry(change.segment)
-        print(json.dumps(line | entry), flush=True)
-        return
-    label = " ".join(change.label.split())
-    lasted = f"{change.segment.end - change.segment.start:.2f} s, {change.segment.score:.1%}"
-    print(f"{clock(change.time, 2)}  {label} " + ("begins" if change.begins else f"ends ({lasted})"), flush=True)
-
-
-def print_segment(segment: Segment, as_json: bool) -> None:
-    from hf_video.drawing.timeline_folder import segment_entry
-
-    if as_json:
-        print(json.dumps(segment_entry(segment)), flush=True)
-    else:
-        times = f"{clock(segment.start, 2)}  {clock(segment.end, 2)}"
-        print(f"{times}  {segment.score:6.1%}  {' '.join(segment.label.split())}", flush=True)
+        delay, segment = None if found.delay is None else round(found.delay, 3), found.segment
+        line = {"time": round(found.time, 3), "change": "begins" if found.begins else "ends", "delay": delay}
+        line |= {"label": found.label} if found.begins else segment_entry(segment)
+        lasted = f"{segment.end - segment.start:.2f} s, {segment.score:.1%}"
+        text = f"{clock(found.time, 2)}  {label} " + ("begins" if found.begins else f"ends ({lasted})")
+    print(json.dumps(line) if as_json else text, flush=True)
 
 
 def _why_none(highest: np.ndarray, finder: SegmentFinder) -> str:
@@ -136,13 +125,3 @@ def _why_none(highest: np.ndarray, finder: SegmentFinder) -> str:
 
 def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
-
-
-COMMAND = Command(
-    name="timeline",
-    settings=TimelineCommandSettings,
-    run=run,
-    help="find when a video shows which class",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)

@@ -1,20 +1,19 @@
-"""`hf-video verify`: compares what a published model gives on this machine with its self-test."""
-
-from dataclasses import dataclass
-from typing import Annotated
-
-from hf_video.inference.inference_settings import ComputingSettings
-from hf_video.settings import Mark, Settings, setting
-
-from .command import Command
-
-DESCRIPTION = """\
-Say whether a published model gives on this machine what it gave where it was published. The videos of its self-test
+"""Say whether a published model gives on this machine what it gave where it was published. The videos of its self-test
 are read, prepared and put through the model, and each step is compared; so are the names of the classes and the
 options of the processor.
 
 The exit code is 1 if something differs; the last line names the first part that does.
 """
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from hf_video.inference.inference_settings import ComputingSettings
+from hf_video.loading.models import require_model
+from hf_video.settings import Mark, Settings, setting
+
+from .command import command
+
 _WORDS = {True: "agree", False: "DIFFER", None: "-"}
 
 
@@ -28,8 +27,14 @@ class VerifySettings(ComputingSettings, Settings):
     revision: str | None = setting(None, "Branch, tag or commit on the Hub; by default main.")
 
 
+@command(
+    help="say whether a published model gives the same numbers here",
+    epilog="HF_VIDEO_SELECTIVE_SCAN=BACKEND chooses what computes the scans of a VideoMamba.",
+)
 def run(settings: VerifySettings) -> int:
     """Prints a line for each part that was compared, and the first one that differs."""
+    require_model(settings.model)
+
     from hf_video.hub import verify_model
 
     found = verify_model(settings.model, revision=settings.revision, device=settings.device, dtype=settings.dtype)
@@ -43,13 +48,3 @@ def run(settings: VerifySettings) -> int:
     is_whole = all(finding.agrees for finding in found.findings)
     print("verified" if is_whole else "not run; its labels and its processor are as published")
     return 0
-
-
-COMMAND = Command(
-    name="verify",
-    settings=VerifySettings,
-    run=run,
-    help="say whether a published model gives the same numbers here",
-    description=DESCRIPTION,
-    epilog="HF_VIDEO_SELECTIVE_SCAN=BACKEND chooses what computes the scans of a VideoMamba.",
-)

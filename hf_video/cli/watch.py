@@ -1,7 +1,15 @@
-"""`hf-video watch`: answers questions about a video while it is read, from a memory of constant size."""
+"""Watch a video or a live stream and answer questions about all of it so far. The model reads frame by frame and keeps
+a memory of constant size: time per frame and memory do not grow with the video.
+
+The first question decides what the model keeps of each frame. Other questions are answered from what the memory kept.
+A resumed memory keeps the question that it was begun with.
+Ctrl-C, SIGTERM and SIGHUP stop after the current frame, answer once more, and save.
+Only a video file can be gone on with by --resume: a stream does not come again.
+"""
 
 import json
 import math
+import os
 import re
 from array import array
 from collections.abc import Iterator
@@ -9,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from hf_video.data.folders import require_inputs
 from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import FrameSourceSettings, JsonLinesSettings, TrainedModelSettings
-from hf_video.loading.models import load_answering_model
-from hf_video.output_folders import collected
+from hf_video.loading.models import load_answering_model, require_model
+from hf_video.output_folders import check_output_file, collected
+from hf_video.reading.sources import public_url
 from hf_video.settings import AtLeast1, Mark, Positive, Settings, setting
 
-from .command import Command
+from .command import command
 from .signals import stop_requests
 
 
@@ -42,15 +52,6 @@ class WatchSettings(FrameSourceSettings, TrainedModelSettings, JsonLinesSettings
     num_beams: AtLeast1[int] | None = setting(None, "Beams of the search; by default as the model was saved.")
 
 
-DESCRIPTION = """\
-Watch a video or a live stream and answer questions about all of it so far. The model reads frame by frame and keeps
-a memory of constant size: time per frame and memory do not grow with the video.
-
-The first question decides what the model keeps of each frame. Other questions are answered from what the memory kept.
-A resumed memory keeps the question that it was begun with.
-Ctrl-C, SIGTERM and SIGHUP stop after the current frame, answer once more, and save.
-Only a video file can be gone on with by --resume: a stream does not come again.
-"""
 EPILOG = """\
 example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
          hf-video watch lecture.mp4 --model my_model --question "who speaks?" --memory lecture.memory --resume
@@ -65,13 +66,15 @@ def seconds(word: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}.get(match[2], 1)
 
 
+@command(help="answer questions about a long video", epilog=EPILOG)
 def run(settings: WatchSettings) -> int:
     """Prints answers with the time in the video. Writes the memory at the end, also after an interrupt."""
     every = None if settings.every is None else seconds(settings.every)
     _check_files(settings)
-    frames = _open_video(settings)
-    watcher = _make_watcher(settings)
 
+    from hf_video.reading.frame_streaming import stream_frames
+
+    frames, watcher = stream_frames(settings.video, settings.fps, settings.source_fps), _make_watcher(settings)
     # The time of every frame that was looked at.
     times = array("d")
     already_seen, answered_at = watcher.frames_seen, 0
@@ -122,45 +125,31 @@ def _periods(now: float, every: float) -> int:
 
 def _check_files(settings: WatchSettings) -> None:
     """Refuses options that would fail, or overwrite a file, after hours of watching."""
-    if settings.resume and settings.memory is None:
-        raise ValueError("--resume goes on from a memory: say which with --memory FILE.")
-    if settings.resume and settings.memory is not None and not settings.memory.is_file():
-        raise ValueError(f"There is no memory {settings.memory} to resume. Leave --resume out to begin one.")
-    if settings.memory is not None and settings.memory.exists() and not settings.resume:
-        raise ValueError(f"{settings.memory} exists already. Go on from it with --resume, or choose another name.")
-    if settings.memory is not None and settings.memory.resolve() == Path(settings.video).resolve():
-        raise ValueError(f"The video and --memory are one file, {settings.memory}: give each its own.")
-    if settings.memory is not None and not settings.memory.absolute().parent.is_dir():
-        raise ValueError(f"The folder {settings.memory.absolute().parent} for {settings.memory.name} does not exist.")
+    require_inputs([settings.video])
     if "{}" not in settings.prompt:
         raise ValueError(f"--prompt {settings.prompt!r} has no {{}} for the question.")
-    if settings.resume and not _is_file(settings):
-        raise ValueError(f"--resume goes on with a video file; the frames of {_name(settings)} do not come again.")
-
-
-def _is_file(settings: WatchSettings) -> bool:
-    return Path(settings.video).is_file()
-
-
-def _name(settings: WatchSettings) -> str:
-    """The video in messages and in the memory, without passwords."""
-    from hf_video.reading.sources import public_url
-
-    return public_url(settings.video)
-
-
-def _open_video(settings: WatchSettings) -> Iterator[Any]:
-    """The frames of the video at the rate of --fps."""
-    from hf_video.reading import frame_streaming
-
-    return frame_streaming.stream_frames(settings.video, settings.fps, settings.source_fps)
+    memory, is_file = settings.memory, os.path.isfile(settings.video)
+    if settings.resume:
+        if memory is None:
+            raise ValueError("--resume goes on from a memory: say which with --memory FILE.")
+        if not memory.is_file():
+            raise ValueError(f"There is no memory {memory} to resume. Leave --resume out to begin one.")
+        if not is_file:
+            name = public_url(settings.video)
+            raise ValueError(f"--resume goes on with a video file; the frames of {name} do not come again.")
+        if memory.samefile(settings.video):
+            raise ValueError(f"The video and --memory are one file, {memory}: give each its own.")
+    elif memory is not None:
+        if memory.exists():
+            raise ValueError(f"{memory} exists already. Go on from it with --resume, or choose another name.")
+        check_output_file("memory", str(memory))
+    require_model(settings.model)
 
 
 def _make_watcher(settings: WatchSettings) -> Any:
     from hf_video import MemoryBank, VideoWatcher
 
-    memory = MemoryBank.load(settings.memory) if settings.resume else None
-    origin = _origin(settings)
+    memory, origin = MemoryBank.load(settings.memory) if settings.resume else None, _origin(settings)
     if memory is not None:
         _check_origin(memory.origin, origin, settings)
     model, processor = load_answering_model(settings.model, device=settings.device, dtype=settings.dtype)
@@ -175,27 +164,28 @@ def _make_watcher(settings: WatchSettings) -> Any:
 
 
 def _origin(settings: WatchSettings) -> dict[str, Any]:
-    if not _is_file(settings):
-        return {"video": _name(settings), "fps": settings.fps}
-    video = Path(settings.video)
-    return {"video": video.name, "bytes": video.stat().st_size, "fps": settings.fps}
+    """What the memory of a video says of it, without passwords."""
+    if not os.path.isfile(settings.video):
+        return {"video": public_url(settings.video), "fps": settings.fps}
+    return {
+        "video": os.path.basename(settings.video),
+        "bytes": os.path.getsize(settings.video),
+        "fps": settings.fps,
+    }
 
 
 def _check_origin(kept: dict[str, Any], given: dict[str, Any], settings: WatchSettings) -> None:
     """Refuses a video or rate other than those that the memory was begun with. A video may be renamed, or grow."""
+    begun = f"{settings.memory} was begun with"
     if kept.get("fps", settings.fps) != settings.fps:
-        raise ValueError(
-            f"{settings.memory} was begun with --fps {kept['fps']:g}: go on with it, not {settings.fps:g}."
-        )
+        raise ValueError(f"{begun} --fps {kept['fps']:g}: go on with it, not {settings.fps:g}.")
     if "video" in kept and "bytes" not in kept:
-        raise ValueError(
-            f"{settings.memory} was begun with {kept['video']}, which is not a file and does not come again."
-        )
+        raise ValueError(f"{begun} {kept['video']}, which is not a file and does not come again.")
     has_grown = kept.get("video") == given["video"] and kept.get("bytes", 0) < given["bytes"]
     if not has_grown and kept.get("bytes", given["bytes"]) != given["bytes"]:
         raise ValueError(
-            f"{settings.memory} was begun with {kept['video']} of {kept['bytes']} bytes, but {settings.video} has "
-            f"{given['bytes']}: go on with the video that it was begun with, or choose another --memory."
+            f"{begun} {kept['video']} of {kept['bytes']} bytes, but {settings.video} has {given['bytes']}: go on with "
+            "the video that it was begun with, or choose another --memory."
         )
 
 
@@ -225,14 +215,4 @@ def _what_was_kept(settings: WatchSettings, frames_seen: int) -> str:
     if settings.memory is None or not frames_seen:
         return "Without --memory nothing is kept."
     kept = f"{settings.memory} holds the {frames_seen} frames so far"
-    return f"{kept}; run the same command with --resume to go on." if _is_file(settings) else f"{kept}."
-
-
-COMMAND = Command(
-    name="watch",
-    settings=WatchSettings,
-    run=run,
-    help="answer questions about a long video",
-    description=DESCRIPTION,
-    epilog=EPILOG,
-)
+    return f"{kept}; run the same command with --resume to go on." if os.path.isfile(settings.video) else f"{kept}."

@@ -5,10 +5,11 @@ Datasets is imported by none of this: the path of a single video does not need i
 
 import logging
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hf_video.reading.sources import FRAME_EXTENSIONS, is_url
+from hf_video.reading.sources import FRAME_EXTENSIONS, is_url, kind_of
 
 logger = logging.getLogger(__name__)
 # The endings of the containers that the reader opens and that mostly hold videos, the same on every machine.
@@ -35,6 +36,20 @@ LAYOUTS = (
 def absolute(place: str | os.PathLike) -> str:
     """An absolute path, or a URL without a slash at its end."""
     return os.fspath(place).rstrip("/") if is_url(place) else os.path.abspath(os.path.expanduser(place))
+
+
+def require_inputs(names: Sequence[str], expected: str = "") -> None:
+    """Refuses (`FileNotFoundError`) names of videos or data if nothing is at any of them, and says what is expected.
+    What has the name of a data set of the Hub, a URL or a pattern is not looked for. Commands call it before they
+    import what reads videos, which takes seconds."""
+
+    def is_missing(name: str) -> bool:
+        is_elsewhere = kind_of(name) != "path" or "*" in name or re.fullmatch(r"[\w.-]+/[\w.-]+", name)
+        return not is_elsewhere and not os.path.lexists(absolute(name))
+
+    if all(map(is_missing, names)):
+        missing = absolute(names[0]) if len(names) == 1 else f"Each of {listed(names)}"
+        raise FileNotFoundError(f"{missing} does not exist. {expected}".rstrip())
 
 
 def address(root: str, video: str) -> str:

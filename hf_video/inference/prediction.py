@@ -44,6 +44,12 @@ def problem_type_of(config: PreTrainedConfig) -> str:
     return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
+def require_classes(model: str, config: PreTrainedConfig) -> None:
+    """Refuses (`ValueError`) a regression model where classes are needed."""
+    if problem_type_of(config) == "regression":
+        raise ValueError(f"{model} is a regression model, which has no classes. Choose a classifier.")
+
+
 class ScoredWindow(NamedTuple):
     """
     A window of a video and its class scores.

@@ -55,34 +55,47 @@ def locate_model(name: str, option: str = "") -> str:
     return name
 
 
-def require_model(name: str, option: str = "") -> None:
-    """Asks the Hub once for a model that is neither a folder nor in the cache. A download would be tried again and
-    again for half a minute where the Hub does not answer.
+def require_model(name: str, option: str = "") -> str:
+    """[`locate_model`], which then asks the Hub once for a model that is neither a folder nor in the cache. A download
+    would be tried again and again for half a minute where the Hub does not answer.
 
     Args:
-        name: from `locate_model`.
+        name: a folder, a released model, or a name on the Hub.
         option: what the error says the name comes from.
 
     Raises:
+        ValueError: see [`locate_model`].
         OSError: the Hub has no such model, does not answer, or must not be asked.
     """
+    name = locate_model(name, option)
+    if Path(name).is_dir():
+        return name
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
-    if Path(name).is_dir() or isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return name
     try:
         with naming(name):
             HfApi().model_info(name, timeout=SECONDS_FOR_AN_ANSWER)
     except (RepositoryNotFoundError, OfflineModeIsEnabled):
         raise
     except HfHubHTTPError:
-        return  # such as of a busy server
+        pass  # such as of a busy server
     except Exception as error:
         raise ConnectionError(
             f"{f'{option} {name}'.strip()}: there is no folder of this name here, and the Hub does not answer "
             f"({error}). Check the name, the connection, HF_ENDPOINT and the proxies."
         ) from error
+    return name
+
+
+def answers_in_words(model: str) -> bool:
+    """Whether a model, by its folder or name, is a MemoryBankQFormer that answers questions."""
+    from .configurations import load_config
+
+    architectures = load_config(require_model(model)).architectures
+    return "MemoryBankQFormerForConditionalGeneration" in (architectures or ())
 
 
 def choose_device(name: str) -> torch.device:
@@ -122,7 +135,7 @@ def load_trained_model(
         ValueError: the model is not a video classifier, is damaged or does not take several views, or the device does
             not exist.
     """
-    require_model(model := locate_model(model))
+    model = require_model(model)
     target = choose_device(device)
 
     from .classifiers import load_trained_classifier
@@ -138,7 +151,7 @@ def load_trained_model(
 def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
     """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts. Arguments
     and errors are those of [`load_trained_model`]."""
-    require_model(model := locate_model(model))
+    model = require_model(model)
     target = choose_device(device)
 
     from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -160,7 +173,7 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
     texts: a VideoTextDualEncoder, or a model of Transformers such as X-CLIP, which is given a
     [`VideoTextDualEncoderProcessor`] with its own options and tokenizer. Arguments and errors are those of
     [`load_trained_model`]."""
-    require_model(model := locate_model(model))
+    model = require_model(model)
     target = choose_device(device)
 
     from transformers import AutoModel, AutoProcessor, AutoTokenizer
@@ -194,7 +207,7 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
 def load_action_detector(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
     """An action detector such as STMixer in evaluation mode, and its processor. Arguments and errors are those of
     [`load_trained_model`]."""
-    require_model(model := locate_model(model))
+    model = require_model(model)
     target = choose_device(device)
 
     from transformers import AutoModelForObjectDetection, AutoVideoProcessor
@@ -245,7 +258,7 @@ def load_search_model(model: str, *, device: str = "auto", dtype: str = "float32
     Arguments and errors are those of [`load_trained_model`]."""
     from .configurations import load_config
 
-    require_model(model := locate_model(model))
+    model = require_model(model)
     if load_config(model).model_type not in VIDEO_TEXT_TYPES:
         return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **ONE_VIEW))
     network, texts = load_video_text_model(model, device=device, dtype=dtype)

@@ -6,8 +6,6 @@ What can be refused without a model is refused before PyTorch and Transformers a
 from __future__ import annotations
 
 import logging
-import os
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,12 +14,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hf_video.data.folders import LAYOUTS, absolute
+from hf_video.data.folders import LAYOUTS, require_inputs
 from hf_video.loading.models import choose_device, require_model
 from hf_video.loading.start import SHIPPED, start_sha256
 from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
-from hf_video.reading.sources import is_url
 from hf_video.settings import settings_of
 
 from .checkpoints import best_of
@@ -308,10 +305,7 @@ def check_places(places: Mapping[str, str | None]) -> None:
         raise ValueError(f"{data} is a recipe, and DATA names videos. Write --recipe {data}")
     if places["output_dir"] is None:
         raise ValueError("The output folder is missing: give --output-dir DIR.")
-    path = absolute(data)
-    is_elsewhere = is_url(data) or "*" in data or re.fullmatch(r"[\w.-]+/[\w.-]+", data)
-    if not is_elsewhere and not os.path.lexists(path):
-        raise FileNotFoundError(f"{path} does not exist. {LAYOUTS}")
+    require_inputs([data], LAYOUTS)
 
 
 def _check_metric(chosen: Any) -> None:

@@ -307,14 +307,14 @@ def test_a_stream_keeps_its_segments_on_a_full_disk(tmp_path, monkeypatch, capsy
 
 
 def test_a_reader_that_goes_away_costs_no_segment(model_folder, video, sees_light, tmp_path, monkeypatch):
-    counts, write = itertools.count(), cli_timeline.print_segment
+    counts, write = itertools.count(), cli_timeline.print_found
 
     def fail(*args):
         if next(counts):
             raise BrokenPipeError(32, "Broken pipe")
         write(*args)
 
-    monkeypatch.setattr(cli_timeline, "print_segment", fail)
+    monkeypatch.setattr(cli_timeline, "print_found", fail)
     assert run(model_folder, video, "--output", tmp_path / "out", "--batch-size", 1) == 141
     kept = json.loads((tmp_path / "out" / "segments.json").read_text())
     (segments,) = kept["results"].values()

@@ -1,0 +1,36 @@
+"""What several commands print: counts, and the videos of many that failed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hf_video.jobs.bulk import BulkResult
+
+# Errors of rows that are printed.
+_SHOWN = 10
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things, such as "1 video" or "2 videos"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def print_failed(failed: Sequence[tuple[str, object]], total: int, shown: int | None = None) -> int:
+    """Prints which videos failed and why, at most `shown` of them, and returns the exit code."""
+    if failed:
+        print(f"{len(failed)} of {total} videos failed:", file=sys.stderr)
+    for video, reason in failed[:shown]:
+        print(f"  {video}\n    {reason}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def print_rows(result: BulkResult) -> int:
+    """Prints what a folder of rows holds, and returns the exit code."""
+    print(f"{result.place}\n{result.num_rows} rows, {result.num_new} of them new")
+    code = print_failed(result.errors, result.num_rows, _SHOWN)
+    if len(result.errors) > _SHOWN:
+        print("  ...\nThe column error has all reasons; --retry-errors tries these videos again.", file=sys.stderr)
+    return code
