@@ -100,7 +100,7 @@ def test_help_lists_what_people_use_and_help_all_the_rest(capsys):
         with pytest.raises(SystemExit):
             read(["train", flag])
         texts[flag] = capsys.readouterr().out
-    assert len(texts["--help"].splitlines()) < 100 < len(texts["--help-all"].splitlines())
+    assert len(texts["--help"].splitlines()) <= 100 < len(texts["--help-all"].splitlines())
     assert "--learning-rate" in texts["--help"] and "--neftune-noise-alpha" not in texts["--help"]
     assert "--neftune-noise-alpha" in texts["--help-all"] and "--torch-compile-mode" in texts["--help-all"]
 

@@ -165,7 +165,7 @@ def test_two_processes_train_as_one_on_the_same_masks(commands, tmp_path):
         (["--family=videomamba"], "num_attention_heads is of a VideoViT, and a VideoMamba has none"),
         (["--teacher", "TEACHER"], "A VideoViT learns from pixels, without a teacher: leave out --teacher."),
         (["--model", "VIDEOMAE"], "of the type 'videomae', which is not pre-trained by masks here"),
-        (["--eval-strategy=epoch"], "Pre-training evaluates nothing"),
+        (["--eval-strategy=epoch"], "eval_strategy has no effect here: leave it out"),
         (["--multi-scale-crop", "--crop-min-area=0.1"], "multi_scale_crop and crop_min_area are two ways to crop"),
     ],
 )

@@ -85,7 +85,7 @@ def _check_hf_video(words: list[str]) -> None:
     if hasattr(settings, "recipe"):
         with patch.object(values, "locate_model", lambda name, option: name):  # a released model would be fetched
             choose_values(settings)
-    if command is convert.COMMAND:
+    if command.name == "convert":
         source, rest = settings.source, settings.arguments
         if model := released_models().get(source):
             _, _, source, *_ = shlex.split(model.command.splitlines()[-1])

@@ -242,6 +242,7 @@ def test_a_file_that_its_authors_replaced_is_not_taken_for_the_first(released, s
     assert locate_model(SMALL) == folder  # nobody asks the Hub
     message = fails("convert", SMALL, tmp_path / "out")
     assert sha256(other) in message and f"before had {sha256(small)}" in message and f"remove {folder}" in message
+    Path("a.mp4").touch()
     assert f"remove {folder}" in fails("predict", "a.mp4", "--model", SMALL)
 
 

@@ -135,7 +135,7 @@ def test_whole_videos_are_held_out_with_all_their_captions(folder, model_folder,
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--num-clips", "2"], "--num-clips has no effect with --task retrieval"),
+        (["--num-clips", "2"], "--num-clips has no effect here, but with --task classification"),
         (["--vtc-weight", "-1"], "--vtc-weight is -1"),
     ],
 )
