@@ -24,6 +24,7 @@ from hf_video.settings import settings_of
 
 from .arguments import PreTrainingArguments
 from .classification import VideoTrainer
+from .data import require_training
 from .model_loading import load_model, sizes_of
 from .report import Measured, assess
 from .run import RunPlan
@@ -106,7 +107,9 @@ class PretrainingTask(Task):
     try_it = "hf-video train LABELLED_VIDEOS --model {model} --output-dir DIR"
 
     def load_data(self, run: RunPlan) -> TaskData:
-        return TaskData(load_unlabelled_videos(run.chosen.data, video_root=run.chosen.video_root))
+        splits = load_unlabelled_videos(run.chosen.data, video_root=run.chosen.video_root)
+        require_training(run.chosen.data, splits)
+        return TaskData({"train": splits["train"]})
 
     def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
         chosen = run.chosen
