@@ -61,6 +61,7 @@ class Mark:
         form: where its value stands on a command line: behind a flag; behind one that may be given several times, or
             that has several words; or without a flag, as one word, as several, or as the rest of the line.
         bare: the value of the flag without a word behind it.
+        names: what its value names. A command refuses one that is not there before PyTorch is imported.
     """
 
     alias: str | None = None
@@ -71,6 +72,7 @@ class Mark:
     common: bool = False
     form: Literal["flag", "flags", "several", "word", "words", "rest"] = "flag"
     bare: str | None = None
+    names: Literal["videos", "model"] | None = None
 
 
 COMMON, CHANGEABLE = Mark(common=True), Mark(changeable=True)
