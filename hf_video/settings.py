@@ -61,6 +61,7 @@ class Mark:
         form: where its value stands on a command line: behind a flag; behind one that may be given several times, or
             that has several words; or without a flag, as one word, as several, or as the rest of the line.
         bare: the value of the flag without a word behind it.
+        names: what its value names. A command refuses one that is not there before PyTorch is imported.
     """
 
     alias: str | None = None
@@ -71,6 +72,7 @@ class Mark:
     common: bool = False
     form: Literal["flag", "flags", "several", "word", "words", "rest"] = "flag"
     bare: str | None = None
+    names: Literal["videos", "model"] | None = None
 
 
 COMMON, CHANGEABLE = Mark(common=True), Mark(changeable=True)
@@ -97,7 +99,7 @@ class Setting(Mark):
     @property
     def is_switch(self) -> bool:
         """Whether its flag needs no value."""
-        return bool in _members(self.type)
+        return _members(self.type) == {bool}
 
     @property
     def choices(self) -> list[str]:
@@ -203,14 +205,10 @@ def _declared(kind: Any) -> dict[str, Setting]:
             hint = hints[each.name]
             marks = [vars(mark).items() for mark in _marks(hint) if isinstance(mark, Mark)]
             said = {name: value for mark in marks for name, value in mark if value != getattr(Mark, name)}
+            if said.get("alias") in hints:
+                del said["alias"]
             found[each.name] = Setting(name=each.name, type=hint, default=_default_of(each), **each.metadata, **said)
     return found
-
-
-def aliases_of(kind: Any) -> dict[str, str]:
-    """The names of settings by their aliases."""
-    known = settings_of(kind)
-    return {each.alias: name for name, each in known.items() if each.alias and each.alias not in known}
 
 
 @functools.cache
@@ -224,20 +222,26 @@ def training_argument_names() -> list[str]:
 @functools.cache
 def training_argument_fields() -> dict[str, Setting]:
     """All fields of `transformers.TrainingArguments`, by name."""
+    from pydantic import Field
     from transformers import TrainingArguments
 
     hints, found = typing.get_type_hints(TrainingArguments), {}
     for each in dataclasses.fields(TrainingArguments):
         if each.init:
-            choices = tuple(each.metadata.get("choices") or ())
-            hint = Annotated[hints[each.name], _one_of(choices)] if choices else hints[each.name]
-            help = each.metadata.get("help", "")
-            found[each.name] = Setting(name=each.name, type=hint, default=_default_of(each), help=help)
+            hint, help = hints[each.name], each.metadata.get("help", "").partition(". ")[0]
+            kinds = [kind for kind in _members(hint) if isinstance(kind, enum.EnumMeta)]
+            choices = each.metadata.get("choices") or [str(one.value) for kind in kinds for one in list(kind)]
+            # Of a text or a boolean, "true" is the boolean.
+            has_both = _members(hint) == {bool, str}
+            hint = Annotated[bool | str, Field(union_mode="left_to_right")] if has_both else hint
+            found[each.name] = Setting(
+                name=each.name,
+                type=Literal[*choices] | None if choices else hint,
+                default=_default_of(each),
+                help=help,
+                bare="true" if has_both else None,
+            )
     return found
-
-
-def _one_of(names: tuple[str, ...]) -> Expected:
-    return Expected(_alternatives(names), lambda value: value in names, names)
 
 
 def _default_of(declared: dataclasses.Field) -> Any:
@@ -251,31 +255,29 @@ def find_setting(kind: Any, name: str) -> Setting:
     Raises:
         ValueError: there is no such setting, or it has no effect. The error names a similar one.
     """
-    known, aliases = settings_of(kind), aliases_of(kind)
+    known = settings_of(kind)
     takes_fields = "training_arguments" in known
     if name in OTHER_FLAGS and takes_fields:
         raise ValueError(f"{name} is set by the option {OTHER_FLAGS[name]}.")
-    if (full_name := aliases.get(name, name)) in known:
-        return known[full_name]
+    for each in known.values():
+        if name in (each.name, each.alias):
+            return each
     if name in getattr(kind, "no_effect", ()):
         raise ValueError(f"{name} has no effect here: leave it out.")
     others = training_argument_names() if takes_fields else []
     if name not in others:
-        hint = closest(name, [*known, *aliases, *others])
+        hint = closest(name, [*known, *(each.alias for each in known.values() if each.alias), *others])
         raise ValueError(f"{name!r} is not a setting. {hint or '`hf-video COMMAND --help` lists them.'}")
     return training_argument_fields()[name]
 
 
-def read_values(
-    kind: Any, given: Mapping[str, Any], where: str = "", spelled: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def read_values(kind: Any, given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Values by the full names of their settings, each of the type of its setting.
 
     Args:
         kind: a class of settings.
         given: values, or texts, by names or aliases.
         where: what errors begin with, such as the name of a file.
-        spelled: the names as the user wrote them, where they differ.
 
     Raises:
         ValueError: there is no such setting, it is given twice, or its value is wrong.
@@ -288,7 +290,7 @@ def read_values(
             raise ValueError(f"{where}{error}") from error
         if found.name in values:
             raise ValueError(f"{where}{found.name} is given twice, once as {name}. Keep one of them.")
-        values[found.name] = read_value(found.type, value, f"{where}{(spelled or {}).get(name, name)}")
+        values[found.name] = read_value(found.type, value, f"{where}{name}")
     return values
 
 
@@ -323,14 +325,13 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     try:
         if isinstance(value, str) and (list in _origins(hint) and str not in _members(hint)):
             read = [part for part in value.split(",") if part]
-        read = _adapter(_type_of_words(hint)).validate_python(read)
+        read = _adapter(hint).validate_python(read)
         if any(isinstance(mark, Expected) and not mark.allows(read) for mark in _marks(hint) if read is not None):
             raise ValueError
     except (ValidationError, ValueError):
-        shown = value if not isinstance(value, str) or _is_number(value) else repr(value)
+        shown = repr(value) if isinstance(value, str) and not re.fullmatch(r"[-+.\de]+", value) else value
         raise ValueError(f"{name} is {shown}; {describe_type(hint)} is expected.") from None
-    # Enumerations of Transformers stand for their values.
-    return read.value if isinstance(read, enum.Enum) else read
+    return read
 
 
 def check_values(settings: Any, kind: type) -> None:
@@ -406,8 +407,6 @@ def _choices(hint: Any) -> list[str]:
     for member in _members(hint):
         if typing.get_origin(member) is Literal:
             return [str(choice) for choice in typing.get_args(member)]
-        if isinstance(member, type) and issubclass(member, enum.Enum):
-            return [str(each.value) for each in member]
     return []
 
 
@@ -438,34 +437,12 @@ def _origins(hint: Any) -> set[Any]:
     return {typing.get_origin(member) or member for member in _members(hint)}
 
 
-def _type_of_words(hint: Any) -> Any:
-    """The type that a word is read by.
-
-    It differs for two types of Transformers. `SchedulerType | str` has no other values than those of `SchedulerType`.
-    In `str | bool` a boolean that is written as text is a boolean.
-    """
-    from pydantic import Field
-
-    members = _members(hint)
-    if any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members):
-        return Union[*(members - {str}), None] if str in members else hint
-    return Annotated[bool | str, Field(union_mode="left_to_right")] if members == {bool, str} else hint
-
-
 @functools.cache
 def _adapter(hint: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     # The types of some fields of TrainingArguments are classes of accelerate, which no word can name.
     return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _as_text(value: Any) -> str:

@@ -78,7 +78,8 @@ def test_words_are_read_by_the_type_of_their_setting():
     found = {name: read_value(settings[name].type, word, name) for name, word in words.items()}
     assert found["no_weight_decay"] == [] and found["layer_decay_only"] == ["a", "b"] and found["bf16"] is True
     for word, value in {"false": False, "true": True, "non_padding": "non_padding"}.items():
-        assert read_value(str | bool, word, "include_num_input_tokens_seen") == value
+        name = "include_num_input_tokens_seen"
+        assert read_value(training_argument_fields()[name].type, word, name) == value
 
 
 def test_what_transformers_declares_is_declared_again_only_with_a_reason():

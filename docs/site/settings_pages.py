@@ -5,7 +5,7 @@ from typing import Any
 
 from hf_video.cli.command import Command
 from hf_video.cli.main import COMMANDS
-from hf_video.settings import Setting, aliases_of, describe_type, groups_of, settings_of
+from hf_video.settings import Setting, describe_type, groups_of, settings_of
 
 INTRODUCTION = """\
 # Settings
@@ -45,14 +45,13 @@ def _page(command: Command) -> str:
     has_changeable = "resume" in settings_of(kind)
     for title, listed in groups_of(kind).items():
         lines += [f"## {title}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
-        lines += [_row(each, kind, has_changeable) for each in listed if each.name != "training_arguments"]
+        lines += [_row(each, has_changeable) for each in listed if each.name != "training_arguments"]
         lines.append("")
     return "\n".join(lines)
 
 
-def _row(each: Setting, kind: Any, has_changeable: bool) -> str:
-    aliases = [alias for alias, name in aliases_of(kind).items() if name == each.name]
-    names = ", ".join(f"`{name}`" for name in (each.name, *aliases))
+def _row(each: Setting, has_changeable: bool) -> str:
+    names = ", ".join(f"`{name}`" for name in (each.name, each.alias) if name)
     mark = " ↻" if has_changeable and each.changeable else ""
     default = "required" if each.default is MISSING else each.describe_default().replace(",", ", ")
     return f"| {names}{mark} | {describe_type(each.type)} | {default} | {each.help} |".replace("|  |", "| |")

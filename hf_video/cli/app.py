@@ -16,7 +16,7 @@ from annotated_types import Le
 
 from hf_video.data.folders import videos_in
 from hf_video.inference.inference_settings import ComputingSettings
-from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model, require_model
+from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model, locate_model
 from hf_video.settings import AtLeast1, Mark, Settings, setting
 
 from .command import command
@@ -27,7 +27,7 @@ from .errors import explain, is_debugging, report_bug
 class AppSettings(ComputingSettings, Settings):
     """Page"""
 
-    models: Annotated[list[str], Mark(form="words")] = setting(
+    models: Annotated[list[str], Mark(form="words", names="model")] = setting(
         help="Model folders, or names of models on the Hub.", metavar="MODEL"
     )
     host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines in, without a password.")
@@ -51,8 +51,6 @@ def run(settings: AppSettings) -> int:
         raise ImportError("The page is made with Gradio: pip install 'hf-video-models[app]'.")
     _check_port(settings.host, settings.port)
     examples = [] if settings.examples is None else _find_examples(settings.examples)
-    for model in settings.models:
-        require_model(model)
 
     from hf_video.app.server import is_loopback, serve
     from hf_video.app.work import LoadedModel, name_models
@@ -91,7 +89,7 @@ def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
     options = {"device": settings.device, "dtype": settings.dtype}
     if answers_in_words(model):
         return load_answering_model(model, **options)
-    require_classes(model, load_config(require_model(model)))
+    require_classes(model, load_config(locate_model(model)))
     return load_trained_model(model, part="any classifier", **options)
 
 

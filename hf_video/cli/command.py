@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, replace
 from typing import Any
 
 import hf_video
@@ -13,11 +13,10 @@ from hf_video.settings import (
     OTHER_FLAGS,
     Setting,
     Settings,
-    aliases_of,
     closest,
     find_setting,
     groups_of,
-    read_values,
+    read_value,
     settings_of,
     training_argument_fields,
     training_argument_names,
@@ -64,8 +63,32 @@ def command(help: str, **texts: Any) -> Callable[[Callable[[Any], int]], Command
     return make
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose mistakes end a command as all others do."""
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise ValueError(f"{message} (`{self.prog} --help` says more)")
+
+
+class _Read(argparse.Action):
+    """Stores what a word says, by the type of its setting."""
+
+    def __init__(self, *, setting: Setting, **options: Any):
+        super().__init__(default=argparse.SUPPRESS, **options)
+        self.setting = setting
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
+    ) -> None:
+        if self.nargs == 0:
+            values = not str(flag).startswith("--no-")
+        elif self.setting.form == "flags":
+            values = [*getattr(namespace, self.dest, []), values]
+        setattr(namespace, self.dest, read_value(self.setting.type, values, str(flag or self.metavar)))
+
+
 def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, Any]:
-    """The command that words name, and its settings; `argparse` exits on a mistake, and after help.
+    """The command that words name, and its settings; `argparse` exits after help.
 
     Args:
         argv: the words after `hf-video`.
@@ -74,7 +97,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
     Raises:
         ValueError: there is no such flag, a value is not of the type of its setting, or it is out of its bounds.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hf-video",
         description="Train, evaluate and use video classifiers with Hugging Face Transformers.",
         epilog=EXIT_CODES,
@@ -83,8 +106,9 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
     parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
     added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     kind: Any = None
+    words = [*argv]
     for command in commands:
-        is_chosen = argv[:1] == [command.name]
+        is_chosen = words[:1] == [command.name]
         epilog = command.epilog if isinstance(command.epilog, str) else command.epilog() if is_chosen else ""
         of_command = added.add_parser(
             command.name,
@@ -94,40 +118,21 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
             usage=command.usage,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        of_command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        of_command.set_defaults(command=command, parser=of_command, given={})
+        of_command.add_argument("--debug", dest="_", action="store_true", help="show the traceback of an error")
         if is_chosen:
-            kind = _kind_of(command, of_command, argv)
-            argv = _add_flags(of_command, kind, argv)
+            of_command.set_defaults(_command=command, _parser=of_command)
+            kind = _kind_of(command, of_command, words)
+            words = _add_flags(of_command, kind, words)
     try:
-        args, rest = parser.parse_known_args(argv)
+        args, rest = parser.parse_known_args(words)
         _refuse(rest, args, kind)
-    except SystemExit as end:
-        for word in argv if end.code else ():
+        given = {name: value for name, value in vars(args).items() if not name.startswith("_")}
+        return args._command, kind(**given)
+    except ValueError as error:
+        for word in argv:
             if word.startswith("-") and os.path.lexists(word):
-                print(f"{word} is a file here. Its name begins like an option: write ./{word}", file=sys.stderr)
+                raise ValueError(f"{word} is a file here. Its name begins like an option: write ./{word}") from error
         raise
-    texts = {name: text for name, (_, text) in args.given.items()}
-    flags = {name: flag for name, (flag, _) in args.given.items()}
-    return args.command, kind(**read_values(kind, texts, spelled=flags))
-
-
-class _Given(argparse.Action):
-    """Stores (flag as the user wrote it, its text) in the namespace, in the mapping `given` by name of setting."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
-    ) -> None:
-        word = values if self.nargs != 0 else "false" if str(flag).startswith("--no-") else "true"
-        namespace.given = namespace.given | {self.dest: (flag or self.metavar, word)}
-
-
-class _GivenAgain(_Given):
-    """Stores a list of the texts of a flag that may be given several times."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, flag: str | None = None) -> None:
-        _, before = namespace.given.get(self.dest, (flag, []))
-        super().__call__(parser, namespace, [*before, values], flag)
 
 
 def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str]) -> Any:
@@ -139,10 +144,10 @@ def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[s
         kinds = list(command.tasks.values())
         names = [name for number, name in enumerate(command.tasks) if kinds[number] not in kinds[:number]]
         help = f"what is learned: {', '.join(names)}; each task has its own settings"
-        added.add_argument("--task", metavar="TASK", help=help)
+        added.add_argument("--task", dest="_task", metavar="TASK", help=help)
     first.add_argument("--recipe")
     words, _ = first.parse_known_args(argv)
-    task = words.task
+    task = words._task
     if task is None and words.recipe is not None:
         from hf_video.training.recipes import read_recipe
 
@@ -155,113 +160,96 @@ def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[s
 
 def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) -> list[str]:
     """Declares the settings of a command, and gives the words with each optional value bound to its flag."""
-    known, aliases = settings_of(kind), aliases_of(kind)
+    known, groups = settings_of(kind), groups_of(kind)
     has_common = any(each.common for each in known.values())
     shows_all = "--help-all" in argv or not has_common
     if has_common:
         parser.add_argument("--help-all", action="help", help="list every setting and exit")
-    for title, listed in groups_of(kind).items():
-        group = parser.add_argument_group(title)
-        for each in listed:
-            if each.name != "training_arguments":
-                names = [each.name, *(alias for alias, name in aliases.items() if name == each.name)]
-                # A recipe may give a value and switch something on.
-                is_shown = shows_all or each.common
-                _add(parser if each.form in _WITHOUT_FLAG else group, each, names, "recipe" in known, is_shown)
-    optional_values = {each.flag: (each.bare, each.choices) for each in known.values() if each.bare}
     if "training_arguments" in known:
         # The beginning of a flag may stand for another one when all are declared.
         parser.allow_abbrev = False
-        flags = {
-            word.partition("=")[0] for word in argv if word.startswith("--")
-        } - parser._option_string_actions.keys()
-        fields = {flag[2:].removeprefix("no-").replace("-", "_") for flag in flags} & {*training_argument_names()}
-        if shows_all or fields:
-            group = parser.add_argument_group("Other fields of transformers.TrainingArguments")
-            for name, each in training_argument_fields().items():
-                # `--debug` shows tracebacks.
-                if name not in (*known, *kind.no_effect, *OTHER_FLAGS, "debug"):
-                    options: dict[str, Any] = {"dest": name, "action": _Given, "default": argparse.SUPPRESS}
-                    # A text that may also be a boolean has any value behind it.
-                    bare: dict[str, Any] = (
-                        {"nargs": "?", "const": "true"} if {bool, str} <= {*typing.get_args(each.type)} else {}
-                    )
-                    help = each.help.partition(". ")[0].replace("%", "%%")
-                    group.add_argument(each.flag, metavar=each.placeholder, help=help, **options, **bare)
-                    if each.is_switch:
-                        group.add_argument(f"--no-{each.flag[2:]}", nargs=0, help=argparse.SUPPRESS, **options)
-                    if each.is_switch and not bare:
-                        optional_values[each.flag] = ("true", ["true", "false"])
-    return _bind(argv, optional_values)
+        named = {word[2:].partition("=")[0].removeprefix("no-").replace("-", "_") for word in argv if word[:2] == "--"}
+        declared = {name for each in known.values() for name in (each.name, each.alias)}
+        if shows_all or (named - declared) & {*training_argument_names()}:
+            # `--debug` shows tracebacks.
+            left_out = (*known, *kind.no_effect, *OTHER_FLAGS, "debug")
+            fields = [each for name, each in training_argument_fields().items() if name not in left_out]
+            groups["Other fields of transformers.TrainingArguments"] = fields
+    for title, listed in groups.items():
+        group = parser.add_argument_group(title)
+        for each in listed:
+            if each.name != "training_arguments":
+                # A recipe may give a value and switch something on.
+                _add(parser if each.form in _WITHOUT_FLAG else group, each, "recipe" in known, shows_all)
+    return _bind(argv, [each for listed in groups.values() for each in listed], "recipe" in known)
 
 
-def _add(group: Any, each: Setting, names: Sequence[str], has_recipe: bool, is_shown: bool) -> None:
+def _add(group: Any, each: Setting, has_recipe: bool, shows_all: bool) -> None:
     """Declares a setting to `argparse`."""
     default = each.describe_default()
     text = (each.help + (f" (default: {default})" if default else "")).replace("%", "%%")
-    options: dict[str, Any] = {"action": _Given, "default": argparse.SUPPRESS, "metavar": each.placeholder}
-    options["help"] = text if is_shown else argparse.SUPPRESS
+    options: dict[str, Any] = {"action": _Read, "setting": each, "metavar": each.placeholder}
+    options["help"] = text if shows_all or each.common else argparse.SUPPRESS
     if each.form in _WITHOUT_FLAG:
         optional = "?" if each.default is not MISSING else None
-        group.add_argument(
-            each.name, nargs={"word": optional, "words": "+", "rest": argparse.REMAINDER}[each.form], **options
-        )
+        nargs = {"word": optional, "words": "+", "rest": argparse.REMAINDER}[each.form]
+        group.add_argument(each.name, nargs=nargs, **options)
         return
-    flags = [f"--{name.replace('_', '-')}" for name in names]
+    flags = [f"--{name.replace('_', '-')}" for name in (each.name, each.alias) if name]
     if each.is_switch:
         options |= {"nargs": 0, "metavar": None}
         flags += [f"--no-{flag[2:]}" for flag in flags] if has_recipe else []
-    elif each.form == "flags":
-        options["action"] = _GivenAgain
     elif each.form == "several":
         options["nargs"] = "+"
+    elif each.bare:
+        options |= {"nargs": "?", "const": each.bare}
     group.add_argument(*flags, dest=each.name, required=each.default is MISSING, **options)
 
 
-def _bind(argv: Sequence[str], optional_values: Mapping[str, tuple[str | None, list[str]]]) -> list[str]:
-    """The words of a command line, with `=` between an option that may have a value and this value: `argparse` would
-    take any word behind it, as DATA in `--resume DATA`. For each option there is the value that it has by itself, and
-    those that may stand behind it."""
+def _bind(argv: Sequence[str], declared: Sequence[Setting], has_recipe: bool) -> list[str]:
+    """The words of a command line with `=` between an option that may have a value and this value: `argparse` would
+    take any word behind it, as DATA in `--resume DATA`. A switch that may be off becomes `--NAME` or `--no-NAME`."""
+    switches = {each.flag for each in declared if each.is_switch and has_recipe}
+    optional = {each.flag: each for each in declared if each.bare and each.choices}
     words, bound = [*argv], []
     while words:
         word = words.pop(0)
-        if word in optional_values:
-            by_itself, behind = optional_values[word]
-            word += f"={words.pop(0) if words and words[0] in behind else by_itself}"
+        behind = ("true", "false") if word in switches else optional[word].choices if word in optional else ()
+        if words and words[0] in behind:
+            word += f"={words.pop(0)}"
+        elif word in optional:
+            word += f"={optional[word].bare}"
+        flag, _, value = word.partition("=")
+        if flag in switches and value in ("true", "false"):
+            word = flag if value == "true" else f"--no-{flag[2:]}"
         bound.append(word)
     return bound
 
 
 def _refuse(rest: Sequence[str], args: argparse.Namespace, kind: Any) -> None:
-    """Refuses the words that `argparse` has left. A `ValueError` has the flag for `name=value`, or the closest flag to
-    one that the command does not have."""
-    parser = args.parser
-    if kind is not None and "training_arguments" in settings_of(kind):
-        for word in (*rest, args.given.get("data", ("", ""))[1]):
-            name, equals, value = word.partition("=")
-            if name.startswith("--"):
-                plain = name[2:].replace("-", "_")
-                if plain in (*OTHER_FLAGS, *kind.no_effect):
-                    find_setting(kind, plain)
-                for task, other in args.command.tasks.items():
-                    if plain in settings_of(other):
-                        raise ValueError(f"{name} has no effect here, but with --task {task}: leave it out.")
-                known = [
-                    *parser._option_string_actions,
-                    *(f"--{each.replace('_', '-')}" for each in training_argument_names()),
-                ]
-                hint = closest(name, known) or f"`{parser.prog} --help-all` lists them."
-                raise ValueError(f"{parser.prog} has no option {name}. {hint}")
-            if equals and name.isidentifier() and not os.path.lexists(word):
-                raise ValueError(f"{word}: {_as_flag(find_setting(kind, name), name, value)}")
+    """Refuses words that are no settings. The error has the flag for `name=value`, or the one closest to another."""
+    parser, takes_fields = args._parser, "training_arguments" in settings_of(kind)
+    for word in (*rest, getattr(args, "data", "")):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            plain = name[2:].replace("-", "_")
+            if takes_fields and plain in (*OTHER_FLAGS, *kind.no_effect):
+                find_setting(kind, plain)
+            for task, other in args._command.tasks.items():
+                if plain in settings_of(other):
+                    raise ValueError(f"{name} has no effect here, but with --task {task}: leave it out.")
+            fields = [f"--{each.replace('_', '-')}" for each in training_argument_names()] if takes_fields else []
+            hint = closest(name, [*parser._option_string_actions, *fields])
+            raise ValueError(f"{parser.prog} has no option {name}. {hint or f'`{parser.prog} --help` lists them.'}")
+        if takes_fields and equals and name.isidentifier() and not os.path.lexists(word):
+            raise ValueError(f"{word}: {_as_flag(replace(find_setting(kind, name), name=name), value)}")
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
 
 
-def _as_flag(setting: Setting, name: str, value: str) -> str:
+def _as_flag(setting: Setting, value: str) -> str:
     """A sentence with the words that give a setting its value."""
     if setting.form == "word":
         return f"{setting.placeholder} needs no name. Write {value}"
-    is_switch = setting.is_switch and value in ("true", "false")
-    flag = f"{'no-' if is_switch and value == 'false' else ''}{name.replace('_', '-')}"
-    return f"a setting is a flag. Write --{flag}{'' if is_switch else f' {value}'}"
+    says = value == "true" if setting.is_switch and value in ("true", "false") else value
+    return f"a setting is a flag. Write {setting.spell(says)}"

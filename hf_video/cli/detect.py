@@ -16,9 +16,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 
-from hf_video.data.folders import require_inputs
 from hf_video.inference.inference_settings import DetectSettings
-from hf_video.loading.models import require_model
 from hf_video.settings import setting
 
 from .command import command
@@ -43,8 +41,6 @@ class DetectCommandSettings(DetectSettings):
 @command(help="find the people of videos, and what they do", epilog=EPILOG)
 def run(settings: DetectCommandSettings) -> int:
     """Prints how many persons there are, and the videos that failed."""
-    require_inputs(settings.videos)
-    require_model(settings.model)
     if settings.annotate and importlib.util.find_spec("matplotlib") is None:
         raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
 

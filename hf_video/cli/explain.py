@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from hf_video.data.folders import listed, require_inputs
+from hf_video.data.folders import listed
 from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import FrameSourceSettings, TrainedModelSettings
-from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model, require_model
+from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model
 from hf_video.output_folders import KEEP, require_fresh
 from hf_video.reading.sources import kind_of, name_of, public_url
 from hf_video.settings import AtLeast1, Mark, NotNegative, Positive, Settings, closest, setting
@@ -46,7 +46,9 @@ example: hf-video explain pouring.mp4 --model my_model --class "pouring water" -
 class ExplainSettings(FrameSourceSettings, TrainedModelSettings, Settings):
     """Explanation"""
 
-    video: Annotated[str, Mark(form="word")] = setting(help="Video file, URL, or folder of frames.", metavar="VIDEO")
+    video: Annotated[str, Mark(form="word", names="videos")] = setting(
+        help="Video file, URL, or folder of frames.", metavar="VIDEO"
+    )
     class_name: Annotated[str | None, Mark(alias="class")] = setting(
         None, "Name or number of the class to explain; by default the one with the highest score.", "CLASS"
     )
@@ -82,7 +84,6 @@ def run(settings: ExplainSettings) -> int:
 
 def _check(settings: ExplainSettings) -> None:
     """Refuses frames without times, and a folder that cannot be written, before the model is loaded."""
-    require_inputs([settings.video])
     if settings.source_fps is None and kind_of(settings.video) == "folder":
         raise ValueError(
             f"{settings.video} is a folder of frames, which have no times: give --source-fps, the rate at which they "
@@ -95,7 +96,6 @@ def _check(settings: ExplainSettings) -> None:
                 "--output draws with matplotlib: pip install 'hf-video-models[explain]'. Leave --output out to be "
                 "told the frames that counted most without pictures."
             )
-    require_model(settings.model)
 
 
 def find_class(word: str, names: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from hf_video.loading.models import load_trained_model, require_model
+from hf_video.loading.models import load_trained_model, locate_model
 from hf_video.output_folders import require_fresh
 from hf_video.settings import AtLeast1, Mark, Settings, few, setting
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class ExportSettings(Settings):
     """Export"""
 
-    model: Annotated[str, Mark(form="word")] = setting(
+    model: Annotated[str, Mark(form="word", names="model")] = setting(
         help="A model folder, or the name of one on the Hub.", metavar="MODEL"
     )
     output: Annotated[str, Mark(form="word")] = setting(help="Folder to write; new or empty.", metavar="OUT")
@@ -49,13 +49,12 @@ def run(settings: ExportSettings) -> int:
     """Prints the file, its input and how far it is from the model."""
     folder = Path(settings.output).expanduser().absolute()
     require_fresh(folder, "Choose another folder.", option="OUT")
-    name = require_model(settings.model)
 
     from hf_video.inference.exporting import export_model, require_onnx
 
     if settings.to == "onnx":
         require_onnx()
-    model, processor, clip_shape = _load(settings, name)
+    model, processor, clip_shape = _load(settings, locate_model(settings.model))
     print(f"exporting {type(model).__name__} for an input of ({_sizes(clip_shape)}); this takes a minute or more")
     export = export_model(model, folder, clip_shape, settings.to, processor)
     print(f"{settings.to} {export.file}")

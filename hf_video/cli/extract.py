@@ -13,9 +13,7 @@ With --engine, for millions of videos, each video becomes a row in Parquet files
 
 from pathlib import Path
 
-from hf_video.data.folders import require_inputs
 from hf_video.inference.inference_settings import ExtractSettings
-from hf_video.loading.models import require_model
 
 from .command import command
 from .printing import count, print_failed, print_rows
@@ -27,9 +25,6 @@ from .printing import count, print_failed, print_rows
 )
 def run(settings: ExtractSettings) -> int:
     """Prints how many windows there are, and the videos that failed."""
-    require_inputs(settings.videos)
-    require_model(settings.model)
-
     from hf_video.jobs import extract
     from hf_video.jobs.feature_folder import SUMMARY_FILE
 

@@ -9,9 +9,7 @@ The same command continues after an interruption, adds videos, and removes those
 video that fails is a row with its error; the exit code is then 1.
 """
 
-from hf_video.data.folders import require_inputs
 from hf_video.inference.inference_settings import IndexSettings
-from hf_video.loading.models import require_model
 
 from .command import command
 from .printing import print_rows
@@ -23,9 +21,6 @@ from .printing import print_rows
 )
 def run(settings: IndexSettings) -> int:
     """Prints how many clips there are, and the videos that failed."""
-    require_inputs(settings.videos)
-    require_model(settings.model)
-
     from hf_video.jobs import build_index
 
     return print_rows(build_index(settings))

@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hf_video.data.folders import LAYOUTS, listed, require_inputs
+from hf_video.data.folders import listed
 from hf_video.data.video_settings import LabelledVideosSettings
 from hf_video.output_folders import check_output_file
 from hf_video.settings import AtLeast1, Settings, setting
@@ -39,7 +39,6 @@ SOME_BROKEN = 1
 @command(help="read every video of a data set: counts, durations, classes, broken files")
 def run(settings: InspectSettings) -> int:
     """Prints the findings, and writes the table if there is to be one."""
-    require_inputs([settings.data], LAYOUTS)
     output = check_output_file("output", settings.output)
     if output is not None and output.suffix.lower() != ".parquet":
         raise ValueError(f"--output {output}: a Parquet file is written; choose a name that ends in .parquet.")

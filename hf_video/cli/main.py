@@ -5,8 +5,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
+from hf_video.data.folders import require_inputs
+from hf_video.loading.models import require_model
+from hf_video.loading.released import find_released
 from hf_video.processes import launched_processes
+from hf_video.settings import settings_of
 
 from .command import Command, parse
 from .errors import run_guarded
@@ -45,4 +50,18 @@ def _run(words: Sequence[str]) -> int:
             f"hf-video {command.name} works on one process, and a launcher started {number}: run it without torchrun, "
             "accelerate launch or mpirun."
         )
+    _require(settings)
     return command.run(settings)
+
+
+def _require(settings: Any) -> None:
+    """Refuses videos and models that are not there, before PyTorch and Transformers are imported."""
+    named: dict[str, list[str]] = {"videos": [], "model": []}
+    for name, each in settings_of(type(settings)).items():
+        if each.names and (value := getattr(settings, name)) is not None:
+            named[each.names] += [value] if isinstance(value, str) else value
+    if named["videos"]:
+        require_inputs(named["videos"])
+    for model in named["model"]:
+        if find_released(model) is None:  # which is fetched when all else is right
+            require_model(model)

@@ -15,9 +15,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hf_video.data.folders import require_inputs
 from hf_video.inference.inference_settings import JsonLinesSettings, PredictSettings
-from hf_video.loading.models import require_model
 
 from .command import command
 from .errors import is_debugging
@@ -37,8 +35,6 @@ def run(settings: PredictCommandSettings) -> int:
     """Prints the most likely classes of every file."""
     if settings.json and settings.engine is not None:
         raise ValueError(f"--json has no effect with --engine {settings.engine}.")
-    require_inputs(settings.videos)
-    require_model(settings.model)
 
     from hf_video.jobs import predict
 

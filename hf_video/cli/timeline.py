@@ -21,10 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hf_video.data.folders import require_inputs
 from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
-from hf_video.loading.models import require_model
 
 from .command import command
 from .signals import stop_requests
@@ -57,9 +55,6 @@ class TimelineCommandSettings(TimelineSettings, JsonLinesSettings):
 @command(help="find when a video shows which class", epilog=EPILOG)
 def run(settings: TimelineCommandSettings) -> int:
     """Prints segments as they close. Writes the files at the end, also after an interrupt or damage."""
-    require_inputs([settings.video])
-    require_model(settings.model)
-
     from hf_video.drawing.video_timeline import TimelineReader
 
     reader = TimelineReader(settings)

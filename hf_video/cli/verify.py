@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from hf_video.inference.inference_settings import ComputingSettings
-from hf_video.loading.models import require_model
 from hf_video.settings import Mark, Settings, setting
 
 from .command import command
@@ -21,7 +20,7 @@ _WORDS = {True: "agree", False: "DIFFER", None: "-"}
 class VerifySettings(ComputingSettings, Settings):
     """Verifying"""
 
-    model: Annotated[str, Mark(form="word")] = setting(
+    model: Annotated[str, Mark(form="word", names="model")] = setting(
         help="A model folder, or the name of one on the Hub.", metavar="MODEL"
     )
     revision: str | None = setting(None, "Branch, tag or commit on the Hub; by default main.")
@@ -33,8 +32,6 @@ class VerifySettings(ComputingSettings, Settings):
 )
 def run(settings: VerifySettings) -> int:
     """Prints a line for each part that was compared, and the first one that differs."""
-    require_model(settings.model)
-
     from hf_video.hub import verify_model
 
     found = verify_model(settings.model, revision=settings.revision, device=settings.device, dtype=settings.dtype)

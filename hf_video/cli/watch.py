@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from hf_video.data.folders import require_inputs
 from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import FrameSourceSettings, JsonLinesSettings, TrainedModelSettings
-from hf_video.loading.models import load_answering_model, require_model
+from hf_video.loading.models import load_answering_model
 from hf_video.output_folders import check_output_file, collected
 from hf_video.reading.sources import public_url
 from hf_video.settings import AtLeast1, Mark, Positive, Settings, setting
@@ -33,7 +32,7 @@ from .signals import stop_requests
 class WatchSettings(FrameSourceSettings, TrainedModelSettings, JsonLinesSettings, Settings):
     """Watching"""
 
-    video: Annotated[str, Mark(form="word")] = setting(
+    video: Annotated[str, Mark(form="word", names="videos")] = setting(
         help="Video file or its URL, RTSP, RTMP, UDP or TCP stream, camera (/dev/video0), or folder of frames.",
         metavar="VIDEO",
     )
@@ -125,7 +124,6 @@ def _periods(now: float, every: float) -> int:
 
 def _check_files(settings: WatchSettings) -> None:
     """Refuses options that would fail, or overwrite a file, after hours of watching."""
-    require_inputs([settings.video])
     if "{}" not in settings.prompt:
         raise ValueError(f"--prompt {settings.prompt!r} has no {{}} for the question.")
     memory, is_file = settings.memory, os.path.isfile(settings.video)
@@ -143,7 +141,6 @@ def _check_files(settings: WatchSettings) -> None:
         if memory.exists():
             raise ValueError(f"{memory} exists already. Go on from it with --resume, or choose another name.")
         check_output_file("memory", str(memory))
-    require_model(settings.model)
 
 
 def _make_watcher(settings: WatchSettings) -> Any:

@@ -29,7 +29,7 @@ class VideoRootSettings:
 class LabelledVideosSettings(VideoRootSettings):
     """Videos"""
 
-    data: Annotated[str, Mark(common=True, form="word")] = setting(
+    data: Annotated[str, Mark(common=True, form="word", names="videos")] = setting(
         help="Labelled videos, as for `hf-video train`.", metavar="DATA"
     )
 

@@ -39,14 +39,18 @@ class ComputingSettings:
 class TrainedModelSettings(ComputingSettings):
     """Model"""
 
-    model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL")
+    model: Annotated[str, Mark(names="model")] = setting(
+        help="A model folder, or the name of one on the Hub.", metavar="MODEL"
+    )
 
 
 @dataclass(kw_only=True)
 class VideosSettings(VideoRootSettings):
     """Videos"""
 
-    videos: Annotated[list[str], Mark(form="words")] = setting(help="What to read, see above.", metavar="FILE")
+    videos: Annotated[list[str], Mark(form="words", names="videos")] = setting(
+        help="What to read, see above.", metavar="FILE"
+    )
 
 
 @dataclass(kw_only=True)
@@ -190,8 +194,10 @@ class SearchSettings(ComputingSettings, Settings):
 
     text: Annotated[str | None, Mark(form="word")] = setting(None, "What to look for, in words.", "TEXT")
     index: str = setting(help="Folder that `hf-video index` wrote.", metavar="DIR")
-    video: str | None = setting(None, "Look for clips like the one of this video, instead of words.", "FILE")
-    model: str | None = setting(
+    video: Annotated[str | None, Mark(names="videos")] = setting(
+        None, "Look for clips like the one of this video, instead of words.", "FILE"
+    )
+    model: Annotated[str | None, Mark(names="model")] = setting(
         None, "The model of the index; by default from where it was when the index was made.", "MODEL"
     )
     top_k: AtLeast1[int] = setting(10, "Clips to find.", "K")
@@ -226,7 +232,7 @@ class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Setting
 class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     """Timeline"""
 
-    video: Annotated[str, Mark(form="word")] = setting(
+    video: Annotated[str, Mark(form="word", names="videos")] = setting(
         help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO"
     )
     background: Annotated[list[str] | None, Mark(form="flags")] = setting(

@@ -9,10 +9,10 @@ from hf_video.app.work import name_models
 from hf_video.cli import app
 
 
-def test_without_gradio_the_way_to_install_it_is_told(fails, monkeypatch):
+def test_without_gradio_the_way_to_install_it_is_told(fails, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gradio" else find(name))
-    assert "pip install 'hf-video-models[app]'" in fails("app", "no_such_folder/model")
+    assert "pip install 'hf-video-models[app]'" in fails("app", tmp_path)
 
 
 def test_models_are_looked_up_before_anything_is_served(fails, monkeypatch):
@@ -21,11 +21,11 @@ def test_models_are_looked_up_before_anything_is_served(fails, monkeypatch):
     assert "there is no such folder" in fails("app", "no_such_folder/at/all", "--port", free_port())
 
 
-def test_a_port_that_is_in_use_is_told_before_models_are_loaded(fails, monkeypatch):
+def test_a_port_that_is_in_use_is_told_before_models_are_loaded(fails, tmp_path, monkeypatch):
     pretend_gradio(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        message = fails("app", "no_such_folder/at/all", "--port", port)
+        message = fails("app", tmp_path, "--port", port)
     assert f"--port {port} cannot be used (address already in use). Choose another" in message
 
 

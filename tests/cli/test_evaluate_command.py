@@ -102,7 +102,7 @@ def test_a_table_of_predictions(digits, trained, tmp_path, capsys, fails):
 def test_two_results_in_one_file_are_refused_before_any_work(digits, tmp_path, fails):
     (tmp_path / "link").symlink_to(tmp_path)
     words = ["--output", tmp_path / "table.csv", "--predictions", tmp_path / "link" / "table.csv"]
-    message = fails("evaluate", digits, "--model", tmp_path / "none", *words)
+    message = fails("evaluate", digits, "--model", tmp_path, *words)
     assert f"--output and --predictions are both {tmp_path / 'table.csv'}" in message
     assert not (tmp_path / "table.csv").exists()
 

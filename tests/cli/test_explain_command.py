@@ -130,7 +130,7 @@ def test_a_wrong_option_is_one_sentence(model_folder, video, tmp_path, fails):
 
 def test_a_folder_with_files_is_refused_before_the_model_is_loaded(video, tmp_path, fails):
     (tmp_path / "mine.txt").write_text("mine")
-    message = fails("explain", video, "--model", "no/model", "--output", tmp_path)
+    message = fails("explain", video, "--model", tmp_path, "--output", tmp_path)
     assert "is not empty (mine.txt)" in message and "never overwritten" in message
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 

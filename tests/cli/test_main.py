@@ -34,6 +34,33 @@ def test_every_command_explains_itself_on_any_terminal(variables, monkeypatch, c
         assert capsys.readouterr().out.startswith("usage: hf-video")
 
 
+# What each command needs beside its data and its model.
+WITH_BOTH = {
+    **{"evaluate": [], "predict": [], "extract": ["--output=out"], "index": ["--output=out"], "timeline": []},
+    **{"detect": ["--output=out.json"], "explain": [], "watch": ["--question=why"], "train": ["--output-dir=out"]},
+}
+WITH_DATA = {"inspect": [], "pretrain": ["--output-dir=out"]}
+WITH_MODEL = {"verify": [], "export": ["out"]}
+
+
+def test_what_is_not_there_is_refused_before_pytorch_is_imported(tmp_path):
+    none, no_model, there = str(tmp_path / "none"), "no:model", str(tmp_path)
+    tried = [[name, none, *words] for name, words in WITH_DATA.items()]
+    tried += [[name, no_model, *words] for name, words in WITH_MODEL.items()]
+    for name, words in WITH_BOTH.items():
+        tried += [[name, none, "--model", there, *words], [name, there, "--model", no_model, *words]]
+    code = (
+        f"import sys; from hf_video.cli.main import main; codes = [main(words) for words in {tried}];"
+        "print({*codes} == {2}, {'torch', 'transformers'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout == "True set()\n", result.stderr
+    for words, message in zip(tried, result.stderr.splitlines(), strict=True):
+        expected = f"{none} does not exist" if none in words else f"{no_model}: there is no such folder"
+        assert expected in message, words
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [

@@ -82,17 +82,6 @@ def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, vid
     assert rows[2:] == expected
 
 
-def test_a_wrong_model_or_path_is_refused_before_pytorch_is_imported(trained, videos, tmp_path):
-    for words, message in (
-        ([videos[0], "--model", str(tmp_path / "none")], "there is no such folder"),
-        ([str(tmp_path / "none.mp4"), "--model", str(trained)], f"{tmp_path / 'none.mp4'} does not exist."),
-    ):
-        run = f"from hf_video.cli.main import main; main({['predict', *words]})"
-        program = f"import sys; {run}; print('torch' in sys.modules)"
-        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-        assert message in result.stderr and result.stdout == "False\n"
-
-
 @pytest.mark.slow
 def test_a_single_file_is_classified_without_libraries_for_data_sets(trained, videos):
     words = ["predict", videos[0], "--model", str(trained), "--device", "cpu"]
