@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import av
@@ -24,7 +23,7 @@ from huggingface_hub import constants
 from .decoding import RgbConverter, choose_stream, decode_in_order, decode_packet, demux, open_stream, pixel_limit
 from .remote import open_address, open_response
 from .sources import LIVE_PROTOCOLS, Source, VideoReadError
-from .video import FrameFolder, find_file
+from .video import VideoReader, find_file
 
 _DEFAULT_RATE = Fraction(25)
 _OPTIONS = {
@@ -190,7 +189,7 @@ def _open_frames(source: Source, source_fps: float | None) -> Iterator[StreamedF
     name = source.name
     if source.kind == "folder":
         rate = _required(source_fps, f"{name} is a folder of frames, which")
-        return _stream_folder(FrameFolder(Path(source.place)), rate)
+        return _stream_folder(VideoReader(source.place), rate)
     if source.kind == "frames":
         return _stream_iterable(source.place, source_fps)
     if source_fps is not None:
@@ -212,9 +211,9 @@ def _required(source_fps: float | None, subject: str) -> float:
     return source_fps
 
 
-def _stream_folder(folder: FrameFolder, source_fps: float) -> Iterator[StreamedFrame]:
-    for number in range(len(folder.times)):
-        yield StreamedFrame(number, number / source_fps, folder.read(np.array([number]))[0], 1 / source_fps)
+def _stream_folder(folder: VideoReader, source_fps: float) -> Iterator[StreamedFrame]:
+    for number in range(len(folder)):
+        yield StreamedFrame(number, number / source_fps, folder.read(number), 1 / source_fps)
 
 
 def _stream_iterable(frames: Iterable[Any], source_fps: float | None) -> Iterator[StreamedFrame]:

@@ -78,7 +78,8 @@ def open_address(source: Source) -> Iterator[Any]:
         if opened.size > max_size:
             raise VideoReadError(tell_too_large(name, max_size))
         if opened.size <= SMALL_FILE:
-            opened.read_at(0, opened.size)
+            opened.ahead = opened.size
+            opened.readall()
         try:
             yield opened
         except VideoReadError as error:
@@ -147,14 +148,17 @@ class RemoteFile(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
-    def read_at(self, place: int, size: int) -> bytes:
-        """All bytes from a place on, fewer only at the end of the file. The position stays: FFmpeg counts on it."""
-        position, data = self._position, b""
-        self._position, self.ahead = place, size
-        while len(data) < size and (piece := self.read(size - len(data))):
-            data += piece
-        self._position = position
-        return data
+    def hollow(self) -> "RemoteFile | None":
+        """The file with zeros where its bytes have not come; `None` if some that came have been dropped since."""
+        if self._pieces[0][0] != 0:
+            return None
+        hollow = RemoteFile(self.label, self.size, lambda start, end: bytes(end - start))
+        hollow._pieces = list(self._pieces)
+        return hollow
+
+    def holds(self, mark: bytes) -> bool:
+        """Whether bytes stand in what has come."""
+        return mark in b"".join(data for _, data in sorted(self._pieces))
 
     def _at_hand(self) -> memoryview:
         """Bytes from the position on; fetched, if there are none."""

@@ -1,6 +1,6 @@
 """Frames of a video by number: of a file, a URL, bytes or a folder of frames.
 
-They are exactly those that decoding the whole file gives. `decoding` explains how they are found, and what happens to
+They are exactly those that decoding the whole file gives. `seeking` explains how they are found, and what happens to
 broken files.
 """
 
@@ -8,7 +8,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from numbers import Real
 from pathlib import Path
@@ -19,8 +19,9 @@ from PIL import Image
 from transformers.image_utils import load_image
 from transformers.video_utils import VideoMetadata
 
-from .decoding import VideoFile, open_stream, tell_largest_frame
+from .decoding import open_stream, tell_largest_frame
 from .remote import open_address
+from .seeking import VideoFile
 from .sources import FRAME_EXTENSIONS, Source, VideoReadError
 
 # Or a `torchcodec.decoders.VideoDecoder`, whose package need not be there.
@@ -111,7 +112,12 @@ class VideoReader:
         indices = np.asarray(indices)
         _check_indices(indices, len(self), self.name)
         wanted, inverse = np.unique(indices, return_inverse=True)
-        frames = self._frames.read(wanted)
+        frames = np.empty((len(wanted), self._frames.height, self._frames.width, 3), dtype=np.uint8)
+        for row, frame in enumerate(self._frames.read(wanted.tolist())):
+            if frame.shape != frames.shape[1:]:
+                place, size, first = self._frames.tell(int(wanted[row])), frame.shape[:2], frames.shape[1:3]
+                raise VideoReadError(f"{place} is {size} (height, width), but the first frame is {first}.")
+            frames[row] = frame
         if not np.array_equal(wanted, indices.ravel()):
             frames = frames[inverse.ravel()]
         return frames.reshape(*indices.shape, *frames.shape[1:])
@@ -248,15 +254,11 @@ class FrameFolder:
         self.times, self.end = np.full(len(self.paths), math.nan), math.nan
         self.key_frames = np.arange(len(self.paths))
 
-    def read(self, wanted: np.ndarray) -> np.ndarray:
-        frames = np.empty((len(wanted), self.height, self.width, 3), dtype=np.uint8)
-        for place, i in enumerate(wanted):
-            frame = self._load(i)
-            if frame.shape != frames.shape[1:]:
-                size, expected = frame.shape[:2], (self.height, self.width)
-                raise VideoReadError(f"{self.paths[i]} is {size} (height, width) but the first frame is {expected}.")
-            frames[place] = frame
-        return frames
+    def read(self, numbers: list[int]) -> Iterator[np.ndarray]:
+        return map(self._load, numbers)
+
+    def tell(self, number: int) -> str:
+        return str(self.paths[number])
 
     def _load(self, frame: int) -> np.ndarray:
         try:
@@ -279,12 +281,15 @@ class DecodedVideo:
         self.key_frames = np.arange(metadata.num_frames)
         self.times = self.key_frames * metadata.duration_seconds / metadata.num_frames
 
-    def read(self, wanted: np.ndarray) -> np.ndarray:
+    def read(self, numbers: list[int]) -> np.ndarray:
         try:
-            frames = self.decoder.get_frames_at(indices=wanted.tolist()).data.cpu().numpy()
+            frames = self.decoder.get_frames_at(indices=numbers).data.cpu().numpy()
         except RuntimeError as error:
             raise VideoReadError(f"{self.name} cannot be decoded: {error}") from error
         return frames if frames.shape[-1] == 3 else frames.transpose(0, 2, 3, 1)
+
+    def tell(self, number: int) -> str:
+        return f"{self.name}: frame {number}"
 
 
 def _open_frames(source: Source, stack: ExitStack) -> VideoFile | FrameFolder | DecodedVideo:
