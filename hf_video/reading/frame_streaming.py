@@ -165,7 +165,7 @@ def comes_live(source: Any) -> bool:
     source = Source.of(source)
     if not source.is_http:
         return source.kind == "stream"
-    with open_response(source.place) as response:
+    with open_response(source.place, source.name) as response:
         return _is_stream(response, source.name)
 
 
@@ -235,7 +235,7 @@ def _stream_file(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
 
 def _stream_address(source: Source) -> Iterator[StreamedFrame]:
     if source.is_http:
-        with open_response(source.place) as response:
+        with open_response(source.place, source.name) as response:
             if _is_stream(response, source.name):
                 yield from _stream_response(response, source.name)
                 return

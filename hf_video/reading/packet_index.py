@@ -204,7 +204,7 @@ def _index_remote(file: RemoteFile, container: Any, stream: Any) -> list[Packet]
     if not is_mp4 or stream.codec_context.codec.canonical_name == "vp9" or hollow is None or hollow.holds(b"mvex"):
         return None
     try:
-        with open_stream(hollow, file.label) as (zeros, same):
+        with open_stream(hollow, file.name) as (zeros, same):
             packets = [Packet.of(packet) for packet in zeros.demux(same) if packet.size]
             # Those flags the parser takes from zeros.
             keys = {entry.pos: entry.is_keyframe for entry in same.index_entries}

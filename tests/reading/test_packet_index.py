@@ -16,6 +16,7 @@ from tests.testing.video_corpus import damaged_variants, readable_variants
 @pytest.fixture(autouse=True)
 def tables_alone_are_fetched(monkeypatch):
     monkeypatch.setattr(remote, "_PIECES", (2**8, 2**8))
+    monkeypatch.setattr(remote, "SMALL_FILE", 0)
 
 
 def far(data):
