@@ -71,10 +71,6 @@ class VideoFile:
         # Each frame is freed once it is copied, so that a whole video is not in memory twice.
         yield from (frames.pop(i) for i in numbers)
 
-    def tell(self, number: int) -> str:
-        """A frame in messages."""
-        return f"{self.name}: frame {number}"
-
     def _open_anew(self, threaded: bool) -> Any:
         if not isinstance(self.source, str):
             # A file object has one position, which the first container does not expect to move.
