@@ -23,8 +23,9 @@ from hf_video.io import check_regular_file, read_csv, read_text, replacing_file
 from hf_video.settings import closest
 
 from .folders import absolute, lists_in, require_root, sources_by_split
+from .lists import find_delimiter, known_names
 from .rows import sorted_names
-from .tables import Table, find_delimiter, known_names, open_tables, require_videos
+from .tables import Table, open_tables, require_videos
 
 _COORDINATES = ("x1", "y1", "x2", "y2")
 _COLUMNS = ("video", "second", *_COORDINATES, "action")
