@@ -17,7 +17,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Value
 
 from .folders import find_videos, read_class_folders, sources_by_split, split_sources, tell_others, visible_entries
 from .rows import DURATION, FRAMES, KNOWN_COLUMNS, data_sets
-from .tables import Table, cell_text, holds_table, item_of, label_column, open_tables, require_videos
+from .tables import Table, cell_text, column_of, holds_table, item_of, open_tables, require_videos
 
 logger = logging.getLogger(__name__)
 # What a table says of its videos, if the columns have these types.
@@ -98,7 +98,7 @@ def load_video_dataset(
     named |= {"train_split": train_split, "validation_split": validation_split}
     tables = open_tables(data, video_root, read_folder=_classes_in, **named)
     found = {name: table for name, table in tables.items() if isinstance(table, Table)}
-    label_of = {name: label_column(table.name, table.rows.features) for name, table in found.items()}
+    label_of = {name: column_of(table.name, table.rows.features, "label") for name, table in found.items()}
     for name, label in label_of.items():
         if all(value.as_py() in _UNKNOWN for value in found[name].column(label)):
             logger.warning(f"The {name} split is left out: none of its {len(found[name])} rows has a label.")
