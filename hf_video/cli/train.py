@@ -37,7 +37,7 @@ def run(settings: Any) -> int:
 TRAIN = Command(
     name="train",
     settings=TrainSettings,
-    tasks={name: row.settings for row in TASKS.values() if row.settings for name in (row.name, *row.aliases)},
+    tasks=lambda: {name: row.settings for row in TASKS.values() if row.settings for name in (row.name, *row.aliases)},
     run=run,
     help="train a video classifier on your videos",
     usage="hf-video train DATA --output-dir DIR [--recipe NAME_OR_FILE] [options]",
