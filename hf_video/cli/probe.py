@@ -8,7 +8,7 @@ measured on the validation split.
 
 from __future__ import annotations
 
-from hf_video.training.settings import ProbeSettings
+from hf_video.training.task_settings import ProbeSettings
 
 from .command import command
 

@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from hf_video.training.settings import PretrainSettings, TrainAnswersSettings, TrainSettings
 from hf_video.training.task import TASKS
+from hf_video.training.task_settings import PretrainSettings, TrainAnswersSettings, TrainSettings
 
 from .command import Command
 

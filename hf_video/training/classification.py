@@ -46,8 +46,8 @@ from .model_loading import load_model, sizes_of
 from .optimization import EMACallback, parameter_groups, settings_by_arguments
 from .report import Measured, clip_reader, measure_classes
 from .run import ModelChoice, RunPlan
-from .settings import MAX_CLIPS_FOR_START, HeadSettings, RegularizationSettings, ScratchSettings, TrainSettings
 from .task import Task, TaskData
+from .task_settings import MAX_CLIPS_FOR_START, HeadSettings, RegularizationSettings, ScratchSettings, TrainSettings
 from .trainer import BaseTrainer
 from .values import make
 

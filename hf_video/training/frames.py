@@ -25,8 +25,8 @@ from .data import require_training
 from .losses import make_distillation
 from .report import Measured, class_table, clip_reader, table
 from .run import RunPlan
-from .settings import RegularizationSettings, ScratchSettings
 from .task import Task, TaskData
+from .task_settings import RegularizationSettings, ScratchSettings
 from .trainer import BaseTrainer
 from .values import make
 

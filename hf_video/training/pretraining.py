@@ -28,8 +28,8 @@ from .data import require_training
 from .model_loading import load_model, sizes_of
 from .report import Measured, assess
 from .run import RunPlan
-from .settings import MaskedModelSettings, MaskedScratchSettings, ScratchSettings
 from .task import Task, TaskData
+from .task_settings import MaskedModelSettings, MaskedScratchSettings, ScratchSettings
 from .values import make
 
 MASK_SEEDS = "mask_seeds"
