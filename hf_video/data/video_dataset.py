@@ -135,13 +135,16 @@ def load_unlabelled_videos(
         columns: Further columns that are kept as texts, such as the values that a task of your own learns.
 
     Returns:
-        The splits found, with the columns of `load_video_dataset` except `label` and `labels`.
+        The splits, of a folder "train", with the columns of `load_video_dataset` except `label` and `labels`.
 
     Raises:
         FileNotFoundError: If `data`, or a file that it names, does not exist.
         ValueError: If there are no videos, or a column is missing; or the file is none of these.
     """
-    return _rows(data, open_tables(data, video_root, expected=_EXPECTED, read_folder=_videos_in), kept=columns)
+    tables = open_tables(data, video_root, expected=_EXPECTED, read_folder=_videos_in)
+    if isinstance(tables.get("train"), pa.Table):  # of a folder
+        tables = {"train": tables["train"]}
+    return _rows(data, tables, kept=columns)
 
 
 def _rows(
