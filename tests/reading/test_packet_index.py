@@ -27,7 +27,7 @@ def packets_of(file):
     """The packets that number the frames, or the message of the error."""
     try:
         with open_stream(file, "A video") as opened:
-            return read_packets(file, "A video", *opened)[0]
+            return read_packets(file, "A video", *opened)[0].tolist()
     except VideoReadError as error:
         return str(error)
 
@@ -60,6 +60,6 @@ def test_damaged_files_are_read_as_by_a_pass():
     for name, data in list(filter(is_mp4, damaged_variants()))[::3]:
         # Key frames are those of the tables where the packets are not read, which may differ in a damaged file.
         packets = [packets_of(file) for file in (far(data), io.BytesIO(data))]
-        ours, expected = (p if isinstance(p, str) else [q._replace(is_key=False) for q in p] for p in packets)
+        ours, expected = (p if isinstance(p, str) else [row[:5] + row[6:] for row in p] for p in packets)
         assert ours == expected, name
         assert frames_of(far(data)) == frames_of(io.BytesIO(data)), name
