@@ -35,16 +35,9 @@ class VideoFile:
     """
     The frames of a video file, by number in the order of presentation.
 
-    Args:
-        source (`str` or binary file object):
-            Path of the file, or the open file.
-        name (`str`):
-            Name of the file in messages.
-        opened (`tuple`):
-            What `open_stream` gives for the file, without threads; it must stay open as long as frames are read.
-
-    Raises:
-        `VideoReadError`: if the file is not a video or holds no frame that can be decoded.
+    `source` is its path, or the open file, and `opened` what `open_stream` gives for it, without threads; it must stay
+    open as long as frames are read. Raises `VideoReadError` if the file is not a video or holds no frame that can be
+    decoded.
     """
 
     backend = "pyav"
