@@ -239,12 +239,9 @@ class FrameFolder:
     backend = "pil"
 
     def __init__(self, folder: Path):
-        def natural(path: Path) -> list[Any]:
-            return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
-
         self.name = str(folder)
         frames = (p for p in folder.iterdir() if p.suffix.lower() in FRAME_EXTENSIONS and not p.name.startswith("."))
-        self.paths = sorted(frames, key=natural)
+        self.paths = sorted(frames, key=lambda p: [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", p.name)])
         if not self.paths:
             raise VideoReadError(f"{folder} holds no frames: no file ends in {', '.join(FRAME_EXTENSIONS)}.")
         self.height, self.width = self._load(0).shape[:2]
