@@ -19,13 +19,7 @@ class LiveQueue(Generic[Item]):
     """
     Reads a live video in a thread of its own, and keeps what waits for the model. If more than `size` items wait, the
     oldest is dropped, so that answers stay close to the present, and memory stays bounded. Items keep their times.
-
-    Args:
-        size: number of items that may wait.
-
-    Attributes:
-        num_items: number of items that came.
-        num_dropped: number of those that were dropped.
+    `num_items` came, of which `num_dropped` were dropped.
     """
 
     def __init__(self, size: int) -> None:
@@ -50,11 +44,7 @@ class LiveQueue(Generic[Item]):
             yield frame
 
     def newest(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, without those that were dropped.
-
-        Raises:
-            Exception: what `items` raises, after the items that wait.
-        """
+        """The items, without those that were dropped. Raises what `items` raises, after the items that wait."""
         # Nothing can interrupt the wait for a silent stream: a program that ends must not wait for the thread.
         Thread(target=self._fill, args=(items,), name="reading", daemon=True).start()
         try:
