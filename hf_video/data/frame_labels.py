@@ -1,7 +1,7 @@
 """Makes labels of frames from segments of videos: which class, or which classes, a moment shows."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,8 +84,9 @@ def have_several_labels(dataset: Dataset) -> bool:
     """Whether a moment of the videos of rows has more than one class."""
     for _, *columns in _by_video(dataset):
         segments = sorted(zip(*columns, strict=True), key=lambda segment: segment[0])
+        begins = [begin for begin, _, _ in segments]
         for place, (_, end, ids) in enumerate(segments):
-            meanwhile = takewhile(lambda other, until=end - _ROUNDING: other[0] < until, segments[place + 1 :])
+            meanwhile = segments[place + 1 : bisect_left(begins, end - _ROUNDING)]
             if len(set(ids).union(*(others for _, _, others in meanwhile))) > 1:
                 return True
     return False
