@@ -131,21 +131,13 @@ class VideoDataset(TaskItems, Dataset):
         return sorted(self._dropped.union(self.rows.select(self._is_broken.nonzero().flatten())["video"]))
 
     def drop_broken(self, num_workers: int = 1) -> "VideoDataset":
-        """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows. Then
-        no batch of an evaluation is empty, and the batches of several processes have the same size.
+        """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows, and
+        return this data set. Then no batch of an evaluation is empty, and the batches of several processes have the
+        same size.
 
-        Every video is decoded once in full. If there are several processes, each of them must call this: each decodes
-        its share. With `on_error="error"` nothing is decoded.
-
-        Args:
-            num_workers: processes that read videos; this one reads them if it is 0 or 1.
-
-        Returns:
-            This data set.
-
-        Raises:
-            VideoReadError: no video can be read.
-        """
+        Every video is decoded once in full, by `num_workers` processes. If there are several processes, each of them
+        must call this: each decodes its share. With `on_error="error"` nothing is decoded. Raises `VideoReadError` if
+        no video can be read."""
         if self.on_error == "error":
             return self
         broken = find_broken(self.rows, decode=True, num_workers=num_workers)

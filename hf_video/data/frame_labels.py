@@ -18,14 +18,9 @@ _NOTHING = np.empty((0, 2))
 
 
 class AnnotatedVideo(NamedTuple):
-    """A video, its labelled segments, and the parts of it that are used.
-
-    Attributes:
-        row: the first of its rows, for `open_video`.
-        starts, ends: (num_segments,) float64 seconds; infinite for a segment that has no end.
-        labels: the class ids of each segment.
-        parts: begin and end in seconds of each part that is used, in their order.
-    """
+    """A video: the first of its rows, for `open_video`; its labelled segments, (num_segments,) float64 seconds, of
+    which ends may be infinite, and the class ids of each; and begin and end in seconds of each part that is used, in
+    their order."""
 
     row: Mapping[str, Any]
     starts: np.ndarray
@@ -56,12 +51,8 @@ class AnnotatedVideo(NamedTuple):
 
 
 def annotated_videos(dataset: Dataset) -> list[AnnotatedVideo]:
-    """The videos of rows of `load_video_dataset`, in the order of their first rows.
-
-    Raises:
-        ValueError: a video has no times, as a folder of frames.
-        VideoReadError: a video cannot be read.
-    """
+    """The videos of rows of `load_video_dataset`, in the order of their first rows. Raises `ValueError` if one has no
+    times, as a folder of frames, and `VideoReadError` if one cannot be read."""
     durations = read_durations(dataset, share=True)
     if without := [video for video, duration in durations.items() if not duration]:
         raise ValueError(f"{without[0]} has no times, so its frames cannot be labelled: give a video file.")

@@ -27,14 +27,8 @@ NUM_OPEN_SHARDS = 8
 
 
 class StreamedClip(NamedTuple):
-    """A clip that is not read yet.
-
-    Attributes:
-        row: `video`, `bytes` if the stream has them, and the other columns, as of `load_video_dataset`.
-        key: what its draws depend on.
-        state: the state of the stream after it, see `VideoStream.state_dict`.
-        block: the rows that were shuffled together with it.
-    """
+    """A clip that is not read yet: its row, as of `load_video_dataset`; the key that its draws depend on; the state of
+    the stream after it, see `VideoStream.state_dict`; and the block of rows that were shuffled together with it."""
 
     row: dict[str, Any]
     key: tuple[int, ...]
@@ -113,11 +107,8 @@ class VideoStream(TaskItems, IterableDataset):
         return self._place | {"made_for": self._made_for}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was.
-
-        Raises:
-            ValueError: The state is of a stream with another seed, size of the buffer or number of processes.
-        """
+        """Go on where `state_dict` was. The state of a stream with another seed, size of the buffer or number of
+        processes is a `ValueError`."""
         for name, value in self._made_for.items():
             if state["made_for"][name] != value:
                 raise ValueError(
