@@ -26,7 +26,6 @@ from datasets import (
     DatasetDict,
     Features,
     IterableDataset,
-    List,
     Value,
     Video,
     concatenate_datasets,
@@ -54,7 +53,7 @@ from .folders import (
     visible_entries,
 )
 from .lists import NOT_OF_TYPE, known_names, read_list
-from .rows import BYTES, FRAMES, arrow_column, is_stored
+from .rows import BYTES, FRAMES, arrow_column, is_stored, item_of
 
 logger = logging.getLogger(__name__)
 Split = TypeVar("Split")
@@ -272,8 +271,8 @@ def open_tables(
         if read_folder is not None and source.is_dir():
             return read_folder(source)
         root = absolute(video_root or source.parent)
-        columns, *numbers = read_list(source, root, expected)
-        return Table(Dataset(pa.table(columns)), str(source), root, *numbers)
+        columns, lines, word = read_list(source, root, expected)
+        return Table(Dataset(pa.table(columns)), str(source), root, lines, word)
 
     return _by_column({split: read(source) for split, source in sources.items()})
 
@@ -395,11 +394,6 @@ def column_of(source: str, features: Features, what: str) -> str:
             f"{LAYOUTS}"
         )
     return found[0]
-
-
-def item_of(feature: Any) -> Any:
-    """The feature of the items of a list, or the feature itself."""
-    return feature.feature if isinstance(feature, List) else feature
 
 
 def _plain(rows: Dataset) -> Dataset:

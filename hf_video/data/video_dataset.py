@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, Value
 
 from .folders import find_videos, read_class_folders, sources_by_split, split_sources, tell_others, visible_entries
-from .rows import DURATION, FRAMES, KNOWN_COLUMNS, data_sets
-from .tables import Table, cell_text, column_of, holds_table, item_of, open_tables, require_videos
+from .rows import DURATION, FRAMES, KNOWN_COLUMNS, data_sets, item_of
+from .tables import Table, cell_text, column_of, holds_table, open_tables, require_videos
 
 logger = logging.getLogger(__name__)
 # What a table says of its videos, if the columns have these types.

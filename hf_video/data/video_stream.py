@@ -13,12 +13,12 @@ from torch.utils.data import IterableDataset
 
 from hf_video.reading import VideoReadError
 
-from .dataset import check_on_error
+from .dataset import TaskItems
 from .folders import listed
 from .loader import iterate_ahead
-from .rows import BYTES, stored_sha256
+from .rows import BYTES, declared_names, item_of, stored_sha256
 from .tables import column_of, find_dataset, known_splits
-from .tasks import Task, declared_names
+from .tasks import Task
 from .video_dataset import load_video_dataset
 
 SHUFFLE_BUFFER_SIZE = 256
@@ -27,14 +27,8 @@ NUM_OPEN_SHARDS = 8
 
 
 class StreamedClip(NamedTuple):
-    """A clip that is not read yet.
-
-    Attributes:
-        row: `video`, `bytes` if the stream has them, and the other columns, as of `load_video_dataset`.
-        key: what its draws depend on.
-        state: the state of the stream after it, see `VideoStream.state_dict`.
-        block: the rows that were shuffled together with it.
-    """
+    """A clip that is not read yet: its row, as of `load_video_dataset`; the key that its draws depend on; the state of
+    the stream after it, see `VideoStream.state_dict`; and the block of rows that were shuffled together with it."""
 
     row: dict[str, Any]
     key: tuple[int, ...]
@@ -42,7 +36,7 @@ class StreamedClip(NamedTuple):
     block: list[dict[str, Any]]
 
 
-class VideoStream(IterableDataset):
+class VideoStream(TaskItems, IterableDataset):
     """The training items that a task makes of a stream of the `datasets` library, epoch after epoch without end.
 
     In every epoch the shards come in another order. Eight are read at a time, a row of each in turn, and rows are
@@ -94,12 +88,8 @@ class VideoStream(IterableDataset):
             raise ValueError(f"The stream has the columns {', '.join(features)}, but not {missing[0]!r}.")
         if shuffle_buffer_size < 1:
             raise ValueError(f"shuffle_buffer_size={shuffle_buffer_size}: at least 1 row is expected.")
-        check_on_error(on_error)
-        self.rows = rows
-        self.task: Any = task.for_rows(rows)
-        self.seed = seed
+        super().__init__(rows, task, seed, on_error)
         self.shuffle_buffer_size = shuffle_buffer_size
-        self.on_error = on_error
         self._label = next((name for name in ("labels", "label") if name in features), None)
         names = require_names(getattr(self.task, "class_names", None)) if self._label else []
         self._ids = {name: index for index, name in enumerate(names)}
@@ -117,11 +107,8 @@ class VideoStream(IterableDataset):
         return self._place | {"made_for": self._made_for}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was.
-
-        Raises:
-            ValueError: The state is of a stream with another seed, size of the buffer or number of processes.
-        """
+        """Go on where `state_dict` was. The state of a stream with another seed, size of the buffer or number of
+        processes is a `ValueError`."""
         for name, value in self._made_for.items():
             if state["made_for"][name] != value:
                 raise ValueError(
@@ -206,8 +193,7 @@ class VideoStream(IterableDataset):
     def _ids_of(self, value: Any, video: str) -> Any:
         if isinstance(value, list):
             return [self._ids_of(each, video) for each in value]
-        feature = self.rows.features[self._label]
-        feature = feature.feature if isinstance(feature, List) else feature
+        feature = item_of(self.rows.features[self._label])
         if isinstance(feature, ClassLabel) and value is not None and value >= 0:
             value = feature.int2str(value)
         if str(value) not in self._ids:
@@ -217,37 +203,19 @@ class VideoStream(IterableDataset):
             )
         return self._ids[str(value)]
 
-    def __getitem__(self, clip: StreamedClip) -> Mapping[str, Any] | None:
-        """The item of a clip; None for a video that cannot be read, if `on_error` is "skip"."""
-        try:
-            return self.task.make(clip.row, clip.key, True)
-        except VideoReadError:
-            self._broken.add(clip.row["video"])
-            if self.on_error == "error":
-                raise
-        return self._replacement(clip) if self.on_error == "replace" else None
+    def _find(self, clip: StreamedClip) -> tuple[dict[str, Any], tuple[int, ...], list[dict[str, Any]]]:
+        return clip.row, clip.key, clip.block
 
-    def complete_batch(
-        self, items: list[Mapping[str, Any] | None], clips: Sequence[StreamedClip]
-    ) -> list[Mapping[str, Any] | None]:
-        """The items of a batch, at least one of which is not None; see `ReadAheadLoader`."""
-        if all(item is None for item in items):
-            items[0] = self._replacement(clips[0])
-        return items
+    def _read(self, row: dict[str, Any], key: tuple[int, ...]) -> Mapping[str, Any]:
+        try:
+            return self.task.make(row, key, True)
+        except VideoReadError:
+            self._broken.add(row["video"])
+            raise
 
     def mark_used(self, clips: Sequence[StreamedClip]) -> None:
         """Let `state_dict` be the state after these clips."""
         self._place = clips[-1].state
-
-    def _replacement(self, clip: StreamedClip) -> Mapping[str, Any]:
-        reason = ""
-        for index in np.random.default_rng(np.random.SeedSequence(clip.key)).permutation(len(clip.block)).tolist():
-            try:
-                return self.task.make(clip.block[index], clip.key, True)
-            except VideoReadError as error:
-                self._broken.add(clip.block[index]["video"])
-                reason = str(error)
-        raise VideoReadError(f"None of {len(clip.block)} videos next to each other can be read. Of one: {reason}")
 
 
 class _OpenShard:
