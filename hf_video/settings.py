@@ -229,8 +229,8 @@ def training_argument_fields() -> dict[str, Setting]:
     for each in dataclasses.fields(TrainingArguments):
         if each.init:
             hint, help = hints[each.name], each.metadata.get("help", "").partition(". ")[0]
-            kinds = [kind for kind in _members(hint) if isinstance(kind, enum.EnumMeta)]
-            choices = each.metadata.get("choices") or [str(one.value) for kind in kinds for one in list(kind)]
+            kinds: list[Any] = [kind for kind in _members(hint) if isinstance(kind, enum.EnumMeta)]
+            choices = each.metadata.get("choices") or [str(one.value) for kind in kinds for one in kind]
             # Of a text or a boolean, "true" is the boolean.
             has_both = _members(hint) == {bool, str}
             hint = Annotated[bool | str, Field(union_mode="left_to_right")] if has_both else hint

@@ -11,6 +11,7 @@ from __future__ import annotations
 from hf_video.training.settings import ProbeSettings
 
 from .command import command
+from .printing import broken_lines
 
 EPILOG = """\
 --help-all lists every setting; each field of transformers.TrainingArguments is one.
@@ -31,8 +32,7 @@ def run(settings: ProbeSettings) -> int:
 
     output_dir, features_dir, metrics = probe(settings)
     metric, value = measured_in(metrics)[0]
-    print(f"{metric.title} {metric.text(value, digits=1)} on {tell_count(metrics, metrics['split'])}")
-    print(f"model    {output_dir}\nreport   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
-    if broken := metrics.get("broken_videos"):
-        print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
+    figure = f"{metric.title} {metric.text(value, digits=1)} on {tell_count(metrics, metrics['split'])}"
+    places = [f"model    {output_dir}", f"report   {output_dir / 'report' / 'report.md'}", f"features {features_dir}"]
+    print(figure, *places, *broken_lines(metrics), sep="\n")
     return 0
