@@ -18,7 +18,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -148,12 +148,10 @@ def with_defaults(**changes: Any) -> Callable[[type[T]], type[T]]:
 
     def change(kind: type[T]) -> type[T]:
         annotations = inspect.get_annotations(kind)
+        fields = [vars(base).get("__dataclass_fields__", {}) for base in reversed(kind.__mro__[1:])]
+        known = dict(each for declared in fields for each in declared.items())
         for name, given in changes.items():
-            inherited = next(
-                fields[name]
-                for base in kind.__mro__[1:]
-                if name in (fields := vars(base).get("__dataclass_fields__", {}))
-            )
+            inherited = known[name]
             is_mark = isinstance(given, Mark)
             annotations[name] = Annotated[inherited.type, given] if is_mark else inherited.type
             setattr(kind, name, setting(_default_of(inherited) if is_mark else given, **inherited.metadata))
@@ -379,25 +377,16 @@ def describe_type(hint: Any) -> str:
     if choices := _choices(hint):
         return _alternatives(choices)
     if members & {int, float}:
-        return " ".join(["a whole number" if int in members else "a number", *_bounds(marks)])
+        words = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
+        bounds = [
+            f"{word} {getattr(mark, name)}" for name, word in words.items() for mark in marks if hasattr(mark, name)
+        ]
+        return " ".join(["a whole number" if int in members else "a number", " and ".join(bounds)]).rstrip()
     if bool in members:
         return "true or false"
     if dict in _origins(hint):
         return "a mapping"
     return "a list of words" if list in _origins(hint) and str not in members else "a text"
-
-
-def _bounds(marks: list[Any]) -> Iterator[str]:
-    low = next((mark for mark in marks if isinstance(mark, Ge | Gt)), None)
-    high = next((mark for mark in marks if isinstance(mark, Le | Lt)), None)
-    if isinstance(low, Ge) and high is None:
-        yield f"of at least {low.ge}"
-    elif isinstance(low, Gt) and isinstance(high, Lt):
-        yield f"between {low.gt} and {high.lt}"
-    elif isinstance(low, Gt):
-        yield f"above {low.gt}" + (f", up to {high.le}" if isinstance(high, Le) else "")
-    elif isinstance(low, Ge):
-        yield f"from {low.ge} to {high.le if isinstance(high, Le) else f'below {high.lt}'}"  # type: ignore[union-attr]
 
 
 def _choices(hint: Any) -> list[str]:

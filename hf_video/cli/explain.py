@@ -4,6 +4,14 @@ part of a long video that it is sampled from.
 
 Of a MemoryBankQFormer, explanation.json also tells which frames the memory held when the answer was given. One that
 answers in words has no classes: it needs a --question, and is explained by its memory alone.
+
+files in the folder of --output, which is complete or not there (needs matplotlib):
+  heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
+  heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
+  top_frames/       a picture of each frame that counted most
+  explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
+
+example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
 """
 
 from __future__ import annotations
@@ -29,16 +37,6 @@ from .command import command
 if TYPE_CHECKING:
     from hf_video.inference import Clip
 
-EPILOG = """\
-files in the folder of --output, which is complete or not there (needs matplotlib):
-  heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
-  heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
-  top_frames/       a picture of each frame that counted most
-  explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
-
-example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
-"""
-
 
 @dataclass(kw_only=True)
 class ExplainSettings(FrameSourceSettings, TrainedModelSettings, Settings):
@@ -56,11 +54,11 @@ class ExplainSettings(FrameSourceSettings, TrainedModelSettings, Settings):
     )
     end: Positive[float] | None = setting(None, "Seconds at which it ends; by default the end of the video.")
     top_k: AtLeast1[int] = setting(5, "Classes shown.", "K")
-    output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
+    output: str | None = setting(None, "Folder for the files listed above; new or empty.", "DIR")
     json: bool = setting(False, "Print one JSON object.")
 
 
-@command(help="show what a model looked at", epilog=EPILOG)
+@command(help="show what a model looked at")
 def run(settings: ExplainSettings) -> int:
     """Prints the answer and the frames that counted most; writes the folder."""
     _check(settings)

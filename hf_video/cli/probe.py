@@ -4,6 +4,10 @@ the pooled features, batch-normalised. It is saved as a whole model, for --model
 Features are kept: the next probe of the same model, processor and videos takes seconds, and after an interruption the
 same command goes on. The probe with the lowest validation loss is measured on the test split. If there is none, it is
 measured on the validation split.
+
+--help-all lists every setting; each field of transformers.TrainingArguments is one.
+
+example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe
 """
 
 from __future__ import annotations
@@ -13,17 +17,10 @@ from hf_video.training.settings import ProbeSettings
 from .command import command
 from .printing import broken_lines
 
-EPILOG = """\
---help-all lists every setting; each field of transformers.TrainingArguments is one.
-
-example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe
-"""
-
 
 @command(
     help="train a small classifier on the features of a frozen model",
     usage="hf-video probe DATA --model MODEL --output-dir DIR [options]",
-    epilog=EPILOG,
 )
 def run(settings: ProbeSettings) -> int:
     """Prints the accuracy, and where probe and report are."""
