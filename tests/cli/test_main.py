@@ -12,8 +12,8 @@ from hf_video.cli.main import COMMANDS, main
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from hf_video.cli.main import main; code = main(['--help']);"
-        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules); sys.exit(code)"
+        "import sys; from hf_video.cli.main import main; main(['train', '--help']); main(['evaluate', '--help']);"
+        "code = main(['--help']); assert not {'torch', 'transformers', 'numpy'} & set(sys.modules); sys.exit(code)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -108,16 +108,12 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--num-frames", "0"], "--num-frames is 0"),
-        (["weight_decy=1"], "'weight_decy' is not a setting. Did you mean weight_decay?"),
         (["--no-weight-decay=nothing"], "no_weight_decay names ['nothing']"),
-        (["--metric-for-best-model=nope"], "'nope', which is not measured"),
         (["--base-learning-rate=1", "--learning-rate=1"], "learning_rate and base_learning_rate are both given"),
         (["--model", "/no/such/model"], "--model /no/such/model"),
         (["--model", "start", "--hidden-size", "8"], "--hidden-size is for a model from scratch"),
         (["--image-size", "8"], "8 pixels hold no patch"),
         (["--resume"], "There is nothing to resume:"),
-        (["--resume", "--overwrite-output-dir"], "choose one of them"),
     ],
 )
 def test_wrong_options_are_named_and_nothing_is_written(digits, tmp_path, fails, words, message):
