@@ -80,14 +80,7 @@ def write_moving_digits(
         ImportError: If scikit-learn is not installed.
         FileExistsError: If `folder` holds anything else.
     """
-    arguments = {
-        "train_per_class": train_per_class,
-        "test_per_class": test_per_class,
-        "num_frames": num_frames,
-        "image_size": image_size,
-        "fps": fps,
-        "seed": seed,
-    }
+    arguments = {name: value for name, value in locals().items() if name != "folder"}
     folder = Path(folder).expanduser().absolute()
     if _is_complete(folder, arguments):
         return folder

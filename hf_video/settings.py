@@ -248,11 +248,8 @@ def _default_of(declared: dataclasses.Field) -> Any:
 
 
 def find_setting(kind: Any, name: str) -> Setting:
-    """A setting by its name or alias, or a field of `TrainingArguments` where `kind` takes these.
-
-    Raises:
-        ValueError: there is no such setting, or it has no effect. The error names a similar one.
-    """
+    """A setting by its name or alias, or a field of `TrainingArguments` where `kind` takes these. A `ValueError` says
+    that there is no such setting, and names a similar one, or that it has no effect."""
     known = settings_of(kind)
     takes_fields = "training_arguments" in known
     if name in OTHER_FLAGS and takes_fields:
@@ -270,16 +267,9 @@ def find_setting(kind: Any, name: str) -> Setting:
 
 
 def read_values(kind: Any, given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Values by the full names of their settings, each of the type of its setting.
-
-    Args:
-        kind: a class of settings.
-        given: values, or texts, by names or aliases.
-        where: what errors begin with, such as the name of a file.
-
-    Raises:
-        ValueError: there is no such setting, it is given twice, or its value is wrong.
-    """
+    """Values or texts that are given by names or aliases of settings: by full names, each of the type of its setting.
+    A `ValueError`, which begins with `where`, such as a file, says that there is no such setting, that it is given
+    twice, or that its value is wrong."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         try:
@@ -306,17 +296,8 @@ def groups_of(kind: Any) -> dict[str, list[Setting]]:
 
 
 def read_value(hint: Any, value: Any, name: str) -> Any:
-    """A value of the type that `hint` describes.
-
-    Args:
-        hint: the type, with its bounds.
-        value: a value, or a string from the command line or a YAML file, which is converted to the type. Commas
-            separate the items of a list.
-        name: name of the setting in the error, as the user wrote it.
-
-    Raises:
-        ValueError: the value is not of the type, or out of its bounds. The error names it and what is expected.
-    """
+    """A value, or a text from the command line or a YAML file, as the type with bounds `hint`; commas separate the
+    items of a list. A `ValueError` names the setting as the user wrote it, the value, and what is expected."""
     from pydantic import ValidationError
 
     read = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -333,16 +314,8 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
 
 
 def check_values(settings: Any, kind: type) -> None:
-    """Refuses numbers out of their bounds and settings without an effect.
-
-    Args:
-        settings: an object with an attribute for each setting that `kind` declares; it may have others.
-        kind: a dataclass of settings.
-
-    Raises:
-        ValueError: a number is out of its bounds, or a setting has no effect without another one. The error names the
-            first such setting.
-    """
+    """Refuses (`ValueError`) a number out of its bounds, and a setting that has no effect without another one. The
+    object has an attribute for each setting that the dataclass `kind` declares."""
     for name, each in settings_of(kind).items():
         value = getattr(settings, name)
         # Other values are checked where they are used. With DeepSpeed a number may be "auto".

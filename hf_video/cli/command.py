@@ -91,15 +91,8 @@ class _Read(argparse.Action):
 
 
 def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, Any]:
-    """The command that words name, and its settings; `argparse` exits after help.
-
-    Args:
-        argv: the words after `hf-video`.
-        commands: all commands.
-
-    Raises:
-        ValueError: there is no such flag, a value is not of the type of its setting, or it is out of its bounds.
-    """
+    """The command that the words after `hf-video` name, and its settings; `argparse` exits after help. A `ValueError`
+    says that there is no such flag, or what is wrong with a value."""
     parser = _Parser(
         prog="hf-video",
         description="Train, evaluate and use video classifiers with Hugging Face Transformers.",

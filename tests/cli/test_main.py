@@ -41,7 +41,7 @@ WITH_BOTH = {
     **{"detect": ["--output=out.json"], "explain": [], "watch": ["--question=why"], "train": ["--output-dir=out"]},
 }
 WITH_DATA = {"inspect": [], "pretrain": ["--output-dir=out"]}
-WITH_MODEL = {"verify": [], "export": ["out"]}
+WITH_MODEL = {"verify": [], "export": ["out"], "app": []}
 
 
 def test_what_is_not_there_is_refused_before_pytorch_is_imported(tmp_path):

@@ -138,7 +138,6 @@ def test_wrong_settings_are_named_and_nothing_is_written(words, message, model, 
 
 def test_what_is_missing_or_in_the_way_is_named(model, data, tmp_path, fails):
     assert "The model to fine-tune is missing" in fails("train-answers", data, "--output-dir=o")
-    assert "The output folder is missing" in fails("train-answers", data, f"--model={model}")
     (tmp_path / "mine").write_text("")
     words = (data / "questions", f"--model={model}", f"--output-dir={tmp_path}", "--device=cpu")
     assert "is not empty (mine)" in fails("train-answers", *words)

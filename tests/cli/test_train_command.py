@@ -159,24 +159,6 @@ def test_a_device_that_does_not_exist(digits, tmp_path, fails):
     assert not list(tmp_path.iterdir())
 
 
-def test_broken_videos_are_found_before_training(digits, tmp_path, fails):
-    shutil.copytree(digits, tmp_path / "data")
-    for name in ("left-up", "up-left"):
-        (tmp_path / "data" / "train" / name / "broken.mp4").write_bytes(b"not a video")
-    message = fails("train", tmp_path / "data", "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
-    assert "2 videos cannot be read" in message
-    assert str(tmp_path / "data" / "train" / "left-up" / "broken.mp4") in message
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_with_files_is_refused(digits, tmp_path, fails):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("mine")
-    message = fails("train", digits, "--output-dir", tmp_path / "out")
-    assert "is not empty (thesis.txt)" in message and "--overwrite-output-dir" in message and "--resume" not in message
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
-
-
 def test_the_data_are_never_renamed_away(digits, tmp_path, fails):
     shutil.copytree(digits, tmp_path / "out" / "data")
     message = fails("train", tmp_path / "out" / "data", "--output-dir", tmp_path / "out", "--overwrite-output-dir")
