@@ -36,11 +36,8 @@ def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
 def replacing_file(path: str | os.PathLike) -> Iterator[Path]:
     """Gives the path of a temporary file to write, `.NAME.PID.partial` beside `path`, and moves it to `path` after the
     block. Whenever the process is killed or the power fails, `path` is the old file or the whole new one. An error
-    removes the temporary file. If `path` is a link, the file that it points to is replaced.
-
-    Raises:
-        OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
-    """
+    removes the temporary file. If `path` is a link, the file that it points to is replaced. An `OSError` names `path`
+    if writing failed, or if it is a folder, a pipe or a device."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(f"{os.fspath(path)} is not a regular file, so it cannot be replaced. Choose another name.")
     target = Path(os.path.realpath(path))
@@ -96,11 +93,7 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
     """Gives a temporary folder to fill, `.NAME.*.partial` beside `path`, and moves it to `path` after the block.
     Whenever the process is killed or the power fails, `path` is a whole folder or does not exist. An error or an
     interrupt removes the temporary folder. A mount point cannot be replaced: the temporary folder is inside of it,
-    and its content is moved up.
-
-    Raises:
-        OSError: writing failed, or another program has made `path` meanwhile.
-    """
+    and its content is moved up. It is an `OSError` if writing failed, or another program has made `path` meanwhile."""
     target = Path(os.path.realpath(path))
     is_mounted = os.path.ismount(target)
     place = target if is_mounted else target.parent
@@ -252,12 +245,8 @@ class StoredFolder:
 
 
 def check_regular_file(path: str | os.PathLike) -> None:
-    """Refuses a path that is not a file, or a link to one, without opening it.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: the path is a folder, or something else that is no file.
-    """
+    """Refuses a path where nothing is (`FileNotFoundError`), and a folder or something else that is neither a file nor
+    a link to one (`ValueError`), without opening it."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
     if not os.path.isfile(path):
@@ -265,12 +254,8 @@ def check_regular_file(path: str | os.PathLike) -> None:
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """The text of a UTF-8 file with its line ends, without a byte order mark.
-
-    Raises:
-        FileNotFoundError: see [`check_regular_file`].
-        ValueError: it is no file, or not UTF-8.
-    """
+    """The text of a UTF-8 file with its line ends, without a byte order mark. Errors are those of
+    [`check_regular_file`], and a `ValueError` if it is not UTF-8."""
     check_regular_file(path)
     content = Path(path).read_bytes()
     try:

@@ -11,7 +11,7 @@ class ids (num_videos,). Targets are zeros and ones (num_videos, num_classes), f
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,12 +26,11 @@ class Metric(NamedTuple):
         name: its key in logs and JSON files.
         title: its name in sentences and tables.
         problem_type: the `problem_type` of the models that it is for.
-        function: computes it from scores, and labels or targets; None if it is not defined for them. None in place of
-            a function for a metric that is measured elsewhere.
+        function: computes it from scores, and labels or targets, where it is defined for them; None for a metric that
+            is measured elsewhere.
         short_title: its name in the line of an epoch; None to leave it out there.
         hub_type: its name among the metrics of the Hub; None if it is `name`.
-        is_share: whether it lies between 0 and 1 and is shown in percent.
-        is_percent: whether it lies between 0 and 100 and is shown in percent.
+        unit: what it is: a share from 0 to 1, which is shown in percent, a percentage from 0 to 100, or a number.
         greater_is_better: whether a better model has more of it.
         min_classes: how many classes a model needs for it to say something.
         needs_probabilities: whether the scores must be probabilities. In training they are logits.
@@ -40,20 +39,17 @@ class Metric(NamedTuple):
     name: str
     title: str
     problem_type: str
-    function: Callable[[np.ndarray, np.ndarray], float | None] | None
+    function: Callable[[np.ndarray, np.ndarray], float | None] | None = None
     short_title: str | None = None
     hub_type: str | None = None
-    is_share: bool = True
+    unit: Literal["share", "percent", "number"] = "share"
     greater_is_better: bool = True
     min_classes: int = 1
     needs_probabilities: bool = False
-    is_percent: bool = False
 
     def text(self, value: float, digits: int = 2) -> str:
         """A value as people read it: percent with `digits` decimals, or a number."""
-        if self.is_percent:
-            return f"{value:.{digits}f}%"
-        return f"{value:.{digits}%}" if self.is_share else f"{value:.4g}"
+        return {"share": f"{value:.{digits}%}", "percent": f"{value:.{digits}f}%"}.get(self.unit, f"{value:.4g}")
 
 
 def top_k_accuracy(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
@@ -146,13 +142,11 @@ def mean_average_precision(scores: np.ndarray, targets: np.ndarray) -> float:
     return float(np.nanmean(precisions))
 
 
-def mean_squared_error(values: np.ndarray, labels: np.ndarray) -> float:
-    """The mean squared difference of predicted and true values, arrays of the same shape."""
+def _squared_error(values: np.ndarray, labels: np.ndarray) -> float:
     return float(np.square(values - labels).mean())
 
 
-def mean_absolute_error(values: np.ndarray, labels: np.ndarray) -> float:
-    """The mean absolute difference of predicted and true values, arrays of the same shape."""
+def _absolute_error(values: np.ndarray, labels: np.ndarray) -> float:
     return float(np.abs(values - labels).mean())
 
 
@@ -210,52 +204,47 @@ _COUNTED = {
     **{"num_clips": "clip", "num_videos": "video"},
 }
 _SINGLE, _MULTI, _VALUES = "single_label_classification", "multi_label_classification", "regression"
+_FRAMES = "frame_classification"
+
+_ERROR: dict[str, Any] = {"greater_is_better": False}
+_top_5 = partial(top_k_accuracy, k=5)
 
 # The first metric of a problem type chooses the best checkpoint by default.
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("top1_accuracy", "top-1 accuracy", _SINGLE, top_k_accuracy, "top-1", "accuracy"),
-        Metric(
-            *("top5_accuracy", "top-5 accuracy", _SINGLE, partial(top_k_accuracy, k=5), "top-5", "accuracy"),
-            min_classes=6,
-        ),
+        Metric("top5_accuracy", "top-5 accuracy", _SINGLE, _top_5, "top-5", "accuracy", min_classes=6),
         Metric("mean_class_accuracy", "mean class accuracy", _SINGLE, mean_class_accuracy, hub_type="accuracy"),
         Metric(
-            *("calibration_error", "calibration error", _SINGLE, calibration_error),
-            greater_is_better=False,
-            needs_probabilities=True,
+            "calibration_error", "calibration error", _SINGLE, calibration_error, needs_probabilities=True, **_ERROR
         ),
         Metric("mean_average_precision", "mean average precision", _MULTI, mean_average_precision, "mAP"),
-        Metric("mse", "mean squared error", _VALUES, mean_squared_error, is_share=False, greater_is_better=False),
-        Metric(
-            *("mae", "mean absolute error", _VALUES, mean_absolute_error, "MAE"),
-            is_share=False,
-            greater_is_better=False,
-        ),
-        Metric("r2", "coefficient of determination", _VALUES, r2_score, hub_type="r_squared", is_share=False),
+        Metric("mse", "mean squared error", _VALUES, _squared_error, unit="number", **_ERROR),
+        Metric("mae", "mean absolute error", _VALUES, _absolute_error, "MAE", unit="number", **_ERROR),
+        Metric("r2", "coefficient of determination", _VALUES, r2_score, hub_type="r_squared", unit="number"),
         # By hf_video.inference.evaluate_frames.
-        Metric("frame_accuracy", "frame accuracy", "frame_classification", None, "frames", "accuracy"),
-        Metric("edit_score", "edit score", "frame_classification", None),
-        Metric("f1_10", "F1 at 10% overlap", "frame_classification", None, hub_type="f1"),
-        Metric("f1_25", "F1 at 25% overlap", "frame_classification", None, hub_type="f1"),
-        Metric("f1_50", "F1 at 50% overlap", "frame_classification", None, "F1@50", "f1"),
+        Metric("frame_accuracy", "frame accuracy", _FRAMES, None, "frames", "accuracy"),
+        Metric("edit_score", "edit score", _FRAMES),
+        Metric("f1_10", "F1 at 10% overlap", _FRAMES, hub_type="f1"),
+        Metric("f1_25", "F1 at 25% overlap", _FRAMES, hub_type="f1"),
+        Metric("f1_50", "F1 at 50% overlap", _FRAMES, None, "F1@50", "f1"),
         # By hf_video.inference.frame_mean_ap.
         Metric("mean_ap", "mAP at IoU 0.5", "action_detection", None, "mAP", "mean_average_precision"),
-        # By hf_video.metrics.retrieval_recall.
+        # By retrieval_recall.
         *(
             Metric(
-                *(f"{way}_r{k}", f"{way.replace('_', ' ')} recall at {k}", "retrieval", None),
-                *(f"R@{k}" if way == "text_to_video" else None, "recall"),
-                is_share=False,
-                is_percent=True,
+                f"{way}_r{k}", f"{name} recall at {k}", "retrieval", None, short and f"{short}{k}", "recall", "percent"
             )
-            for way in ("text_to_video", "video_to_text")
+            for way, name, short in (
+                ("text_to_video", "text to video", "R@"),
+                ("video_to_text", "video to text", None),
+            )
             for k in (1, 5, 10)
         ),
         # By hf_video.training.answers.exact_match.
         Metric("top1", "right answers", "answers", None, "right answers", "exact_match"),
-        Metric("any", "a right answer among all", "answers", None, hub_type="exact_match"),
+        Metric("any", "a right answer among all", "answers", hub_type="exact_match"),
     )
 }
 

@@ -31,12 +31,8 @@ def launched_processes() -> int:
 
 def join_processes(*, use_cpu: bool, backend: str | None, timeout: int) -> None:
     """Lets the processes of a launcher find each other, with `ddp_backend` and `ddp_timeout` (seconds) of
-    `TrainingArguments`.
-
-    Raises:
-        ValueError: fewer processes than a launcher started find each other, and each would train alone into the same
-            folder; or this is one of several tasks of Slurm that do not know of each other.
-    """
+    `TrainingArguments`. A `ValueError` says that fewer processes than were started find each other, and each would
+    train alone into the same folder; or that this is one of several tasks of Slurm that do not know of each other."""
     number = launched_processes()
     if number == 1:
         if (tasks := _told_by(("SLURM_STEP_NUM_TASKS",), 1)) > 1:

@@ -18,7 +18,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -148,12 +148,10 @@ def with_defaults(**changes: Any) -> Callable[[type[T]], type[T]]:
 
     def change(kind: type[T]) -> type[T]:
         annotations = inspect.get_annotations(kind)
+        fields = [vars(base).get("__dataclass_fields__", {}) for base in reversed(kind.__mro__[1:])]
+        known = dict(each for declared in fields for each in declared.items())
         for name, given in changes.items():
-            inherited = next(
-                fields[name]
-                for base in kind.__mro__[1:]
-                if name in (fields := vars(base).get("__dataclass_fields__", {}))
-            )
+            inherited = known[name]
             is_mark = isinstance(given, Mark)
             annotations[name] = Annotated[inherited.type, given] if is_mark else inherited.type
             setattr(kind, name, setting(_default_of(inherited) if is_mark else given, **inherited.metadata))
@@ -229,8 +227,8 @@ def training_argument_fields() -> dict[str, Setting]:
     for each in dataclasses.fields(TrainingArguments):
         if each.init:
             hint, help = hints[each.name], each.metadata.get("help", "").partition(". ")[0]
-            kinds = [kind for kind in _members(hint) if isinstance(kind, enum.EnumMeta)]
-            choices = each.metadata.get("choices") or [str(one.value) for kind in kinds for one in list(kind)]
+            kinds: list[Any] = [kind for kind in _members(hint) if isinstance(kind, enum.EnumMeta)]
+            choices = each.metadata.get("choices") or [str(one.value) for kind in kinds for one in kind]
             # Of a text or a boolean, "true" is the boolean.
             has_both = _members(hint) == {bool, str}
             hint = Annotated[bool | str, Field(union_mode="left_to_right")] if has_both else hint
@@ -250,11 +248,8 @@ def _default_of(declared: dataclasses.Field) -> Any:
 
 
 def find_setting(kind: Any, name: str) -> Setting:
-    """A setting by its name or alias, or a field of `TrainingArguments` where `kind` takes these.
-
-    Raises:
-        ValueError: there is no such setting, or it has no effect. The error names a similar one.
-    """
+    """A setting by its name or alias, or a field of `TrainingArguments` where `kind` takes these. A `ValueError` says
+    that there is no such setting, and names a similar one, or that it has no effect."""
     known = settings_of(kind)
     takes_fields = "training_arguments" in known
     if name in OTHER_FLAGS and takes_fields:
@@ -272,16 +267,9 @@ def find_setting(kind: Any, name: str) -> Setting:
 
 
 def read_values(kind: Any, given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Values by the full names of their settings, each of the type of its setting.
-
-    Args:
-        kind: a class of settings.
-        given: values, or texts, by names or aliases.
-        where: what errors begin with, such as the name of a file.
-
-    Raises:
-        ValueError: there is no such setting, it is given twice, or its value is wrong.
-    """
+    """Values or texts that are given by names or aliases of settings: by full names, each of the type of its setting.
+    A `ValueError`, which begins with `where`, such as a file, says that there is no such setting, that it is given
+    twice, or that its value is wrong."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         try:
@@ -308,17 +296,8 @@ def groups_of(kind: Any) -> dict[str, list[Setting]]:
 
 
 def read_value(hint: Any, value: Any, name: str) -> Any:
-    """A value of the type that `hint` describes.
-
-    Args:
-        hint: the type, with its bounds.
-        value: a value, or a string from the command line or a YAML file, which is converted to the type. Commas
-            separate the items of a list.
-        name: name of the setting in the error, as the user wrote it.
-
-    Raises:
-        ValueError: the value is not of the type, or out of its bounds. The error names it and what is expected.
-    """
+    """A value, or a text from the command line or a YAML file, as the type with bounds `hint`; commas separate the
+    items of a list. A `ValueError` names the setting as the user wrote it, the value, and what is expected."""
     from pydantic import ValidationError
 
     read = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -335,16 +314,8 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
 
 
 def check_values(settings: Any, kind: type) -> None:
-    """Refuses numbers out of their bounds and settings without an effect.
-
-    Args:
-        settings: an object with an attribute for each setting that `kind` declares; it may have others.
-        kind: a dataclass of settings.
-
-    Raises:
-        ValueError: a number is out of its bounds, or a setting has no effect without another one. The error names the
-            first such setting.
-    """
+    """Refuses (`ValueError`) a number out of its bounds, and a setting that has no effect without another one. The
+    object has an attribute for each setting that the dataclass `kind` declares."""
     for name, each in settings_of(kind).items():
         value = getattr(settings, name)
         # Other values are checked where they are used. With DeepSpeed a number may be "auto".
@@ -379,25 +350,16 @@ def describe_type(hint: Any) -> str:
     if choices := _choices(hint):
         return _alternatives(choices)
     if members & {int, float}:
-        return " ".join(["a whole number" if int in members else "a number", *_bounds(marks)])
+        words = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
+        bounds = [
+            f"{word} {getattr(mark, name)}" for name, word in words.items() for mark in marks if hasattr(mark, name)
+        ]
+        return " ".join(["a whole number" if int in members else "a number", " and ".join(bounds)]).rstrip()
     if bool in members:
         return "true or false"
     if dict in _origins(hint):
         return "a mapping"
     return "a list of words" if list in _origins(hint) and str not in members else "a text"
-
-
-def _bounds(marks: list[Any]) -> Iterator[str]:
-    low = next((mark for mark in marks if isinstance(mark, Ge | Gt)), None)
-    high = next((mark for mark in marks if isinstance(mark, Le | Lt)), None)
-    if isinstance(low, Ge) and high is None:
-        yield f"of at least {low.ge}"
-    elif isinstance(low, Gt) and isinstance(high, Lt):
-        yield f"between {low.gt} and {high.lt}"
-    elif isinstance(low, Gt):
-        yield f"above {low.gt}" + (f", up to {high.le}" if isinstance(high, Le) else "")
-    elif isinstance(low, Ge):
-        yield f"from {low.ge} to {high.le if isinstance(high, Le) else f'below {high.lt}'}"  # type: ignore[union-attr]
 
 
 def _choices(hint: Any) -> list[str]:

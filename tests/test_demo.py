@@ -79,11 +79,16 @@ def test_only_the_order_of_frames_tells_the_class(stride):
     assert all(shuffled_rounds(motion) == expected for motion in MOTIONS)
 
 
-def test_a_complete_data_set_is_reused(tmp_path):
+def test_a_complete_data_set_of_the_same_arguments_alone_is_reused(tmp_path):
     folder = write_moving_digits(tmp_path / "digits", **SMALL)
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     assert write_moving_digits(folder, **SMALL) == folder
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+    with pytest.raises(FileExistsError, match="'seed': 1"):
+        write_moving_digits(folder, **SMALL, seed=1)
+    next(folder.rglob("*.mp4")).unlink()
+    with pytest.raises(FileExistsError, match="not a complete data set"):
+        write_moving_digits(folder, **SMALL)
 
 
 def test_nothing_of_others_is_touched(tmp_path):
@@ -93,15 +98,6 @@ def test_nothing_of_others_is_touched(tmp_path):
     with pytest.raises(FileExistsError, match="not empty"):
         write_moving_digits(tmp_path / "mine.txt", **SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_other_arguments_or_lost_files_are_not_reused(tmp_path):
-    folder = write_moving_digits(tmp_path / "digits", **SMALL)
-    with pytest.raises(FileExistsError, match="'seed': 1"):
-        write_moving_digits(folder, **SMALL, seed=1)
-    next(folder.rglob("*.mp4")).unlink()
-    with pytest.raises(FileExistsError, match="not a complete data set"):
-        write_moving_digits(folder, **SMALL)
 
 
 def test_an_interrupted_writing_leaves_nothing(tmp_path, monkeypatch):

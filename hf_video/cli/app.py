@@ -3,6 +3,9 @@ looked at, and answers to questions where the model gives them.
 
 The page is for this machine alone, unless --host says otherwise. Videos and results are removed after six hours, and
 all of them when the command ends: with Ctrl-C or SIGTERM.
+
+example: hf-video app my_model
+         hf-video app my_model another_model --port 8000 --max-upload 100
 """
 
 import importlib.util
@@ -38,13 +41,7 @@ class AppSettings(ComputingSettings, Settings):
     examples: str | None = setting(None, "Folder with videos that the page offers.", "DIR")
 
 
-EPILOG = """\
-example: hf-video app my_model
-         hf-video app my_model another_model --port 8000 --max-upload 100
-"""
-
-
-@command(help="open models in a browser", epilog=EPILOG)
+@command(help="open models in a browser")
 def run(settings: AppSettings) -> int:
     """Loads the models and serves the page until an interrupt."""
     if importlib.util.find_spec("gradio") is None:

@@ -52,13 +52,16 @@ class Command:
 
 
 def command(help: str, **texts: Any) -> Callable[[Callable[[Any], int]], Command]:
-    """A decorator that makes a command of a function. Its name is that of the module, whose docstring describes it.
-    Its settings are of the type of the function's argument. `texts` are further fields of [`Command`]."""
+    """A decorator that makes a command of a function. Its name is that of the module, whose docstring describes it;
+    an example at the end stands below the options. Its settings are of the type of the function's argument. `texts`
+    are further fields of [`Command`]."""
 
     def make(run: Callable[[Any], int]) -> Command:
-        module, (kind, *_) = sys.modules[run.__module__], typing.get_type_hints(run).values()
+        kind, *_ = typing.get_type_hints(run).values()
+        description, example, words = str(sys.modules[run.__module__].__doc__).partition("\nexample")
+        texts_of_module = {"description": description, "epilog": f"{example}{words}"}
         name = run.__module__.rpartition(".")[2].replace("_", "-")
-        return Command(name=name, help=help, settings=kind, run=run, **{"description": module.__doc__ or ""} | texts)
+        return Command(name=name, help=help, settings=kind, run=run, **texts_of_module | texts)
 
     return make
 
@@ -88,15 +91,8 @@ class _Read(argparse.Action):
 
 
 def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, Any]:
-    """The command that words name, and its settings; `argparse` exits after help.
-
-    Args:
-        argv: the words after `hf-video`.
-        commands: all commands.
-
-    Raises:
-        ValueError: there is no such flag, a value is not of the type of its setting, or it is out of its bounds.
-    """
+    """The command that the words after `hf-video` name, and its settings; `argparse` exits after help. A `ValueError`
+    says that there is no such flag, or what is wrong with a value."""
     parser = _Parser(
         prog="hf-video",
         description="Train, evaluate and use video classifiers with Hugging Face Transformers.",
@@ -108,21 +104,21 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
     kind: Any = None
     words = [*argv]
     for command in commands:
-        is_chosen = words[:1] == [command.name]
-        epilog = command.epilog if isinstance(command.epilog, str) else command.epilog() if is_chosen else ""
+        if words[:1] != [command.name]:
+            added.add_parser(command.name, help=command.help)
+            continue
         of_command = added.add_parser(
             command.name,
             help=command.help,
-            description=command.description or f"{command.help[0].upper()}{command.help[1:]}.",
-            epilog=epilog,
+            description=command.description,
+            epilog=command.epilog if isinstance(command.epilog, str) else command.epilog(),
             usage=command.usage,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         of_command.add_argument("--debug", dest="_", action="store_true", help="show the traceback of an error")
-        if is_chosen:
-            of_command.set_defaults(_command=command, _parser=of_command)
-            kind = _kind_of(command, of_command, words)
-            words = _add_flags(of_command, kind, words)
+        of_command.set_defaults(_command=command, _parser=of_command)
+        kind = _kind_of(command, of_command, words)
+        words = _add_flags(of_command, kind, words)
     try:
         args, rest = parser.parse_known_args(words)
         _refuse(rest, args, kind)

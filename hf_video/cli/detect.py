@@ -8,6 +8,10 @@ next. JSON has an object with all key frames; CSV has a row for each action of e
 With a folder, the same command continues after an interruption, and adds videos. A video that fails is reported, and
 the others are done; the exit code is then 1. With --engine, for millions of videos, Parquet files have a row for each
 person, whose box is in shares of width and height, and a video without a person has one row without a track.
+
+examples:
+  hf-video detect street.mp4 --model my_detector --output street.json --annotate
+  hf-video detect my_videos --model my_detector --output found --format csv --every 0.5 --action-threshold 0.3
 """
 
 from __future__ import annotations
@@ -22,12 +26,6 @@ from hf_video.settings import setting
 from .command import command
 from .printing import count, print_failed, print_rows
 
-EPILOG = """\
-examples:
-  hf-video detect street.mp4 --model my_detector --output street.json --annotate
-  hf-video detect my_videos --model my_detector --output found --format csv --every 0.5 --action-threshold 0.3
-"""
-
 
 @dataclass(kw_only=True)
 class DetectCommandSettings(DetectSettings):
@@ -38,7 +36,7 @@ class DetectCommandSettings(DetectSettings):
     )
 
 
-@command(help="find the people of videos, and what they do", epilog=EPILOG)
+@command(help="find the people of videos, and what they do")
 def run(settings: DetectCommandSettings) -> int:
     """Prints how many persons there are, and the videos that failed."""
     if settings.annotate and importlib.util.find_spec("matplotlib") is None:

@@ -48,16 +48,8 @@ def is_debugging() -> bool:
 
 
 def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str]], int | None]) -> int:
-    """Runs a command, and turns an error into one line on stderr and an exit code.
-
-    Args:
-        name: name of the program, which begins each message.
-        words: words of the command line. With `--debug` among them, an error is raised with its traceback.
-        command: function that takes the words and returns an exit code, or `None` for 0.
-
-    Returns:
-        An exit code, see `hf_video.cli.EXIT_CODES`.
-    """
+    """Runs a command with the words of its command line, and gives the exit code (`EXIT_CODES`). An error becomes one
+    line on stderr, which begins with the name of the program; with `--debug` among the words it is raised."""
     global _debugging
     _debugging = "--debug" in words
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -103,15 +95,8 @@ def _say(text: str) -> None:
 
 
 def explain(error: BaseException, about: str | None = None) -> str | None:
-    """A line that says what went wrong: the file or value, and the way out.
-
-    Args:
-        error: the error that ended a command.
-        about: the file or model that it is about; by default that of `naming`.
-
-    Returns:
-        The line, or `None` if no input explains the error: then hf-video has a bug.
-    """
+    """A line that says what went wrong: the file or value, and the way out. None if no input explains the error: then
+    hf-video has a bug. `about` is the file or model of the error, by default that of `naming`."""
     if "in DataLoader worker process" in str(error):
         return _of_worker(error)
     before = named = None

@@ -1,4 +1,15 @@
-"""`hf-video evaluate`: measures a trained model on data of its task, or a file of detections or segments."""
+"""Measure top-1 and top-5 accuracy, or mean average precision where a video may have several classes. Probabilities
+are averaged over the views of a video.
+
+With --task retrieval, DATA are videos with `caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo,
+or as for `hf-video train --task retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by
+video. With --task detection, DATA are persons at key frames, as for `hf-video train --task detection`, or a file of
+detections with --ground-truth: mean average precision at IoU 0.5. With --task frames, DATA are segments of long
+videos, as for `hf-video train --task frames`: the share of right frames, edit score and F1 of segments as MS-TCN
+measures them. With --task segments, DATA are predicted segments of untrimmed videos in ActivityNet's layout, as
+`hf-video timeline` writes them, and --ground-truth the annotated ones: average precision at thresholds of temporal
+IoU, as ActivityNet defines it, and precision, recall, F1 and border errors of all predictions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +23,8 @@ from hf_video.io import replace_text
 from hf_video.output_folders import check_output_file
 from hf_video.settings import setting
 
-from .command import Command
+from .command import command
+from .printing import broken_lines
 
 
 @dataclass(kw_only=True)
@@ -23,6 +35,7 @@ class EvaluateCommandSettings(EvaluateSettings):
     output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
 
 
+@command(help="measure a trained model on labelled or captioned videos, or detected actions or segments")
 def run(settings: EvaluateCommandSettings) -> int:
     """Prints the metrics, and writes the files that the options name."""
     from hf_video.training.task import evaluate, find_task
@@ -33,11 +46,6 @@ def run(settings: EvaluateCommandSettings) -> int:
         if output is not None and table is not None and output.resolve() == table.resolve():
             raise ValueError(f"--output and --{name} are both {output}. Give each its own file.")
 
-    def lines(result: dict[str, Any]) -> list[str]:
-        broken = result.get("broken_videos", [])
-        told = ["", f"{len(broken)} videos could not be read:", *(f"  {video}" for video in broken)]
-        return find_task(settings.task).load("show")(result) + (told if broken else [])
-
     def tell(result: dict[str, Any]) -> None:
         try:
             if output is not None:
@@ -46,26 +54,10 @@ def run(settings: EvaluateCommandSettings) -> int:
         finally:  # after a full disk the figures are still printed
             for warning in result.get("warnings", ()):
                 print(f"warning: {warning}", file=sys.stderr)
-            print(json.dumps(result) if settings.json else "\n".join(lines(result)))
+            if settings.json:
+                print(json.dumps(result))
+            else:
+                print(*find_task(settings.task).load("show")(result), *broken_lines(result), sep="\n")
 
     evaluate(settings, tell)
     return 0
-
-
-COMMAND = Command(
-    name="evaluate",
-    settings=EvaluateCommandSettings,
-    run=run,
-    help="measure a trained model on labelled or captioned videos, or detected actions or segments",
-    description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
-    "classes. Probabilities are averaged over the views of a video. With --task retrieval, DATA are videos with "
-    "`caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo, or as for `hf-video train --task "
-    "retrieval`: R@1, R@5 and R@10 of search among videos by text, and among texts by video. With --task "
-    "detection, DATA are persons at key frames, as for `hf-video train --task detection`, or a file of "
-    "detections with --ground-truth: mean average precision at IoU 0.5. With --task "
-    "frames, DATA are segments of long videos, as for `hf-video train --task frames`: the "
-    "share of right frames, edit score and F1 of segments as MS-TCN measures them. With --task segments, DATA are "
-    "predicted segments of untrimmed videos in ActivityNet's layout, as `hf-video timeline` writes them, and "
-    "--ground-truth the annotated ones: average precision at thresholds of temporal IoU, as ActivityNet "
-    "defines it, and precision, recall, F1 and border errors of all predictions.",
-)

@@ -4,6 +4,14 @@ part of a long video that it is sampled from.
 
 Of a MemoryBankQFormer, explanation.json also tells which frames the memory held when the answer was given. One that
 answers in words has no classes: it needs a --question, and is explained by its memory alone.
+
+files in the folder of --output, which is complete or not there (needs matplotlib):
+  heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
+  heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
+  top_frames/       a picture of each frame that counted most
+  explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
+
+example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
 """
 
 from __future__ import annotations
@@ -14,7 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hf_video.data.folders import listed
 from hf_video.drawing.texts import clock, one_line
@@ -27,19 +35,7 @@ from hf_video.settings import AtLeast1, Mark, NotNegative, Positive, Settings, c
 from .command import command
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from hf_video.inference import Clip
-
-EPILOG = """\
-files in the folder of --output, which is complete or not there (needs matplotlib):
-  heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
-  heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
-  top_frames/       a picture of each frame that counted most
-  explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
-
-example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
-"""
 
 
 @dataclass(kw_only=True)
@@ -58,26 +54,18 @@ class ExplainSettings(FrameSourceSettings, TrainedModelSettings, Settings):
     )
     end: Positive[float] | None = setting(None, "Seconds at which it ends; by default the end of the video.")
     top_k: AtLeast1[int] = setting(5, "Classes shown.", "K")
-    output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
+    output: str | None = setting(None, "Folder for the files listed above; new or empty.", "DIR")
     json: bool = setting(False, "Print one JSON object.")
 
 
-class Explanation(NamedTuple):
-    """What is explained in numbers, the clip that the model saw, and of a class the heat map (T, H, W) of it."""
-
-    details: dict[str, Any]
-    clip: Clip
-    heat_map: np.ndarray | None = None
-
-
-@command(help="show what a model looked at", epilog=EPILOG)
+@command(help="show what a model looked at")
 def run(settings: ExplainSettings) -> int:
     """Prints the answer and the frames that counted most; writes the folder."""
     _check(settings)
-    explanation = (_explain_answer if answers_in_words(settings.model) else _explain_class)(settings)
+    found, clip, heat_map = (_explain_answer if answers_in_words(settings.model) else _explain_class)(settings)
+    details = {"video": name_of(settings.video), "model": settings.model} | found
     if settings.output is not None:
-        _write(explanation, settings.output)
-    details = explanation.details
+        _write(settings.output, details, clip, heat_map)
     print(json.dumps(details) if settings.json else "\n".join(_lines(settings.video, details)), flush=True)
     return 0
 
@@ -108,7 +96,8 @@ def find_class(word: str, names: Sequence[str]) -> int:
     raise ValueError(f"The model has {len(names)} classes, and --class {word!r} is not one of them. {hint}")
 
 
-def _explain_class(settings: ExplainSettings) -> Explanation:
+def _explain_class(settings: ExplainSettings) -> tuple[dict[str, Any], Clip, Any]:
+    """What is explained in numbers, the clip that the model saw, and the heat map (T, H, W) of a class."""
     if settings.question is not None:
         raise ValueError(
             f"--question asks a model that answers in words; {settings.model} gives classes: leave it out."
@@ -135,8 +124,6 @@ def _explain_class(settings: ExplainSettings) -> Explanation:
     heat_map = explain(model, clip.pixel_values, target)[0].numpy()
     top = scores.topk(min(settings.top_k, len(scores)))
     details = {
-        "video": name_of(settings.video),
-        "model": settings.model,
         "label": names[target],
         "class_id": target,
         "score": round(float(scores[target]), 6),
@@ -151,10 +138,10 @@ def _explain_class(settings: ExplainSettings) -> Explanation:
             memory = model(clip.pixel_values.to(model.device, model.dtype)).memory
         if memory is not None and memory.visual is not None:
             details["memory"] = frames_held(memory, clip)
-    return Explanation(details, clip, heat_map)
+    return details, clip, heat_map
 
 
-def _explain_answer(settings: ExplainSettings) -> Explanation:
+def _explain_answer(settings: ExplainSettings) -> tuple[dict[str, Any], Clip, None]:
     """Explains an answer in words by the frames that the memory held."""
     if settings.class_name is not None:
         raise ValueError(
@@ -173,14 +160,12 @@ def _explain_answer(settings: ExplainSettings) -> Explanation:
     watcher.check_question(settings.question)
     watcher.update(clip.images)
     details = {
-        "video": name_of(settings.video),
-        "model": settings.model,
         "question": settings.question,
         "answer": watcher.answer(do_sample=False),
         "frames": [{"seconds": round(seconds, 3)} for seconds in clip.times.tolist()],
         "memory": frames_held(watcher.memory, clip),
     }
-    return Explanation(details, clip)
+    return details, clip, None
 
 
 def _read_clip(settings: ExplainSettings, processor: Any) -> Clip:
@@ -199,11 +184,10 @@ def frames_held(memory: Any, clip: Clip) -> list[list[float]]:
     return [[round(float(clip.times[each]), 3) for each in entry] for entry in zip(firsts, lasts, strict=True)]
 
 
-def _write(explanation: Explanation, output: str) -> None:
+def _write(output: str, details: dict[str, Any], clip: Clip, heat_map: Any) -> None:
     from hf_video.drawing.heat_maps import write_explanation, write_heat_maps
     from hf_video.io import new_folder
 
-    details, clip, heat_map = explanation
     with new_folder(output) as folder:
         if heat_map is not None:
             write_heat_maps(folder, clip, heat_map, details)

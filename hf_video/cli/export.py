@@ -9,6 +9,8 @@
 The batch is free. Frames, height and width are fixed; --num-frames chooses another number. Before anything is
 kept, the file is run, in ONNX Runtime or by torch.export, and compared with the model for batches of one, two and
 three clips.
+
+example: hf-video export my_model my_onnx --to onnx
 """
 
 from __future__ import annotations
@@ -39,12 +41,7 @@ class ExportSettings(Settings):
     num_frames: AtLeast1[int] | None = setting(None, "Frames of a clip; by default as the model was saved.")
 
 
-EPILOG = """\
-example: hf-video export my_model my_onnx --to onnx
-"""
-
-
-@command(help="write a model as ONNX or as a program of torch.export", epilog=EPILOG)
+@command(help="write a model as ONNX or as a program of torch.export")
 def run(settings: ExportSettings) -> int:
     """Prints the file, its input and how far it is from the model."""
     folder = Path(settings.output).expanduser().absolute()

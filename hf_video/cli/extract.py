@@ -9,6 +9,8 @@ The same command continues after an interruption, and adds videos to a folder. A
 listed once more at the end; the exit code is then 1.
 
 With --engine, for millions of videos, each video becomes a row in Parquet files, with its features or its error.
+
+example: hf-video extract my_videos --model my_model --output my_features --window 16 --stride 8
 """
 
 from pathlib import Path
@@ -19,10 +21,7 @@ from .command import command
 from .printing import count, print_failed, print_rows
 
 
-@command(
-    help="write features of the sliding windows of videos",
-    epilog="example: hf-video extract my_videos --model my_model --output my_features --window 16 --stride 8",
-)
+@command(help="write features of the sliding windows of videos")
 def run(settings: ExtractSettings) -> int:
     """Prints how many windows there are, and the videos that failed."""
     from hf_video.jobs import extract

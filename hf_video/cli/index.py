@@ -7,6 +7,8 @@ clips are found by a video.
 
 The same command continues after an interruption, adds videos, and removes those that are not there any longer. A
 video that fails is a row with its error; the exit code is then 1.
+
+example: hf-video index my_videos --model my_model --output my_index --window 8 --fps 2
 """
 
 from hf_video.inference.inference_settings import IndexSettings
@@ -15,10 +17,7 @@ from .command import command
 from .printing import print_rows
 
 
-@command(
-    help="make an index of videos, to search them by words or by a video",
-    epilog="example: hf-video index my_videos --model my_model --output my_index --window 8 --fps 2",
-)
+@command(help="make an index of videos, to search them by words or by a video")
 def run(settings: IndexSettings) -> int:
     """Prints how many clips there are, and the videos that failed."""
     from hf_video.jobs import build_index

@@ -10,6 +10,7 @@ from typing import Any
 from hf_video.data.folders import require_inputs
 from hf_video.loading.models import require_model
 from hf_video.loading.released import find_released
+from hf_video.loading.start import SHIPPED
 from hf_video.processes import launched_processes
 from hf_video.settings import settings_of
 
@@ -50,11 +51,11 @@ def _run(words: Sequence[str]) -> int:
             f"hf-video {command.name} works on one process, and a launcher started {number}: run it without torchrun, "
             "accelerate launch or mpirun."
         )
-    _require(settings)
+    refuse_missing(settings)
     return command.run(settings)
 
 
-def _require(settings: Any) -> None:
+def refuse_missing(settings: Any) -> None:
     """Refuses videos and models that are not there, before PyTorch and Transformers are imported."""
     named: dict[str, list[str]] = {"videos": [], "model": []}
     for name, each in settings_of(type(settings)).items():
@@ -63,5 +64,6 @@ def _require(settings: Any) -> None:
     if named["videos"]:
         require_inputs(named["videos"])
     for model in named["model"]:
-        if find_released(model) is None:  # which is fetched when all else is right
+        # A released model is fetched when all else is right.
+        if model != SHIPPED and find_released(model) is None:
             require_model(model)

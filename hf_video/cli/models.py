@@ -2,6 +2,8 @@
 time, the authors' file is fetched from the Hub and converted. `hf-video convert NAME OUTPUT_DIR` writes a folder of
 your own. The accuracies are those of the authors; nothing was measured again. A size after ~ is that of four bytes a
 parameter.
+
+A file "by hand" is not on the Hub: `--model NAME` says where it is, and the command that converts it.
 """
 
 import json
@@ -20,10 +22,7 @@ class ModelsSettings(Settings):
     json: bool = setting(False, "Print one JSON object.")
 
 
-@command(
-    help="list the released models, which commands take by name",
-    epilog='A file "by hand" is not on the Hub: `--model NAME` says where it is, and the command that converts it.',
-)
+@command(help="list the released models, which commands take by name")
 def run(settings: ModelsSettings) -> int:
     """Prints a line for each model. Nothing is asked of the Hub."""
     models = released_models().values()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hf_video.jobs.bulk import BulkResult
@@ -25,6 +25,12 @@ def print_failed(failed: Sequence[tuple[str, object]], total: int, shown: int | 
     for video, reason in failed[:shown]:
         print(f"  {video}\n    {reason}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def broken_lines(result: Mapping[str, Any]) -> list[str]:
+    """The lines on the videos that a result leaves out."""
+    broken = result.get("broken_videos") or ()
+    return [f"{len(broken)} videos could not be read:", *(f"  {video}" for video in broken)] if broken else []
 
 
 def print_rows(result: BulkResult) -> int:

@@ -4,6 +4,10 @@ the pooled features, batch-normalised. It is saved as a whole model, for --model
 Features are kept: the next probe of the same model, processor and videos takes seconds, and after an interruption the
 same command goes on. The probe with the lowest validation loss is measured on the test split. If there is none, it is
 measured on the validation split.
+
+--help-all lists every setting; each field of transformers.TrainingArguments is one.
+
+example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe
 """
 
 from __future__ import annotations
@@ -11,18 +15,12 @@ from __future__ import annotations
 from hf_video.training.task_settings import ProbeSettings
 
 from .command import command
-
-EPILOG = """\
---help-all lists every setting; each field of transformers.TrainingArguments is one.
-
-example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe
-"""
+from .printing import broken_lines
 
 
 @command(
     help="train a small classifier on the features of a frozen model",
     usage="hf-video probe DATA --model MODEL --output-dir DIR [options]",
-    epilog=EPILOG,
 )
 def run(settings: ProbeSettings) -> int:
     """Prints the accuracy, and where probe and report are."""
@@ -31,8 +29,7 @@ def run(settings: ProbeSettings) -> int:
 
     output_dir, features_dir, metrics = probe(settings)
     metric, value = measured_in(metrics)[0]
-    print(f"{metric.title} {metric.text(value, digits=1)} on {tell_count(metrics, metrics['split'])}")
-    print(f"model    {output_dir}\nreport   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
-    if broken := metrics.get("broken_videos"):
-        print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
+    figure = f"{metric.title} {metric.text(value, digits=1)} on {tell_count(metrics, metrics['split'])}"
+    places = [f"model    {output_dir}", f"report   {output_dir / 'report' / 'report.md'}", f"features {features_dir}"]
+    print(figure, *places, *broken_lines(metrics), sep="\n")
     return 0

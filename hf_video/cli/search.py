@@ -2,6 +2,8 @@
 score, the mean cosine of its vectors; with --rerank it has the logit of a match before that.
 
 --rerank reads its clips again.
+
+example: hf-video search "a glass breaks" --index my_index --rerank 128 --top-k 5
 """
 
 from __future__ import annotations
@@ -25,10 +27,7 @@ class SearchCommandSettings(SearchSettings, JsonLinesSettings):
     """Search"""
 
 
-@command(
-    help="find clips in an index by words or by a video",
-    epilog='example: hf-video search "a glass breaks" --index my_index --rerank 128 --top-k 5',
-)
+@command(help="find clips in an index by words or by a video")
 def run(settings: SearchCommandSettings) -> int:
     """Prints the hits, the best first, and how long each step took."""
     require_inputs([settings.index], "`hf-video index VIDEOS --model MODEL --output INDEX` writes an index.")

@@ -10,6 +10,16 @@ model is slower than the stream, the oldest of the frames that wait are dropped,
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
 before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
 stays that would be in the way of the next try; the segments of a stream, which does not come again, always stay.
+
+files in the folder of --output:
+  segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
+  segments.csv    the segments as a table, which grows while the command runs
+  segments.vtt    the segments as subtitles for a player
+  scores.parquet  the scores of all classes for each window, written at the end
+  timeline.png    a picture; needs matplotlib
+  annotated.mp4   with --annotate: the video with the classes drawn on it, without sound; needs matplotlib
+
+example: hf-video timeline match.mp4 --model my_model --background other --min-duration-on 2 --output match_timeline
 """
 
 from __future__ import annotations
@@ -34,25 +44,13 @@ if TYPE_CHECKING:
     from hf_video.inference.class_changes import ClassChange
     from hf_video.inference.segments import Segment, SegmentFinder
 
-EPILOG = """\
-files in the folder of --output:
-  segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
-  segments.csv    the segments as a table, which grows while the command runs
-  segments.vtt    the segments as subtitles for a player
-  scores.parquet  the scores of all classes for each window, written at the end
-  timeline.png    a picture; needs matplotlib
-  annotated.mp4   with --annotate: the video with the classes drawn on it, without sound; needs matplotlib
-
-example: hf-video timeline match.mp4 --model my_model --background other --min-duration-on 2 --output match_timeline
-"""
-
 
 @dataclass(kw_only=True)
 class TimelineCommandSettings(TimelineSettings, JsonLinesSettings):
     """Settings of `hf-video timeline`."""
 
 
-@command(help="find when a video shows which class", epilog=EPILOG)
+@command(help="find when a video shows which class")
 def run(settings: TimelineCommandSettings) -> int:
     """Prints segments as they close. Writes the files at the end, also after an interrupt or damage."""
     from hf_video.drawing.video_timeline import TimelineReader

@@ -7,15 +7,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from hf_video.settings import Settings
 from hf_video.training.task import TASKS
 from hf_video.training.task_settings import PretrainSettings, TrainAnswersSettings, TrainSettings
 
 from .command import Command
+from .printing import broken_lines
 
-RECIPES = """\
+_EPILOG = """\
 --help-all lists every setting; each field of transformers.TrainingArguments is one. A recipe is a YAML file with lines
 `name: value`, or the name of a published one. A flag replaces the value in the recipe.
-"""
+
+example: """
 
 
 def run(settings: Any) -> int:
@@ -25,23 +28,33 @@ def run(settings: Any) -> int:
     trainer, metrics = train(settings)
     if trainer.is_world_process_zero():
         task, folder = row_of(settings).load("task"), str(trainer.args.output_dir)
-        print(*task.summarize(metrics), sep="\n")
-        print(f"model    {folder}\nreport   {Path(folder, 'report', 'report.md')}")
-        if broken := metrics.get("broken_videos"):
-            print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
-        if task.try_it:
-            print(f"try it   {task.try_it.format(model=shlex.quote(folder))}")
+        places = [f"model    {folder}", f"report   {Path(folder, 'report', 'report.md')}", *broken_lines(metrics)]
+        example = [f"try it   {task.try_it.format(model=shlex.quote(folder))}"] if task.try_it else []
+        print(*task.summarize(metrics), *places, *example, sep="\n")
     return 0
 
 
-TRAIN = Command(
-    name="train",
-    settings=TrainSettings,
-    tasks=lambda: {name: row.settings for row in TASKS.values() if row.settings for name in (row.name, *row.aliases)},
-    run=run,
-    help="train a video classifier on your videos",
-    usage="hf-video train DATA --output-dir DIR [--recipe NAME_OR_FILE] [options]",
-    description="""\
+def _training(name: str, settings: type[Settings], help: str, example: str, description: str, **texts: Any) -> Command:
+    needed = f"DATA{' --model MODEL' if name == 'train-answers' else ''} --output-dir DIR"
+    return Command(
+        name=name,
+        settings=settings,
+        run=run,
+        help=help,
+        usage=f"hf-video {name} {needed} [--recipe NAME_OR_FILE] [options]",
+        description=description,
+        epilog=f"{_EPILOG}hf-video {name} {example}",
+        takes_several_processes=True,
+        **texts,
+    )
+
+
+TRAIN = _training(
+    "train",
+    TrainSettings,
+    "train a video classifier on your videos",
+    "my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 --weight-decay 0.1",
+    """\
 Fine-tune a video classifier on your own labelled videos: the one that --model names, or the start, a small VideoViT
 that ships. A size, or more clips than the start suits, makes a VideoViT with random weights; so does --model scratch.
 
@@ -56,21 +69,15 @@ DATA is one of these:
 
 Checkpoints are chosen on the validation split, or else on held-out videos. A test split is used once, for the report.
 """,
-    epilog=f"""\
-{RECIPES}
-examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 --weight-decay 0.1
-          hf-video train my_videos --output-dir my_model --model converted --recipe videomae_base_kinetics400
-""",
-    takes_several_processes=True,
+    tasks=lambda: {name: row.settings for row in TASKS.values() if row.settings for name in (row.name, *row.aliases)},
 )
 
-TRAIN_ANSWERS = Command(
-    name="train-answers",
-    settings=TrainAnswersSettings,
-    run=run,
-    help="train a model that answers about videos",
-    usage="hf-video train-answers DATA --model MODEL --output-dir DIR [--recipe NAME_OR_FILE] [options]",
-    description="""\
+TRAIN_ANSWERS = _training(
+    "train-answers",
+    TrainAnswersSettings,
+    "train a model that answers about videos",
+    "msvd --model instructblip_with_memory --output-dir msvd_qa --recipe malmm/msvd_qa",
+    """\
 Fine-tune a MemoryBankQFormer with a language model on questions and answers, or on captions.
 
 DATA is one of these:
@@ -80,20 +87,14 @@ DATA is one of these:
 
 The vision tower and the language model are frozen without --train-vision-tower, --train-language-model or --lora-rank.
 """,
-    epilog=f"""\
-{RECIPES}
-example: hf-video train-answers msvd --model instructblip_with_memory --output-dir msvd_qa --recipe malmm/msvd_qa
-""",
-    takes_several_processes=True,
 )
 
-PRETRAIN = Command(
-    name="pretrain",
-    settings=PretrainSettings,
-    run=run,
-    help="pre-train an encoder on videos without labels",
-    usage="hf-video pretrain DATA --output-dir DIR [--recipe NAME_OR_FILE] [options]",
-    description="""\
+PRETRAIN = _training(
+    "pretrain",
+    PretrainSettings,
+    "pre-train an encoder on videos without labels",
+    "my_videos --output-dir my_encoder --recipe pretraining/videomae_base_kinetics400",
+    """\
 Pre-train a VideoViT or a VideoMamba on your own videos, which need no labels. `hf-video train --model` fine-tunes the
 result.
 
@@ -104,10 +105,4 @@ DATA is one of these:
   a folder with videos at any depth; if it has train/, that alone
   a list of paths (CSV, .txt or JSON), a Parquet file or a data set, as for `hf-video train`; labels are not read
 """,
-    epilog=f"""\
-{RECIPES}
-examples: hf-video pretrain my_videos --output-dir my_encoder --epochs 200
-          hf-video pretrain my_videos --output-dir my_encoder --recipe pretraining/videomae_base_kinetics400
-""",
-    takes_several_processes=True,
 )

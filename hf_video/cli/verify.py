@@ -3,6 +3,8 @@ are read, prepared and put through the model, and each step is compared; so are 
 options of the processor.
 
 The exit code is 1 if something differs; the last line names the first part that does.
+
+HF_VIDEO_SELECTIVE_SCAN=BACKEND chooses what computes the scans of a VideoMamba.
 """
 
 from dataclasses import dataclass
@@ -26,10 +28,7 @@ class VerifySettings(ComputingSettings, Settings):
     revision: str | None = setting(None, "Branch, tag or commit on the Hub; by default main.")
 
 
-@command(
-    help="say whether a published model gives the same numbers here",
-    epilog="HF_VIDEO_SELECTIVE_SCAN=BACKEND chooses what computes the scans of a VideoMamba.",
-)
+@command(help="say whether a published model gives the same numbers here")
 def run(settings: VerifySettings) -> int:
     """Prints a line for each part that was compared, and the first one that differs."""
     from hf_video.hub import verify_model

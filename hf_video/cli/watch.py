@@ -5,6 +5,9 @@ The first question decides what the model keeps of each frame. Other questions a
 A resumed memory keeps the question that it was begun with.
 Ctrl-C, SIGTERM and SIGHUP stop after the current frame, answer once more, and save.
 Only a video file can be gone on with by --resume: a stream does not come again.
+
+example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
+         hf-video watch lecture.mp4 --model my_model --question "who speaks?" --memory lecture.memory --resume
 """
 
 import json
@@ -51,12 +54,6 @@ class WatchSettings(FrameSourceSettings, TrainedModelSettings, JsonLinesSettings
     num_beams: AtLeast1[int] | None = setting(None, "Beams of the search; by default as the model was saved.")
 
 
-EPILOG = """\
-example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
-         hf-video watch lecture.mp4 --model my_model --question "who speaks?" --memory lecture.memory --resume
-"""
-
-
 def seconds(word: str) -> float:
     """The seconds of a time such as 30s, 5m or 1.5h; a number without a unit counts seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", word)
@@ -65,7 +62,7 @@ def seconds(word: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}.get(match[2], 1)
 
 
-@command(help="answer questions about a long video", epilog=EPILOG)
+@command(help="answer questions about a long video")
 def run(settings: WatchSettings) -> int:
     """Prints answers with the time in the video. Writes the memory at the end, also after an interrupt."""
     every = None if settings.every is None else seconds(settings.every)

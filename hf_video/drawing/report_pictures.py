@@ -41,7 +41,9 @@ def plot_curves(
     marker = "o" if len(evaluations) <= 40 else None
     validation = {"color": "tab:orange", "marker": marker, "markersize": 3.5}
 
-    metrics = [each for each, _ in measured_in(evaluations[-1] if evaluations else {}, "eval_") if each.is_share]
+    metrics = [
+        each for each, _ in measured_in(evaluations[-1] if evaluations else {}, "eval_") if each.unit == "share"
+    ]
     number = 3 if metrics else 2
     figure = Figure(figsize=(13 / 3 * number, 3.6), layout="constrained")
     every = list(figure.subplots(1, number))

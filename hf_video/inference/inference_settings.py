@@ -256,7 +256,7 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "Seconds between two frames of the video after which a classifier of frames begins anew; by default 2 for a "
         "live stream; in a file a frame is shown until the next comes.",
     )
-    output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
+    output: str | None = setting(None, "Folder for the files listed above; new or empty.", "DIR")
     annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")
 
 

@@ -15,12 +15,6 @@ def test_without_gradio_the_way_to_install_it_is_told(fails, tmp_path, monkeypat
     assert "pip install 'hf-video-models[app]'" in fails("app", tmp_path)
 
 
-def test_models_are_looked_up_before_anything_is_served(fails, monkeypatch):
-    pretend_gradio(monkeypatch)
-    monkeypatch.setattr("hf_video.app.server.serve", lambda *_, **__: pytest.fail("it serves"))
-    assert "there is no such folder" in fails("app", "no_such_folder/at/all", "--port", free_port())
-
-
 def test_a_port_that_is_in_use_is_told_before_models_are_loaded(fails, tmp_path, monkeypatch):
     pretend_gradio(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -70,10 +64,9 @@ def test_models_of_one_name_get_numbers(tmp_path):
     assert names == ["model (1)", "model (2)", "user/model", tmp_path.name]
 
 
-def test_a_video_in_place_of_a_model_is_named_without_an_option(tmp_path, fails, monkeypatch):
-    pretend_gradio(monkeypatch)
+def test_a_video_in_place_of_a_model_is_named_without_an_option(tmp_path, fails):
     (tmp_path / "video.mp4").touch()
-    message = fails("app", tmp_path / "video.mp4", "--port", free_port())
+    message = fails("app", tmp_path / "video.mp4")
     assert f"{tmp_path / 'video.mp4'} is a file; the folder of a model, or its name on the Hub, is expected" in message
     assert "--model" not in message
 

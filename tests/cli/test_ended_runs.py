@@ -36,15 +36,9 @@ def commands(tmp_path_factory):
         (folder / "answers" / f"{name}.json").write_text(json.dumps(rows[: 1 + (name == "train")]))
     for each in tiny_pair():
         each.save_pretrained(folder / "model")
-    common = [
-        "--max-steps=3",
-        "--save-strategy=steps",
-        "--save-steps=1",
-        "--eval-strategy=no",
-        "--no-load-best-model-at-end",
-    ]
+    common = ["--max-steps=3", "--save-strategy=steps", "--save-steps=1", "--eval-strategy=no"]
     # The rate of other schedules ends at 0, where one step more would not show.
-    common += ["--lr-scheduler-type=constant"]
+    common += ["--no-load-best-model-at-end", "--lr-scheduler-type=constant"]
     train = ["train", str(digits), *TINY_MODEL, "--num-attention-heads", "2", "--batch-size", "4", "--device", "cpu"]
     answers = ["train-answers", str(folder / "answers"), f"--model={folder / 'model'}", f"--video-root={folder}"]
     answers += ["--device=cpu", "--batch-size=1", "--num-frames=2", "--num-beams=1", "--max-new-tokens=2"]

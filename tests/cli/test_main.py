@@ -7,13 +7,14 @@ import pytest
 
 import hf_video
 from hf_video.cli import env
-from hf_video.cli.main import COMMANDS, main
+from hf_video.cli.main import COMMANDS, main, refuse_missing
+from tests.cli.flags import read
 
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from hf_video.cli.main import main; code = main(['--help']);"
-        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules); sys.exit(code)"
+        "import sys; from hf_video.cli.main import main; main(['train', '--help']); main(['evaluate', '--help']);"
+        "code = main(['--help']); assert not {'torch', 'transformers', 'numpy'} & set(sys.modules); sys.exit(code)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -40,7 +41,7 @@ WITH_BOTH = {
     **{"detect": ["--output=out.json"], "explain": [], "watch": ["--question=why"], "train": ["--output-dir=out"]},
 }
 WITH_DATA = {"inspect": [], "pretrain": ["--output-dir=out"]}
-WITH_MODEL = {"verify": [], "export": ["out"]}
+WITH_MODEL = {"verify": [], "export": ["out"], "app": []}
 
 
 def test_what_is_not_there_is_refused_before_pytorch_is_imported(tmp_path):
@@ -59,6 +60,12 @@ def test_what_is_not_there_is_refused_before_pytorch_is_imported(tmp_path):
         expected = f"{none} does not exist" if none in words else f"{no_model}: there is no such folder"
         assert expected in message, words
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("model", ["start", "videomae-vit-s-kinetics-400-1600-epochs"])
+def test_the_start_and_released_models_are_asked_for_nowhere_before(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_video.cli.main.require_model", lambda name: pytest.fail("the Hub is asked"))
+    refuse_missing(read(["probe", str(tmp_path), "--model", model, "--output-dir", "out"]))
 
 
 @pytest.mark.parametrize(

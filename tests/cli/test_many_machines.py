@@ -44,19 +44,10 @@ def data(tmp_path_factory):
 def train_words(data, folder, *, num_processes, num_steps=NUM_STEPS, save_steps=SAVE_STEPS):
     """The words of a training, which has the same batches on any number of processes."""
     words = ["train", data, "--output-dir", folder, "--resume", "auto", *TINY_MODEL, "--num-attention-heads", "2"]
-    words += [
-        "--batch-size",
-        GLOBAL_BATCH_SIZE // num_processes,
-        "--dataloader-drop-last=true",
-        f"--max-steps={num_steps}",
-    ]
-    words += [
-        "--save-strategy=steps",
-        f"--save-steps={save_steps}",
-        "--eval-strategy=no",
-        "--no-load-best-model-at-end",
-    ]
-    return [str(word) for word in [*words, "--logging-steps=1", "--disable-tqdm"]]
+    words += [f"--batch-size={GLOBAL_BATCH_SIZE // num_processes}", f"--max-steps={num_steps}", "--logging-steps=1"]
+    words += [f"--save-steps={save_steps}", "--save-strategy=steps", "--eval-strategy=no"]
+    words += ["--no-load-best-model-at-end", "--dataloader-drop-last=true", "--disable-tqdm"]
+    return [str(word) for word in words]
 
 
 def losses_of(folder):

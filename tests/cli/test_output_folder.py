@@ -84,7 +84,9 @@ def test_files_of_a_user_are_never_replaced(digits, run, tmp_path, fails):
     mine = tmp_path / "mine" / "train_options.json"
     mine.parent.mkdir()
     mine.write_text('{"train": "the 9:15 to Basel", "words": 3}')
-    assert "is not empty (train_options.json)" in fails("train", digits, "--output-dir", mine.parent)
+    message = fails("train", digits, "--output-dir", mine.parent)
+    assert "is not empty (train_options.json)" in message and "--overwrite-output-dir" in message
+    assert "--resume" not in message
     for name in ("train_options.json", "training_facts.json", "trained_videos.json", "answers.json"):
         kept = (run / name).read_bytes() if (run / name).exists() else None
         shutil.copy(mine, run / name)

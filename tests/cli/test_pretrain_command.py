@@ -28,14 +28,7 @@ from .test_launching import FORKED, launch
 TINY = ["--num-frames", "4", "--image-size", "32", "--patch-size", "8", "--hidden-size", "24", "--device", "cpu"]
 TINY += ["--num-hidden-layers", "1", "--mask-ratio", "0.5"]
 VIDEOVIT = [*TINY, "--num-attention-heads", "2", "--decoder-num-hidden-layers", "1"]
-RUN = [
-    "--batch-size",
-    "8",
-    "--logging-steps=1",
-    "--save-strategy=steps",
-    "--save-steps=1",
-    "--lr-scheduler-type=constant",
-]
+RUN = "--batch-size 8 --logging-steps=1 --save-strategy=steps --save-steps=1 --lr-scheduler-type=constant".split()
 
 
 @pytest.fixture(scope="module")
@@ -191,15 +184,7 @@ def test_what_a_videomamba_and_its_teacher_lack_is_named(pretrained, videos, tea
     assert "--teacher nowhere/at/all: there is no such folder" in fails(*words, "--teacher", "nowhere/at/all")
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "hidden_size": 8}
     CLIPVisionModel(CLIPVisionConfig(image_size=16, patch_size=4, **sizes)).save_pretrained(tmp_path / "other")
-    words = [
-        "pretrain",
-        videos,
-        "--output-dir",
-        tmp_path / "out",
-        "--model",
-        pretrained / "videomamba",
-        "--device=cpu",
-    ]
+    words = [*words[:4], "--model", pretrained / "videomamba", "--device=cpu"]
     message = fails(*words, "--teacher", tmp_path / "other")
     assert "The teacher's features have 8 channels, `config.projection_dim` is 16" in message
     assert not (tmp_path / "out").exists()

@@ -71,9 +71,6 @@ def test_errors(digits, trained, tmp_path, fails):
     (tmp_path / "thesis.txt").write_text("mine")
     words = ("probe", digits, "--model", trained, "--output-dir")
     assert "is not empty (thesis.txt)" in fails(*words, tmp_path)
-    assert "'num_train_epoch' is not a setting. Did you mean num_train_epochs?" in fails(
-        *words, tmp_path / "out", "num_train_epoch=3"
-    )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 

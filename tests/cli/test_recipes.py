@@ -14,14 +14,23 @@ from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClass
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 from hf_video.settings import find_setting, read_value
-from hf_video.training import TrainSettings, VideoTrainingArguments, train
+from hf_video.training import (
+    AnswerTrainingArguments,
+    PreTrainingArguments,
+    PretrainSettings,
+    TrainAnswersSettings,
+    TrainSettings,
+    VideoTrainingArguments,
+    train,
+)
 from hf_video.training.recipes import is_recipe, published_recipe, read_recipe
-from hf_video.training.values import choose_values, make, values_of
+from hf_video.training.values import choose_values, make, read_named, values_of
 from tests.cli.flags import flags_of, read, settings_of
 
 # One recipe a family trains, and all are read.
 TRAINED = ("videomae_base_kinetics400", "videomamba_tiny_ssv2")
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = [FOLDER / f"{name}.yaml" for name in TRAINED]
 # A tiny model on a CPU: smaller frames, few videos a step, no half precision.
 CHANGED = {"image_size": 32, "batch_size": 2, "fp16": False}
 
@@ -67,21 +76,32 @@ def place_of(name, trainer):
     return options.get(name, (args, name))
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
-    chosen = choose_values(read(["train", "--recipe", str(recipe), "d", "--output-dir=o", "--model=m", "--no-fp16"]))
+# By the folder of recipes: the command, its settings, and what takes their values.
+KINDS: dict[str, tuple[str, type, tuple[type, ...]]] = {
+    ".": ("train", TrainSettings, (VideoTrainingArguments, ClipAugmentation, ClipMixing)),
+    "pretraining": ("pretrain", PretrainSettings, (PreTrainingArguments, ClipAugmentation)),
+    "malmm": ("train-answers", TrainAnswersSettings, (AnswerTrainingArguments, ClipAugmentation)),
+}
+EVERY = [(folder, name) for folder in KINDS for name in sorted(path.stem for path in (FOLDER / folder).glob("*.yaml"))]
+
+
+@pytest.mark.parametrize(("folder", "name"), EVERY)
+def test_the_settings_of_a_recipe_are_read(folder, name, tmp_path):
+    (command, kind, holders), recipe = KINDS[folder], FOLDER / folder / f"{name}.yaml"
+    settings = read([command, "--recipe", str(recipe), "d", "--output-dir=o", "--model=m", "--no-fp16", "--no-bf16"])
+    assert len(read_named(settings).recipe) == len(settings_of(recipe))
+    chosen = choose_values(settings)
     here = {"output_dir": str(tmp_path), "use_cpu": True, "per_device_eval_batch_size": 8}
-    kinds = (VideoTrainingArguments, ClipAugmentation, ClipMixing)
-    made = {name: value for kind in kinds for name, value in vars(make(kind, chosen, **here)).items()}
-    for name, value in settings_of(recipe).items():
-        found = (values_of(chosen) | made)[find_setting(TrainSettings, name).name]
-        expected = False if name == "fp16" else value
-        if name == "adam_epsilon":  # 1e-8 is a text in YAML
-            expected = float(value)
-        assert found == expected, name
+    found = values_of(chosen)
+    for holder in holders:
+        found |= vars(make(holder, chosen, **here))
+    for setting, value in settings_of(recipe).items():
+        if setting not in ("fp16", "bf16"):
+            is_here = found[find_setting(kind, setting).name]
+            assert is_here == (float(value) if isinstance(is_here, float) else value), setting
 
 
-@pytest.mark.parametrize("recipe", [path for path in RECIPES if path.stem in TRAINED], ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_trains_and_every_setting_lands(recipe, models, videos, tmp_path):
     model = models / recipe.stem.partition("_")[0]
     words = [str(videos), f"--output-dir={tmp_path / 'out'}", f"--model={model}", "--max-steps=2", "--device=cpu"]
@@ -118,7 +138,7 @@ def test_the_protocol_of_the_recipe_is_saved_with_the_model(models, videos, tmp_
 
 def test_a_published_recipe_is_known_by_its_name_unless_there_is_such_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert published_recipe("videomae_base_ssv2").samefile(RECIPES[0].with_name("videomae_base_ssv2.yaml"))
+    assert published_recipe("videomae_base_ssv2").samefile(FOLDER / "videomae_base_ssv2.yaml")
     assert read_recipe("videomae_base_ssv2") == read_recipe(published_recipe("videomae_base_ssv2"))
     assert is_recipe("videomae_base_ssv2") and not is_recipe("videomae_base") and not is_recipe("accelerate/fsdp2")
     assert is_recipe("malmm/msvd_qa") and not is_recipe("malmm") and not is_recipe("../recipes/videomae_base_ssv2")

@@ -120,15 +120,8 @@ def test_videomamba_is_sharded_too(videos, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_that_answers_is_sharded_too(questions, tmp_path):
-    options = [
-        f"--video-root={tmp_path}",
-        "--epochs=2",
-        "--batch-size=1",
-        "--num-frames=3",
-        "--device=cpu",
-        "--logging-steps=1",
-    ]
-    options += ["--max-new-tokens=3", f"--model={tmp_path / 'start'}"]
+    options = [f"--video-root={tmp_path}", f"--model={tmp_path / 'start'}", "--max-new-tokens=3"]
+    options += "--epochs=2 --batch-size=1 --num-frames=3 --device=cpu --logging-steps=1".split()
     found = {}
     for engine in ENGINES:
         folder = tmp_path / engine

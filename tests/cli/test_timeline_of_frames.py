@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 
 from hf_video import VideoClipProcessor, VideoMambaConfig
-from hf_video.cli.main import main
 from hf_video.inference import find_segments, frame_scoring
 from hf_video.loading.models import load_trained_model
 from hf_video.models.videomamba import VideoMambaForFrameClassification, VideoMambaFrameClassifierOutput
@@ -23,6 +22,7 @@ from hf_video.reading.frame_streaming import StreamedFrame
 from tests.testing.videos import encode_video
 
 from ..reading.rtsp_server import rtsp_camera
+from .test_timeline_command import json_lines, run
 from .test_timeline_command import save_model as save_clip_model
 
 NAMES = ["dark", "bright"]
@@ -59,14 +59,6 @@ def flashing_frames(num_frames=96, on=(32, 64)):
     frames = np.full((num_frames, 16, 16, 3), 20, np.uint8)
     frames[slice(*on)] = 235
     return frames
-
-
-def run(model_folder, video, *words):
-    return main(["timeline", str(video), "--model", model_folder, "--device", "cpu", *map(str, words)])
-
-
-def json_lines(capsys):
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 @pytest.fixture

@@ -7,11 +7,7 @@ import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_video.cli.main import main
-from hf_video.data import ClipAugmentation
-from hf_video.settings import find_setting
-from hf_video.training import TrainAnswersSettings, train
-from hf_video.training.answers import AnswerTrainingArguments
-from hf_video.training.values import choose_values, make, read_named, values_of
+from hf_video.training import train
 from tests.cli.flags import flags_of, read, settings_of
 from tests.testing.answering import tiny_pair
 from tests.testing.videos import encode_video, make_frames
@@ -41,19 +37,6 @@ def data(tmp_path_factory):
             rows = [{"video": str(folder / f"{number}.mp4"), "answer": "one two", **row} for number in numbers]
             (folder / kind / f"{split}.json").write_text(json.dumps(rows))
     return folder
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
-    words = [str(tmp_path), "--model=m", "--output-dir=o", "--no-fp16"]
-    settings = read(["train-answers", "--recipe", str(recipe), *words])
-    assert len(read_named(settings).recipe) == len(settings_of(recipe))
-    chosen = choose_values(settings)
-    arguments = make(AnswerTrainingArguments, chosen, output_dir=str(tmp_path), use_cpu=True)
-    holders = values_of(chosen) | vars(arguments) | vars(make(ClipAugmentation, chosen))
-    for name, value in (settings_of(recipe) | {"fp16": False}).items():
-        found = holders[find_setting(TrainAnswersSettings, name).name]
-        assert found == (float(value) if isinstance(found, float) else value), name
 
 
 # All recipes have the same settings.
@@ -108,22 +91,9 @@ def test_only_first_words_are_compared_where_the_recipe_says_so(model, data, tmp
 
 
 def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data, tmp_path, capsys):
-    words = [
-        "train-answers",
-        str(data / "questions"),
-        f"--model={model}",
-        "--device=cpu",
-        "--num-beams=1",
-        "--lora-rank=2",
-    ]
-    words += [
-        "--batch-size=1",
-        "--save-strategy=steps",
-        "--save-steps=1",
-        "--learning-rate=0.01",
-        "--max-new-tokens=3",
-    ]
-    words[3:3] = ["--eval-strategy=no", "--no-load-best-model-at-end"]
+    words = ["train-answers", str(data / "questions"), f"--model={model}", "--device=cpu", "--num-beams=1"]
+    words += ["--eval-strategy=no", "--no-load-best-model-at-end", "--lora-rank=2", "--batch-size=1"]
+    words += ["--save-strategy=steps", "--save-steps=1", "--learning-rate=0.01", "--max-new-tokens=3"]
     assert main([*words, "--max-steps=4", f"--output-dir={tmp_path / 'whole'}"]) == 0
     assert "try it   hf-video watch" in capsys.readouterr().out
     parts = f"--output-dir={tmp_path / 'parts'}"
@@ -144,15 +114,8 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
 
 
 def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
-    words = [
-        "train-answers",
-        str(data / "questions"),
-        f"--model={model}",
-        "--device=cpu",
-        "--num-beams=1",
-        "--max-steps=1",
-    ]
-    words += ["--memory-bank-length=0", "--num-frames=3", f"--output-dir={tmp_path / 'out'}"]
+    words = ["train-answers", str(data / "questions"), f"--model={model}", "--device=cpu", "--num-beams=1"]
+    words += ["--max-steps=1", "--memory-bank-length=0", "--num-frames=3", f"--output-dir={tmp_path / 'out'}"]
     trainer, metrics = train(read(words))
     num_queries = trainer.model.config.num_query_tokens
     assert metrics["num_videos"] == 1
@@ -162,7 +125,6 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["num_train_epoch=3"], "'num_train_epoch' is not a setting. Did you mean num_train_epochs?"),
         (["--prompt", "what is shown"], "has no place {} for them"),
         (["--num-return-sequences=9"], "num_return_sequences is 9; from 1 to num_beams (5)"),
     ],
@@ -176,7 +138,6 @@ def test_wrong_settings_are_named_and_nothing_is_written(words, message, model, 
 
 def test_what_is_missing_or_in_the_way_is_named(model, data, tmp_path, fails):
     assert "The model to fine-tune is missing" in fails("train-answers", data, "--output-dir=o")
-    assert "The output folder is missing" in fails("train-answers", data, f"--model={model}")
     (tmp_path / "mine").write_text("")
     words = (data / "questions", f"--model={model}", f"--output-dir={tmp_path}", "--device=cpu")
     assert "is not empty (mine)" in fails("train-answers", *words)

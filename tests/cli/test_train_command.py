@@ -108,16 +108,12 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--num-frames", "0"], "--num-frames is 0"),
-        (["weight_decy=1"], "'weight_decy' is not a setting. Did you mean weight_decay?"),
         (["--no-weight-decay=nothing"], "no_weight_decay names ['nothing']"),
-        (["--metric-for-best-model=nope"], "'nope', which is not measured"),
         (["--base-learning-rate=1", "--learning-rate=1"], "learning_rate and base_learning_rate are both given"),
         (["--model", "/no/such/model"], "--model /no/such/model"),
         (["--model", "start", "--hidden-size", "8"], "--hidden-size is for a model from scratch"),
         (["--image-size", "8"], "8 pixels hold no patch"),
         (["--resume"], "There is nothing to resume:"),
-        (["--resume", "--overwrite-output-dir"], "choose one of them"),
     ],
 )
 def test_wrong_options_are_named_and_nothing_is_written(digits, tmp_path, fails, words, message):
@@ -161,24 +157,6 @@ def test_a_device_that_does_not_exist(digits, tmp_path, fails):
     message = fails("train", digits, "--output-dir", tmp_path / "out", "--device", "cuda")
     assert "--device cuda cannot be used on this machine" in message and "Try --device cpu." in message
     assert not list(tmp_path.iterdir())
-
-
-def test_broken_videos_are_found_before_training(digits, tmp_path, fails):
-    shutil.copytree(digits, tmp_path / "data")
-    for name in ("left-up", "up-left"):
-        (tmp_path / "data" / "train" / name / "broken.mp4").write_bytes(b"not a video")
-    message = fails("train", tmp_path / "data", "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
-    assert "2 videos cannot be read" in message
-    assert str(tmp_path / "data" / "train" / "left-up" / "broken.mp4") in message
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_with_files_is_refused(digits, tmp_path, fails):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("mine")
-    message = fails("train", digits, "--output-dir", tmp_path / "out")
-    assert "is not empty (thesis.txt)" in message and "--overwrite-output-dir" in message and "--resume" not in message
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
 
 
 def test_the_data_are_never_renamed_away(digits, tmp_path, fails):

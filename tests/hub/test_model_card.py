@@ -190,7 +190,7 @@ def test_the_report_of_a_test_split_comes_first(tmp_path, trained_videovit, unve
 def test_a_metric_of_the_table_is_everywhere(tmp_path, trained_videovit, digits, unverified, monkeypatch, capsys):
     spread = Metric(
         *("spread", "spread of scores", "single_label_classification", lambda scores, labels: float(np.ptp(scores))),
-        **{"hub_type": "spread", "is_share": False},
+        **{"hub_type": "spread", "unit": "number"},
     )
     monkeypatch.setitem(METRICS, "spread", spread)
     file = tmp_path / "evaluation.json"

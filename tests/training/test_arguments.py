@@ -36,7 +36,10 @@ def test_a_probe_excludes_other_ways_to_train_a_part(tmp_path):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"label_smoothing_factor": 1.0}, "label_smoothing_factor is 1.0; a number from 0 to below 1 is expected"),
+        (
+            {"label_smoothing_factor": 1.0},
+            "label_smoothing_factor is 1.0; a number of at least 0 and below 1 is expected",
+        ),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; a whole number of at least 1"),
         ({"warmup_epochs": -1.0}, "warmup_epochs is -1.0; a number of at least 0"),
         ({"distillation_weight": 0.3}, "distillation_weight is 0.3, which has no effect without distillation_teacher"),
