@@ -69,6 +69,16 @@ def tsn_indices(total: int, num_frames: int, rate: float, num_clips: int, genera
     return segment * np.arange(num_frames) + generator.integers(max(segment, 1), size=(num_clips, num_frames))
 
 
+def padded_tsn_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
+    """As `tsn_indices`, but training shows all frames of a video with fewer than a clip, behind repeats of the first.
+
+    Source: `RawFrameClsDataset` of VideoMAE V2 (`dataset/datasets.py`), training mode.
+    """
+    if generator is not None and total < num_frames:
+        return np.tile(np.arange(total - num_frames, total).clip(0), (num_clips, 1))
+    return tsn_indices(total, num_frames, rate, num_clips, generator)
+
+
 def sparse_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
     """One frame from each of `num_frames` segments of [0, total - 1], whose borders are rounded half to
     even. Clip `c` has the position `(c + 1) / (num_clips + 1)` of the segment. Training draws from border to border.
@@ -120,6 +130,7 @@ SAMPLING_STRATEGIES: dict[str, Callable[..., np.ndarray]] = {
     "strided": strided_indices,
     "uniform": uniform_indices,
     "tsn": tsn_indices,
+    "padded_tsn": padded_tsn_indices,
     "sparse": sparse_indices,
     "linspace": linspace_indices,
     "middle": middle_indices,

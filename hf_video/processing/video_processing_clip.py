@@ -37,8 +37,7 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
         fps (`float`, *optional*):
             Frames per second of a "dense" or "strided" clip, for videos of any rate.
         sampling_strategy (`str`, *optional*, defaults to `"dense"`):
-            How clips are laid out in the video: "dense", "strided", "uniform", "tsn", "sparse", "linspace" or
-            "middle"; see `sample_clip_indices`.
+            How clips are laid out in the video: a name of `SAMPLING_STRATEGIES`; see `sample_clip_indices`.
         num_clips (`int`, *optional*, defaults to 1):
             Number of clips of a video.
         num_crops (`int`, *optional*, defaults to 1):

@@ -84,10 +84,22 @@ def test_random_tsn_clips_are_those_of_the_original(total):
         assert set(frames.tolist()) == (set(range(k * segment, (k + 1) * segment)) if segment else {0})
 
 
+@pytest.mark.parametrize("total", [1, 2, 7, 8, 9, 17])
+def test_random_padded_tsn_clips_are_those_of_the_original(total):
+    """`load_frame` of `RawFrameClsDataset` of VideoMAE V2 in training."""
+    drawn, tsn = (
+        sample_clip_indices(name, total, 8, num_clips=50, generator=np.random.default_rng(0))
+        for name in ("padded_tsn", "tsn")
+    )
+    assert np.array_equal(drawn, tsn if total >= 8 else [[0] * (8 - total) + list(range(total))] * 50)
+
+
+@pytest.mark.parametrize("name", ["tsn", "padded_tsn"])
 @pytest.mark.parametrize("num_clips", [1, 2])
-def test_tsn_clips_of_evaluation_are_uniform(num_clips):
-    tsn, uniform = (sample_clip_indices(name, 50, 8, num_clips=num_clips) for name in ("tsn", "uniform"))
-    assert np.array_equal(tsn, uniform)
+def test_tsn_clips_of_evaluation_are_uniform(num_clips, name):
+    for total in (5, 50):
+        tsn, uniform = (sample_clip_indices(each, total, 8, num_clips=num_clips) for each in (name, "uniform"))
+        assert np.array_equal(tsn, uniform)
 
 
 @pytest.mark.parametrize(
