@@ -193,7 +193,7 @@ def _index_remote(file: RemoteFile, container: Any, stream: Any) -> np.ndarray |
     them: so the packets of a file whose other bytes are zeros tell the same.
     """
     is_mp4 = container.format.name == TIMED_CONTAINERS[0] and has_one_frame_per_packet(stream)
-    hollow = file.hollow()
+    hollow: Any = file.hollow()
     # Of VP9, FFmpeg changes durations. With the box "mvex", most packets are in fragments.
     if not is_mp4 or stream.codec_context.codec.canonical_name == "vp9" or hollow is None or hollow.holds(b"mvex"):
         return None

@@ -60,7 +60,7 @@ def open_address(source: Source) -> Iterator[Any]:
     # A wrong limit is told before anything is fetched.
     read_max_size()
     with ExitStack() as stack:
-        opened = _open_http(source.place, source.name) if source.is_http else _open_file_system(source, stack)
+        opened: Any = _open_http(source.place, source.name) if source.is_http else _open_file_system(source, stack)
         try:
             yield opened
         except VideoReadError as error:
@@ -203,10 +203,10 @@ def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
                         raise _other_bytes(name)
                     return _receive(response, end - start, _other_bytes(name)).getvalue()
             except VideoReadError as error:
-                is_refused = isinstance(error.__cause__, httpx.HTTPStatusError)
-                may_pass = isinstance(error.__cause__, (httpx.NetworkError, httpx.RemoteProtocolError)) or (
-                    is_refused and error.__cause__.response.status_code in _PASSING_STATUSES
-                )
+                cause: Any = error.__cause__
+                is_refused = isinstance(cause, httpx.HTTPStatusError)
+                may_pass = isinstance(cause, (httpx.NetworkError, httpx.RemoteProtocolError))
+                may_pass = may_pass or (is_refused and cause.response.status_code in _PASSING_STATUSES)
                 # A signed address may have expired.
                 if wait is None or not (may_pass or (is_refused and target != first)):
                     raise
