@@ -47,11 +47,9 @@ WAITS = (1.0, 2.0)
 @contextmanager
 def open_address(source: Source) -> Iterator[Any]:
     """
-    Open the video of a URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed.
-
-    Returns:
-        `str` or binary file object: the path of a `file://` URL; of any other a [`RemoteFile`], or if the server does
-        not answer to ranges, a file that was fetched as a whole.
+    Open the video of a URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed: the path
+    of a `file://` URL; of any other a [`RemoteFile`], or if the server does not answer to ranges, a file that was
+    fetched as a whole.
 
     Raises:
         `VideoReadError`: if the video cannot be fetched; also in the block, if a part of it could not.
@@ -228,14 +226,9 @@ def _read_version(response: Any, name: str, start: int) -> tuple[int, str | None
 
 @contextmanager
 def open_response(url: str, name: str, headers: dict[str, str] | None = None) -> Iterator[Any]:
-    """
-    The answer to a request for a URL of `http(s)`, whose body has not been read. Errors of the network in the block
-    become `VideoReadError`, whose cause is that of httpx.
-
-    Raises:
-        `VideoReadError`: if the server refuses, the URL is not valid, the server cannot be reached, stalls or breaks
-            off, or huggingface_hub is in offline mode.
-    """
+    """The answer to a request for a URL of `http(s)`, whose body has not been read. Raises `VideoReadError`, in the
+    block too, if the server refuses, cannot be reached, stalls or breaks off, the URL is not valid, or huggingface_hub
+    is in offline mode; its cause is the error of httpx."""
     with (
         _telling(name, httpx.HTTPError, OfflineModeIsEnabled),
         closing(_request(url, name, headers or {})) as response,
