@@ -184,13 +184,12 @@ class VideoClipProcessor(TensorVideoProcessor):
             `ValueError`: if `fps` is given and the rate of the video is unknown, or the video is shorter than a clip
                 and `repeat_last_frame` is off.
         """
-        options = {
-            name: getattr(self, name) if kwargs.get(name) is None else kwargs[name]
-            for name in ("sampling_strategy", "frame_sampling_rate", "num_clips", "repeat_last_frame")
-        }
-        num_frames = num_frames if num_frames is not None else self.num_frames
-        if fps is None and kwargs.get("frame_sampling_rate") is None:
-            fps = self.fps
+        names = ("sampling_strategy", "num_clips", "repeat_last_frame")
+        options = {name: getattr(self, name) if kwargs.get(name) is None else kwargs[name] for name in names}
+        rate, is_strided = kwargs.get("frame_sampling_rate"), options["sampling_strategy"] in STRIDED_STRATEGIES
+        fps = self.fps if fps is None and rate is None else fps
+        rate = self.frame_sampling_rate if rate is None else rate
+        num_frames = self.num_frames if num_frames is None else num_frames
         if fps is not None:
             if not metadata.fps:
                 raise ValueError(
@@ -199,19 +198,16 @@ class VideoClipProcessor(TensorVideoProcessor):
                 )
             # `hf_video.reading` tells the times of frames.
             times = getattr(metadata, "times", None)
-            if times is not None and metadata.duration and options["sampling_strategy"] in STRIDED_STRATEGIES:
-                given = {name: options[name] for name in ("sampling_strategy", "num_clips", "repeat_last_frame")}
-                unsteady = sample_at_rate(times, metadata.duration, fps, num_frames, generator=generator, **given)
+            if times is not None and metadata.duration and is_strided:
+                unsteady = sample_at_rate(times, metadata.duration, fps, num_frames, generator=generator, **options)
                 if unsteady is not None:
                     return unsteady
-            options["frame_sampling_rate"] = metadata.fps / fps
-        if options["sampling_strategy"] not in STRIDED_STRATEGIES or options["frame_sampling_rate"] is None:
-            options["frame_sampling_rate"] = 1
-        if num_frames is None:
-            num_frames = max(int(metadata.total_num_frames / options["frame_sampling_rate"]), 1)
-        return sample_clip_indices(
-            total_num_frames=metadata.total_num_frames, num_frames=num_frames, generator=generator, **options
-        )
+            rate = metadata.fps / fps
+        rate = 1 if rate is None or not is_strided else rate
+        total = metadata.total_num_frames
+        num_frames = max(int(total / rate), 1) if num_frames is None else num_frames
+        strategy = options.pop("sampling_strategy")
+        return sample_clip_indices(strategy, total, num_frames, rate, generator=generator, **options)
 
     def fetch_videos(self, video_url_or_urls: Any, sample_indices_fn: Any = None) -> Any:
         """Frames and metadata of what `read_video` takes, at the indices that `sample_indices_fn(metadata=)` returns;

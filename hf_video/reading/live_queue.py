@@ -27,7 +27,7 @@ class LiveQueue(Generic[Item]):
         self._waiting: deque[Item] = deque(maxlen=size)
         self._changed = Condition()
         self._error: BaseException | None = None
-        self._has_ended = self._is_closed = False
+        self._is_over = False
         # The time of this machine at zero seconds of the video.
         self._origin: float | None = None
 
@@ -50,8 +50,8 @@ class LiveQueue(Generic[Item]):
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._waiting or self._has_ended or self._is_closed)
-                    if self._is_closed or not self._waiting:
+                    self._changed.wait_for(lambda: self._waiting or self._is_over)
+                    if not self._waiting:
                         break
                     item = self._waiting.popleft()
                 yield item
@@ -63,14 +63,15 @@ class LiveQueue(Generic[Item]):
     def close(self) -> None:
         """Ends the items. The thread ends with the next frame."""
         with self._changed:
-            self._is_closed = True
+            self._is_over = True
+            self._waiting.clear()
             self._changed.notify_all()
 
     def _fill(self, items: Iterable[Any]) -> None:
         try:
             for item in items:
                 with self._changed:
-                    if self._is_closed:
+                    if self._is_over:
                         return
                     self.num_items += 1
                     if len(self._waiting) == self._waiting.maxlen:
@@ -84,5 +85,5 @@ class LiveQueue(Generic[Item]):
             self._error = error
         finally:
             with self._changed:
-                self._has_ended = True
+                self._is_over = True
                 self._changed.notify_all()

@@ -93,10 +93,18 @@ def find_index(source: str | BinaryIO, name: str, opened: tuple[Any, Any]) -> Fr
 
 def make_index(source: str | BinaryIO, name: str, container: Any, stream: Any) -> FrameIndex:
     packets, first_frame = read_packets(source, name, container, stream)
-    size = RgbConverter()(first_frame).shape[:2]
+    size, time_base = RgbConverter()(first_frame).shape[:2], stream.time_base
     rate = stream.average_rate or DEFAULT_RATE
     if not _packets_tell_frames(container, stream, packets):
-        return _index_by_decoding(source, name, size, stream.time_base, rate)
+        with open_stream(source, name, threaded=True) as opened:
+            stamps = [frame.pts for frame in decode_in_order(*opened, name)]
+        if not stamps:
+            raise VideoReadError(f"{name} holds no frame that can be decoded.")
+        if None in stamps or any(later <= time for time, later in pairwise(stamps)):
+            # Without usable times, frames count as evenly spaced.
+            stamps, time_base = list(range(len(stamps))), 1 / rate
+        times = np.array(stamps, dtype=np.int64)
+        return FrameIndex(size, time_base, times, stamps[-1] + _mean_duration(times, rate, time_base))
     times, starts = packets["time"], np.flatnonzero(packets["is_key"])
     by_time = np.argsort(times)
     places = by_time[~packets["is_hidden"][by_time]]
@@ -104,18 +112,15 @@ def make_index(source: str | BinaryIO, name: str, container: Any, stream: Any) -
     keys = starts_by_time[np.searchsorted(times[starts_by_time], shown, side="right") - 1]
     end = int(shown[-1] + packets["duration"][places[-1]])
     if end == shown[-1]:
-        end += _mean_duration(shown, rate, stream.time_base)
+        end += _mean_duration(shown, rate, time_base)
     reorders = stream.codec_context.reorder_depth and len(times) > 1
     is_in_doubt = _find_doubt(times, starts, by_time) if reorders else np.zeros(len(times), dtype=bool)
-    return FrameIndex(size, stream.time_base, shown, end, places, keys, packets, is_in_doubt)
+    return FrameIndex(size, time_base, shown, end, places, keys, packets, is_in_doubt)
 
 
 def read_packets(source: str | BinaryIO, name: str, container: Any, stream: Any) -> tuple[np.ndarray, Any]:
-    """
-    All packets of a file, (num_packets,) of `PACKET`, and its first frame, the only one that is decoded. A file behind
-    an address is not read to its end if the tables of an MP4 tell its packets. Raises `VideoReadError` if the file is
-    cut off, or holds no frame that can be decoded.
-    """
+    """All packets of a file, (num_packets,) of `PACKET`, and its first frame, the only one that is decoded. Raises
+    `VideoReadError` if the file is cut off, or holds no frame that can be decoded."""
     packets: list[tuple[int, ...]] = []
     first_frame = None
     indexed = _index_remote(source, container, stream) if isinstance(source, RemoteFile) else None
@@ -184,16 +189,14 @@ def _find_doubt(times: np.ndarray, starts: np.ndarray, by_time: np.ndarray) -> n
 
 
 def _index_remote(file: RemoteFile, container: Any, stream: Any) -> np.ndarray | None:
-    """
-    The packets of an MP4 or MOV file as a pass over all of them gives, without fetching them; None if that is not
-    certain.
+    """The packets of an MP4 or MOV file as a pass over all of them gives, without fetching them, if that is certain.
 
     FFmpeg has read the tables of the file (ISO/IEC 14496-12) when it is open, and knows from them when every packet is
     decoded and shown, where it lies and which ones are key frames. It reads the data of packets, but does not look at
     them: so the packets of a file whose other bytes are zeros tell the same.
     """
     is_mp4 = container.format.name == TIMED_CONTAINERS[0] and has_one_frame_per_packet(stream)
-    hollow = file.hollow()
+    hollow: Any = file.hollow()
     # Of VP9, FFmpeg changes durations. With the box "mvex", most packets are in fragments.
     if not is_mp4 or stream.codec_context.codec.canonical_name == "vp9" or hollow is None or hollow.holds(b"mvex"):
         return None
@@ -208,20 +211,6 @@ def _index_remote(file: RemoteFile, container: Any, stream: Any) -> np.ndarray |
     packets["is_key"] = [start in keys for start in packets["start"].tolist()]
     is_whole = not (packets["breaks_off"] | (packets["start"] == _NONE) | (packets["duration"] <= 0)).any()
     return packets if len(packets) and is_whole else None
-
-
-def _index_by_decoding(
-    source: str | BinaryIO, name: str, size: tuple[int, int], time_base: Fraction, rate: Fraction
-) -> FrameIndex:
-    with open_stream(source, name, threaded=True) as (container, stream):
-        times = [frame.pts for frame in decode_in_order(container, stream, name)]
-    if not times:
-        raise VideoReadError(f"{name} holds no frame that can be decoded.")
-    if None in times or any(later <= time for time, later in pairwise(times)):
-        # Without usable times, frames count as evenly spaced.
-        times, time_base = list(range(len(times))), 1 / rate
-    rising = np.array(times, dtype=np.int64)
-    return FrameIndex(size, time_base, rising, times[-1] + _mean_duration(rising, rate, time_base))
 
 
 def _mean_duration(times: np.ndarray, rate: Fraction, time_base: Fraction) -> int:

@@ -47,11 +47,9 @@ WAITS = (1.0, 2.0)
 @contextmanager
 def open_address(source: Source) -> Iterator[Any]:
     """
-    Open the video of a URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed.
-
-    Returns:
-        `str` or binary file object: the path of a `file://` URL; of any other a [`RemoteFile`], or if the server does
-        not answer to ranges, a file that was fetched as a whole.
+    Open the video of a URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed: the path
+    of a `file://` URL; of any other a [`RemoteFile`], or if the server does not answer to ranges, a file that was
+    fetched as a whole.
 
     Raises:
         `VideoReadError`: if the video cannot be fetched; also in the block, if a part of it could not.
@@ -60,7 +58,7 @@ def open_address(source: Source) -> Iterator[Any]:
     # A wrong limit is told before anything is fetched.
     read_max_size()
     with ExitStack() as stack:
-        opened = _open_http(source.place, source.name) if source.is_http else _open_file_system(source, stack)
+        opened: Any = _open_http(source.place, source.name) if source.is_http else _open_file_system(source, stack)
         try:
             yield opened
         except VideoReadError as error:
@@ -203,10 +201,10 @@ def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
                         raise _other_bytes(name)
                     return _receive(response, end - start, _other_bytes(name)).getvalue()
             except VideoReadError as error:
-                is_refused = isinstance(error.__cause__, httpx.HTTPStatusError)
-                may_pass = isinstance(error.__cause__, (httpx.NetworkError, httpx.RemoteProtocolError)) or (
-                    is_refused and error.__cause__.response.status_code in _PASSING_STATUSES
-                )
+                cause: Any = error.__cause__
+                is_refused = isinstance(cause, httpx.HTTPStatusError)
+                may_pass = isinstance(cause, (httpx.NetworkError, httpx.RemoteProtocolError))
+                may_pass = may_pass or (is_refused and cause.response.status_code in _PASSING_STATUSES)
                 # A signed address may have expired.
                 if wait is None or not (may_pass or (is_refused and target != first)):
                     raise
@@ -228,14 +226,9 @@ def _read_version(response: Any, name: str, start: int) -> tuple[int, str | None
 
 @contextmanager
 def open_response(url: str, name: str, headers: dict[str, str] | None = None) -> Iterator[Any]:
-    """
-    The answer to a request for a URL of `http(s)`, whose body has not been read. Errors of the network in the block
-    become `VideoReadError`, whose cause is that of httpx.
-
-    Raises:
-        `VideoReadError`: if the server refuses, the URL is not valid, the server cannot be reached, stalls or breaks
-            off, or huggingface_hub is in offline mode.
-    """
+    """The answer to a request for a URL of `http(s)`, whose body has not been read. Raises `VideoReadError`, in the
+    block too, if the server refuses, cannot be reached, stalls or breaks off, the URL is not valid, or huggingface_hub
+    is in offline mode; its cause is the error of httpx."""
     with (
         _telling(name, httpx.HTTPError, OfflineModeIsEnabled),
         closing(_request(url, name, headers or {})) as response,

@@ -289,37 +289,6 @@ def encode_song(path):
     return path
 
 
-@pytest.mark.parametrize("read", [read_video, lambda path: (np.stack([f.image for f in stream_frames(path)]), None)])
-def test_empty_packets_repeat_a_frame_and_end_nothing(folder, monkeypatch, read):
-    """No encoder at hand makes them, so the container gives some."""
-    path = encode_video(folder / "repeated.avi", codec="mpeg4", codec_options={"g": "12"})
-    expected = decode_everything(path)
-
-    class Container:
-        def __init__(self, container):
-            self.container = container
-
-        def __getattr__(self, name):
-            return getattr(self.container, name)
-
-        def __enter__(self):
-            self.container.__enter__()
-            return self
-
-        def __exit__(self, *error):
-            self.container.__exit__(*error)
-
-        def demux(self, stream):
-            for number, packet in enumerate(self.container.demux(stream)):
-                yield packet
-                if number % 20 == 5:
-                    yield av.Packet(0)
-
-    opened = av.open
-    monkeypatch.setattr(av, "open", lambda *args, **options: Container(opened(*args, **options)))
-    assert np.array_equal(read(path)[0], expected)
-
-
 def test_playlists_do_not_reach_the_network(folder):
     path = folder / "playlist.mp4"
     path.write_text("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nhttp://127.0.0.1:9/secret.ts\n#EXT-X-ENDLIST\n")
