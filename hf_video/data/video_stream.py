@@ -304,10 +304,7 @@ def load_video_stream(
     *,
     labels: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
-    config: str | None = None,
-    revision: str | None = None,
-    train_split: str | None = None,
-    validation_split: str | None = None,
+    **options: str | None,
 ) -> tuple[datasets.IterableDataset, DatasetDict]:
     """Open the training split of a data set with a column of the feature `Video` as a stream for `VideoStream`.
 
@@ -316,7 +313,7 @@ def load_video_stream(
             splits.
         labels: The class names by id, such as those of a trained model; by default those that the data set declares.
         video_root: The folder that relative paths of the other splits count from.
-        config, revision, train_split, validation_split: As for `load_video_dataset`.
+        options: `config`, `revision`, `train_split` and `validation_split`; see `load_video_dataset`.
 
     Returns:
         The stream, with the columns `video` (`Video(decode=False)`), `label` or `labels`, `start` and `end`; and the
@@ -327,9 +324,7 @@ def load_video_stream(
         ValueError: The data cannot be a stream, a split is not there, the columns are not clear, or the labels have no
             names.
     """
-    splits = open_video_streams(
-        data, config=config, revision=revision, train_split=train_split, validation_split=validation_split
-    )
+    splits = open_video_streams(data, **options)
     stream = splits.pop("train")
     names = require_names(declared_names(stream) if labels is None else labels)
     if not splits:
@@ -341,15 +336,14 @@ def load_video_stream(
 def open_video_streams(
     data: str | os.PathLike | Mapping[str, datasets.IterableDataset],
     *,
-    config: str | None = None,
-    revision: str | None = None,
     train_split: str | None = None,
     validation_split: str | None = None,
+    **version: str | None,
 ) -> dict[str, datasets.IterableDataset]:
     """All splits of `load_video_stream` as streams, by "train", "validation" and "test"; there is "train"."""
     found: object = data
     if isinstance(data, str | os.PathLike):
-        found, _ = find_dataset(data, config=config, revision=revision, streaming=True)
+        found, _ = find_dataset(data, streaming=True, **version)
     if not isinstance(found, dict) or not all(isinstance(split, datasets.IterableDataset) for split in found.values()):
         raise ValueError(
             f"{data} cannot be a stream: data sets on the Hub and folders of Parquet files or tars can, and streams "
