@@ -152,7 +152,8 @@ def _rows(
 ) -> DatasetDict:
     """The rows of tables, with the labels in the columns `label_of`."""
     videos = require_videos(tables)
-    settled = {name: _settle(table, videos[name], label_of and label_of[name], kept) for name, table in tables.items()}
+    labelled = label_of or dict.fromkeys(tables)
+    settled = {name: _settle(table, videos[name], labelled[name], kept) for name, table in tables.items()}
     loaded = data_sets("The data set" if isinstance(data, Dataset | DatasetDict) else data, settled, labels, order)
     for name, table in tables.items():
         loaded[name] = table.with_files(loaded[name])
