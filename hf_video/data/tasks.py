@@ -17,10 +17,10 @@ from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReader
 
 from .augmentation import ClipAugmentation, has_direction
-from .batches import SAMPLE_KEY, collate_clips, only_readable
 from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
+from .mixing import SAMPLE_KEY, collate_clips, only_readable
 from .rows import BYTES, declared_names, open_video
 from .video_texts import clean_answer, clean_question
 

@@ -12,9 +12,9 @@ from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.utils import ModelOutput
 
 from hf_video.data import VideoDataset, VideoStream, collate_clips
-from hf_video.data.batches import SAMPLE_KEY
 from hf_video.data.clip_duration import median_frame_interval
 from hf_video.data.dataset import task_of
+from hf_video.data.mixing import SAMPLE_KEY
 from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import drop_query_axis
