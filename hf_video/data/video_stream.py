@@ -1,6 +1,5 @@
 """Streams of the `datasets` library: opening them, and training on their videos while none are kept."""
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from hf_video.reading import VideoReadError
 from .dataset import TaskItems
 from .folders import listed
 from .loader import iterate_ahead
-from .rows import BYTES, declared_names, item_of, stored_sha256
+from .rows import BYTES, declared_names, item_of, number_of_clip, stored_sha256
 from .tables import column_of, find_dataset, known_splits
 from .tasks import Task
 from .video_dataset import load_video_dataset
@@ -81,16 +80,10 @@ class VideoStream(TaskItems, IterableDataset):
         on_error: str = "error",
     ):
         features = rows.features or {}
-        if not isinstance(features.get("video"), Video) or features["video"].decode:
-            raise ValueError(
-                f"The stream has the columns {', '.join(features) or 'none'}, but not 'video' with "
-                "Video(decode=False): make it with load_video_stream."
-            )
-        if missing := [name for name in task.columns if name not in features]:
-            raise ValueError(f"The stream has the columns {', '.join(features)}, but not {missing[0]!r}.")
+        is_read = isinstance(features.get("video"), Video) and not features["video"].decode
         if shuffle_buffer_size < 1:
             raise ValueError(f"shuffle_buffer_size={shuffle_buffer_size}: at least 1 row is expected.")
-        super().__init__(rows, task, seed, on_error)
+        super().__init__(rows, task, seed, on_error, "" if is_read else "Video(decode=False)")
         self.shuffle_buffer_size = shuffle_buffer_size
         self._label = next((name for name in ("labels", "label") if name in features), None)
         names = require_names(getattr(self.task, "class_names", None)) if self._label else []
@@ -152,7 +145,7 @@ class VideoStream(TaskItems, IterableDataset):
             order = draws.permutation(len(rows)).tolist()
             for position in range(start, len(rows)):
                 row = rows[order[position]]
-                key = (self.seed, place["epoch"], _number(row))
+                key = (self.seed, place["epoch"], number_of_clip(stored_sha256(row) or row["video"], row))
                 yield StreamedClip(row, key, place | {"position": position + 1}, rows)
             start = 0
 
@@ -353,9 +346,3 @@ def _with_plain_columns(stream: datasets.IterableDataset) -> datasets.IterableDa
     if not isinstance(features[video], Video):
         stream = stream.cast_column(video, Video(decode=False))
     return stream.rename_columns({old: new for old, new in names.items() if old != new})
-
-
-def _number(row: Mapping[str, Any]) -> int:
-    """A number of a clip that depends on its video and segment alone."""
-    text = repr((stored_sha256(row) or row["video"], row.get("start"), row.get("end")))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])

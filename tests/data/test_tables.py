@@ -287,7 +287,7 @@ def test_what_is_wrong_is_named(videos):
             load_video_dataset(data)
     with pytest.raises(FileNotFoundError, match="/no/such.mp4"):
         load_video_dataset(make([*videos[:3], "/no/such.mp4"]))
-    with pytest.raises(ValueError, match="make it with load_video_dataset"):
+    with pytest.raises(ValueError, match="make them with load_video_dataset"):
         VideoDataset(dataset.rename_column("clip", "video"), ClipTask(PROCESSOR), training=False)
 
 
