@@ -24,7 +24,16 @@ class TaskItems:
 
     training: bool
 
-    def __init__(self, rows: Any, task: Task, seed: int, on_error: str):
+    def __init__(self, rows: Any, task: Task, seed: int, on_error: str, expected: str = ""):
+        """`expected` are videos of another form than those of the rows."""
+        names = [*(rows.features or ())]
+        if missing := [name for name in task.columns if name not in names] or (["video"] if expected else []):
+            raise ValueError(
+                f"The rows have the columns {', '.join(names) or 'none'}, but not {missing[0]!r}"
+                f"{f' with {expected}' if missing == ['video'] and expected else ''}: make them with "
+                "load_video_dataset, which also takes data sets with a column of the feature Video, with "
+                "load_video_stream, or with the function of the task."
+            )
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
         self.rows = rows
@@ -100,16 +109,10 @@ class VideoDataset(TaskItems, Dataset):
     """
 
     def __init__(self, rows: datasets.Dataset, task: Task, *, training: bool, seed: int = 0, on_error: str = "error"):
-        missing = [name for name in task.columns if name not in rows.column_names]
-        if missing or isinstance(rows.features["video"], datasets.Video):
-            raise ValueError(
-                f"The data set has the columns {rows.column_names}, but not {(missing or ['video'])[0]!r}"
-                f"{'' if missing else ' with the paths of videos'}: make it with load_video_dataset, which also takes "
-                "data sets with a column of the feature Video, or with the function of its task."
-            )
         if not training and on_error == "replace":
             raise ValueError('on_error="replace" is for training: a score must belong to its video.')
-        super().__init__(rows, task, seed, on_error)
+        is_feature = isinstance(rows.features.get("video"), datasets.Video)
+        super().__init__(rows, task, seed, on_error, "paths of videos" if is_feature else "")
         self.training = training
         # Shared memory, because persistent DataLoader workers keep the copy of the data set that they started with.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()

@@ -40,6 +40,12 @@ def stored_sha256(row: Mapping[str, Any]) -> str | None:
     return None if row.get(BYTES) is None else hashlib.sha256(row[BYTES]).hexdigest()
 
 
+def number_of_clip(video: str, row: Mapping[str, Any]) -> int:
+    """A number below 2^64 that depends on the name or digest of a video and the segment of a row alone."""
+    text = repr((video, row.get("start"), row.get("end")))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+
+
 def is_stored(dataset: Dataset) -> list[bool]:
     """Whether each row stores its video, without reading it."""
     if BYTES not in dataset.column_names:

@@ -1,7 +1,6 @@
 """Says for each task how a row becomes an item, and items a batch."""
 
 import copy
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -17,11 +16,11 @@ from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReader
 
 from .augmentation import ClipAugmentation, has_direction
-from .batches import SAMPLE_KEY, collate_clips, only_readable
 from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
-from .rows import BYTES, declared_names, open_video
+from .mixing import SAMPLE_KEY, collate_clips, only_readable
+from .rows import BYTES, declared_names, number_of_clip, open_video
 from .video_texts import clean_answer, clean_question
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
@@ -279,7 +278,7 @@ class TextTask(ClipTask):
     def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> BatchFeature:
         item = self.make_clip(row, key, training)
         if self.prompt is None:
-            item["text"], item["video_ids"] = row["caption"], number_of_clip(row)
+            item["text"], item["video_ids"] = row["caption"], number_of_clip(row["video"], row) >> 1
         else:
             item["text"] = self.prompt.replace("{}", clean_question(row["question"]))
             item["text_target"] = clean_answer(row["answer"])
@@ -488,9 +487,3 @@ class BoxTask(Task):
             "original_sizes": torch.stack([item["original_sizes"] for item in readable]),
             "labels": [item["labels"] for item in readable],
         }
-
-
-def number_of_clip(row: Mapping[str, Any]) -> int:
-    """A number below 2^63 that depends on the video and the segment of a row alone."""
-    text = repr((row["video"], row.get("start"), row.get("end")))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
