@@ -73,6 +73,8 @@ def test_the_start_and_released_models_are_asked_for_nowhere_before(model, tmp_p
     [
         ([], "COMMAND"),
         (["trian"], "'trian'"),
+        (["--quick", "env"], "--quick"),
+        (["--", "env"], "'--'"),
         (["env", "--fast"], "--fast"),
         (["env", "a=b"], "a=b"),
         (["train", "."], "--output-dir"),
