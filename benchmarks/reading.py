@@ -25,7 +25,7 @@ from helpers.scene_video import FPS, encode_scene
 from transformers.utils import is_torchcodec_usable
 from transformers.video_utils import VideoMetadata, load_video
 
-from hf_video.reading import decoding, probe_video, read_video
+from hf_video.reading import probe_video, read_video, seeking
 
 SECONDS, KEY_FRAME_EVERY = 300, 60
 NUM_FRAMES = 16
@@ -37,11 +37,11 @@ def spread(metadata: Any, **kwargs: Any) -> np.ndarray:
 
 def read_all_between(path: str) -> np.ndarray:
     """With all frames decoded between a key frame and those that are wanted."""
-    codecs, decoding.SKIPPING_CODECS = decoding.SKIPPING_CODECS, ()
+    codecs, seeking.SKIPPING_CODECS = seeking.SKIPPING_CODECS, ()
     try:
         return read_video(path, spread)[0]
     finally:
-        decoding.SKIPPING_CODECS = codecs
+        seeking.SKIPPING_CODECS = codecs
 
 
 def make_readers(path: str) -> dict[str, Callable[[], Any]]:

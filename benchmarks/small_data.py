@@ -32,7 +32,7 @@ from helpers.small_sets import SAMPLES, SETS, write_set
 
 import hf_video.cli.main
 from hf_video.settings import settings_of
-from hf_video.training.settings import TrainSettings
+from hf_video.training.task_settings import TrainSettings
 
 TRAIN_PER_CLASS, TEST_CLIPS = 15, 240
 SCRATCH, START = "from random weights", "from the start"

@@ -296,16 +296,16 @@ def count_clips(videos: Sequence[str]) -> dict[str, int]:
 
 def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
     """The `compute_metrics` of a `Trainer` for classification: every metric of logits in `METRICS`, by whether
-    `label_ids` are labels or targets."""
+    `label_ids` are labels or targets. Of several outputs, such as hidden states, the first are the logits."""
     labels = np.asarray(prediction.label_ids)
-    return measure(np.asarray(prediction.predictions), labels, _MULTI if labels.ndim == 2 else _SINGLE)
+    return measure(_first(prediction.predictions), labels, _MULTI if labels.ndim == 2 else _SINGLE)
 
 
 def regression_metrics(prediction: "EvalPrediction") -> dict[str, float]:
     """The `compute_metrics` of a `Trainer` for regression: the mean squared error `mse` and the mean absolute error
     `mae` over all values, and `r2`, which [`r2_score`] describes. `predictions` are values (num_videos, num_values),
     `label_ids` true values of the same shape, or of shape (num_videos,)."""
-    values = np.asarray(prediction.predictions, dtype=np.float64)
+    values = _first(prediction.predictions).astype(np.float64)
     labels = np.asarray(prediction.label_ids, dtype=np.float64)
     if values.size != labels.size or len(values) != len(labels) or not values.size:
         raise ValueError(
@@ -313,6 +313,10 @@ def regression_metrics(prediction: "EvalPrediction") -> dict[str, float]:
             f"{values.shape} and {labels.shape}."
         )
     return measure(values, labels.reshape(values.shape), _VALUES)
+
+
+def _first(outputs: Any) -> np.ndarray:
+    return np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
 
 
 def _check(scores: np.ndarray, labels: np.ndarray) -> None:

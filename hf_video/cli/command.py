@@ -5,7 +5,7 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, replace
+from dataclasses import MISSING, dataclass, replace
 from typing import Any
 
 import hf_video
@@ -34,7 +34,7 @@ class Command:
     Attributes:
         help: the sentence in the list of commands.
         settings: a dataclass, whose fields become flags.
-        tasks: dataclasses in its place by the values of `--task`, if the command has this flag.
+        tasks: gives dataclasses in its place by the values of `--task`, if the command has this flag.
         run: gets the settings, and returns an exit code (`EXIT_CODES`).
         description, epilog, usage: texts of its `--help`.
         takes_several_processes: whether a launcher may start it several times at once.
@@ -44,7 +44,7 @@ class Command:
     help: str
     settings: type[Settings]
     run: Callable[[Any], int]
-    tasks: dict[str, Any] = field(default_factory=dict)
+    tasks: Callable[[], dict[str, Any]] = dict
     description: str = ""
     epilog: str | Callable[[], str] = ""
     usage: str | None = None
@@ -135,12 +135,13 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
 
 def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str]) -> Any:
     """The settings of the task that `--task` names, or a line in the recipe."""
-    if not command.tasks:
+    tasks = command.tasks()
+    if not tasks:
         return command.settings
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for added in (first, parser):
-        kinds = list(command.tasks.values())
-        names = [name for number, name in enumerate(command.tasks) if kinds[number] not in kinds[:number]]
+        kinds = list(tasks.values())
+        names = [name for number, name in enumerate(tasks) if kinds[number] not in kinds[:number]]
         help = f"what is learned: {', '.join(names)}; each task has its own settings"
         added.add_argument("--task", dest="_task", metavar="TASK", help=help)
     first.add_argument("--recipe")
@@ -150,10 +151,11 @@ def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[s
         from hf_video.training.recipes import read_recipe
 
         task = read_recipe(words.recipe).get("task")
-    if task is not None and task not in command.tasks:
-        known = ", ".join(command.tasks)
-        raise ValueError(f"--task is {task!r}. {closest(task, command.tasks)} Known are {known}.".replace("  ", " "))
-    return command.settings if task is None else command.tasks[task]
+    if task is not None and task not in tasks:
+        raise ValueError(
+            f"--task is {task!r}. {closest(task, tasks)} Known are {', '.join(tasks)}.".replace("  ", " ")
+        )
+    return command.settings if task is None else tasks[task]
 
 
 def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) -> list[str]:
@@ -233,7 +235,7 @@ def _refuse(rest: Sequence[str], args: argparse.Namespace, kind: Any) -> None:
             plain = name[2:].replace("-", "_")
             if takes_fields and plain in (*OTHER_FLAGS, *kind.no_effect):
                 find_setting(kind, plain)
-            for task, other in args._command.tasks.items():
+            for task, other in args._command.tasks().items():
                 if plain in settings_of(other):
                     raise ValueError(f"{name} has no effect here, but with --task {task}: leave it out.")
             fields = [f"--{each.replace('_', '-')}" for each in training_argument_names()] if takes_fields else []

@@ -12,7 +12,7 @@ example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_
 
 from __future__ import annotations
 
-from hf_video.training.settings import ProbeSettings
+from hf_video.training.task_settings import ProbeSettings
 
 from .command import command
 from .printing import broken_lines

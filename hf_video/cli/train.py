@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_video.settings import Settings
-from hf_video.training.settings import PretrainSettings, TrainAnswersSettings, TrainSettings
 from hf_video.training.task import TASKS
+from hf_video.training.task_settings import PretrainSettings, TrainAnswersSettings, TrainSettings
 
 from .command import Command
 from .printing import broken_lines
@@ -69,7 +69,7 @@ DATA is one of these:
 
 Checkpoints are chosen on the validation split, or else on held-out videos. A test split is used once, for the report.
 """,
-    tasks={name: row.settings for row in TASKS.values() if row.settings for name in (row.name, *row.aliases)},
+    tasks=lambda: {name: row.settings for row in TASKS.values() if row.settings for name in (row.name, *row.aliases)},
 )
 
 TRAIN_ANSWERS = _training(

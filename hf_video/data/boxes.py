@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,8 +24,9 @@ from hf_video.io import check_regular_file, read_csv, read_text, replacing_file
 from hf_video.settings import closest
 
 from .folders import absolute, lists_in, require_root, sources_by_split
+from .lists import find_delimiter, known_names
 from .rows import sorted_names
-from .tables import Table, find_delimiter, known_names, open_tables, require_videos
+from .tables import Table, open_tables, require_videos
 
 _COORDINATES = ("x1", "y1", "x2", "y2")
 _COLUMNS = ("video", "second", *_COORDINATES, "action")
@@ -122,7 +124,7 @@ def read_box_table(path: str | os.PathLike, video_root: str | os.PathLike | None
             path,
             csv.ReadOptions(column_names=names, skip_rows=int(has_names)),
             csv.ParseOptions(delimiter=delimiter),
-            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+            csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
         )
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}. {_EXPECTED}") from error
@@ -179,21 +181,14 @@ def write_boxes(path: str | os.PathLike, boxes: LabelledBoxes, actions: Sequence
         actions: What stands for each class in the file: its id or its name.
     """
     times = [f"{second:04.0f}" if second.is_integer() else repr(second) for second in boxes.second.tolist()]
-    cells = [
-        _quoted(boxes.names()),
-        pa.array(times, pa.string()),
-        *(_decimals(column) for column in boxes.boxes.T),
-        _quoted(pa.array(map(str, actions), pa.string())).take(pa.array(boxes.action)),
-        _decimals(boxes.score),
-    ]
-    rows = pc.binary_join_element_wise(*cells, ",")
+    names = _quoted(pa.array(map(str, actions), pa.string())).take(pa.array(boxes.action))
+    *coordinates, score = (
+        pa.array(column.round(5)).cast(pa.decimal128(20, 5)).cast(pa.string())
+        for column in (*boxes.boxes.T, boxes.score)
+    )
+    rows = pc.binary_join_element_wise(_quoted(boxes.names()), pa.array(times), *coordinates, names, score, ",")
     with replacing_file(path) as unfinished, open(unfinished, "w", encoding="utf-8", newline="") as file:
         file.writelines(f"{row}\n" for row in rows.to_pylist())
-
-
-def _decimals(values: np.ndarray) -> pa.Array:
-    """Numbers as texts with five decimals."""
-    return pa.array(values.round(5)).cast(pa.decimal128(20, 5)).cast(pa.string())
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
@@ -246,20 +241,22 @@ def load_detections(
     excluded = set() if exclude is None else read_exclusions(exclude)
     files = {} if isinstance(data, Dataset | DatasetDict) else _files_in(Path(data).expanduser().absolute())
     names: list[str] | None = None
+    has_ids = False
     if files:
         require_root(video_root)
-        tables = {name: read_box_table(file, video_root) for name, file in files.items()}
-        has_ids = not all(has_names for _, has_names in tables.values())
-        splits = {name: _of_file(table, labels, not has_names) for name, (table, has_names) in tables.items()}
+        opened = {name: read_box_table(file, video_root) for name, file in files.items()}
+        has_ids = not all(has_names for _, has_names in opened.values())
+        splits = {name: _of_file(table, labels, not has_names) for name, (table, has_names) in opened.items()}
     else:
-        opened = open_tables(data, video_root, expected=_EXPECTED_DATA, **options)
-        has_ids, splits = False, {name: _of_columns(table, labels) for name, table in opened.items()}
-        declared = (_inner(table.rows) for table in opened.values())
+        tables = open_tables(data, video_root, expected=_EXPECTED_DATA, **options)
+        splits = {name: _of_columns(table, labels) for name, table in tables.items()}
+        declared = (_inner(table.rows) for table in tables.values())
         names = next((inner.names for inner in declared if isinstance(inner, ClassLabel)), None)
     if labels is not None:
         names = [labels.get(number, str(number)) for number in range(1, max(labels) + 1)]
     if names is None:
-        names = sorted_names({*pa.concat_arrays([split.action for split in splits.values()]).unique().to_pylist()})
+        found = [split.actions.flatten().flatten() for split in splits.values()]
+        names = sorted_names(pa.concat_arrays(found).unique().to_pylist())
         names = [str(number) for number in range(1, int(names[-1]) + 1)] if has_ids and names else names
     if not names:
         raise ValueError(f"{data} names no action. {_EXPECTED_DATA}")
@@ -289,57 +286,62 @@ def _inner(rows: Dataset) -> Any:
     return cast(Any, rows.features["actions"]).feature.feature
 
 
-class _Persons(NamedTuple):
-    """The persons of a split: a table of key frames and the second of each; the number of the key frame and the box of
-    each person, in order; and the number of the person and the name of each action, in order."""
+class _KeyFrames(NamedTuple):
+    """The key frames of a split: the table that has a row for each; the second of each, (n,) float64; and the lists of
+    its boxes, and of the lists of names of actions for each box."""
 
     table: Table
     second: np.ndarray
-    frame: np.ndarray
-    boxes: np.ndarray
-    person: np.ndarray
-    action: pa.Array
+    boxes: pa.ListArray
+    actions: pa.ListArray
 
 
 def _make_rows(
     split: str,
-    persons: _Persons,
+    frames: _KeyFrames,
     videos: pa.Array,
     features: Features,
     excluded: set[tuple[str, float]],
     first_second: float,
 ) -> Dataset:
     """The rows of a split. Excluded key frames are named by the path of the video or its name, with suffix or not."""
-    second = persons.second
+    second = frames.second
     if (early := np.flatnonzero(second < first_second)).size:
         raise ValueError(
-            f"{persons.table.place(int(early[0]))}: second is {second[early[0]]:g}; at least "
+            f"{frames.table.place(int(early[0]))}: second is {second[early[0]]:g}; at least "
             f"first_second={first_second:g} is expected, at which the video files begin."
         )
-    num_persons = np.bincount(persons.frame, minlength=len(second))
-    is_kept = num_persons > 0
+    is_kept = pc.list_value_length(frames.boxes).to_numpy() > 0
     for row, video in enumerate(videos.to_pylist() if excluded else ()):
         names = {video, Path(video).name, Path(video).stem}
         is_kept[row] &= not excluded.intersection((name, second[row].item()) for name in names)
     if not is_kept.any():
         raise ValueError(f"The {split} split has no key frame with a person that is not excluded.")
-    of_person = is_kept[persons.frame]
-    num_actions = np.bincount(persons.person, minlength=len(of_person))[of_person]
-    actions = persons.action.filter(pa.array(of_person[persons.person]))
-    ids = pc.index_in(actions, pa.array(features["actions"].feature.feature.names, pa.string()))
-    columns = {
-        "video": videos.filter(pa.array(is_kept)),
-        "second": pa.array(second[is_kept] - first_second),
-        "boxes": _lists(num_persons[is_kept], pa.FixedSizeListArray.from_arrays(persons.boxes[of_person].ravel(), 4)),
-        "actions": _lists(num_persons[is_kept], _lists(num_actions, ids)),
-    }
+    videos, boxes, actions = (column.filter(pa.array(is_kept)) for column in (videos, frames.boxes, frames.actions))
+    persons = actions.flatten()
+    ids = pc.index_in(persons.flatten(), pa.array(features["actions"].feature.feature.names, pa.string()))
+    ids = pa.ListArray.from_arrays(actions.offsets, pa.ListArray.from_arrays(persons.offsets, ids))
+    columns = {"video": videos, "second": second[is_kept] - first_second, "boxes": boxes, "actions": ids}
     found = pa.table(columns).cast(features.arrow_schema)
     made = Dataset(found, DatasetInfo(features=features), NamedSplit(split))
-    return persons.table.with_files(made, np.flatnonzero(is_kept))
+    return frames.table.with_files(made, np.flatnonzero(is_kept))
 
 
 def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(counts)), pa.int32()), values)
+
+
+def _box_lists(counts: np.ndarray, boxes: np.ndarray, place: Callable[[int], str]) -> pa.Array:
+    """Lists of boxes, (n, 4) float64, which are checked; `place` says where the box of a number is."""
+    left, top, right, bottom = boxes.T
+    is_box = (left >= 0) & (top >= 0) & (left <= right) & (top <= bottom) & (right <= 1) & (bottom <= 1)
+    if not is_box.all():
+        row = int(is_box.argmin())
+        raise ValueError(
+            f"{place(row)}: the box is {', '.join(f'{value:g}' for value in boxes[row])}; left, top, right and bottom "
+            "as shares of width and height are expected: 0 <= x1 <= x2 <= 1 and 0 <= y1 <= y2 <= 1."
+        )
+    return _lists(counts, pa.FixedSizeListArray.from_arrays(boxes.ravel(), 4))
 
 
 def _files_in(path: Path) -> dict[str, Path]:
@@ -349,43 +351,35 @@ def _files_in(path: Path) -> dict[str, Path]:
     return sources_by_split((_OF_AVA.sub("", each.stem), each) for each in lists_in(path, (".csv",)))
 
 
-def _of_file(table: Table, labels: Mapping[int, str] | None, has_ids: bool) -> _Persons:
-    """The persons of a CSV file, of which each action has a row."""
+def _of_file(table: Table, labels: Mapping[int, str] | None, has_ids: bool) -> _KeyFrames:
+    """The key frames of a CSV file, of which each action of a person has a row."""
     second, boxes = table.numbers("second", _finite).to_numpy(), _boxes_of(table)
-    _check_boxes(boxes, table.place)
-    action = table.converted(
-        table.column("action"),
-        "action",
-        lambda place, _, text: _name_of_action(place, text, labels, has_ids),
-        pa.string(),
-    )
+    name_of = partial(_name_of_action, labels=labels, has_ids=has_ids)
+    action = table.converted(table.column("action"), "action", name_of, pa.string())
     named = pc.binary_join_element_wise(*(table.column(name) for name in _COORDINATES), ",")
     if "person" in table:
         named = pc.if_else(pc.equal(table.column("person"), ""), named, table.column("person"))
     frame = _numbered(table.column("video"), pa.array(second))
     person = _numbered(pa.array(frame), named)
     first_rows, first_of_frame = (np.unique(each, return_index=True)[1] for each in (person, frame))
-    if (others := np.flatnonzero((boxes != boxes[first_rows[person]]).any(axis=1))).size:
+    # Persons in the order of their key frames, and each action of a person once, in the order of persons.
+    order = np.argsort(frame[first_rows], kind="stable")
+    place = np.argsort(order)
+    first_rows = first_rows[order]
+    num_persons = np.bincount(frame[first_rows])
+    lists = _box_lists(num_persons, boxes[first_rows], lambda box: table.place(int(first_rows[box])))
+    if (others := np.flatnonzero((boxes != boxes[first_rows[place[person]]]).any(axis=1))).size:
         row = int(others[0])
         raise ValueError(
             f"{table.place(row)}: the person {named[row].as_py()!r} has another box at this second in a row before. "
             "Give each person a name or number of its own, or leave out the column person."
         )
-    # Persons in the order of their key frames, and each action of a person once, in the order of persons.
-    order = np.argsort(frame[first_rows], kind="stable")
-    place = np.argsort(order)
     pairs = np.unique(_numbered(pa.array(person), action), return_index=True)[1]
     pairs = pairs[action.take(pa.array(pairs)).is_valid().to_numpy(zero_copy_only=False)]
     pairs = pairs[np.argsort(place[person[pairs]], kind="stable")]
-    first_rows = first_rows[order]
-    return _Persons(
-        table.select(first_of_frame),
-        second[first_of_frame],
-        frame[first_rows],
-        boxes[first_rows],
-        place[person[pairs]],
-        action.take(pa.array(pairs)),
-    )
+    num_actions = np.bincount(place[person[pairs]], minlength=len(first_rows))
+    actions = _lists(num_persons, _lists(num_actions, action.take(pa.array(pairs))))
+    return _KeyFrames(table.select(first_of_frame), second[first_of_frame], lists, actions)
 
 
 def _numbered(*columns: pa.Array) -> np.ndarray:
@@ -396,8 +390,8 @@ def _numbered(*columns: pa.Array) -> np.ndarray:
     return pa.array(keys).dictionary_encode().indices.to_numpy()
 
 
-def _of_columns(table: Table, labels: Mapping[int, str] | None) -> _Persons:
-    """The persons of a table with a row for each key frame."""
+def _of_columns(table: Table, labels: Mapping[int, str] | None) -> _KeyFrames:
+    """The key frames of a table with a row for each key frame."""
     if missing := [name for name in ("video", "second", "boxes", "actions") if name not in table]:
         raise ValueError(f"The data set has the columns {', '.join(table.names)}: {missing[0]!r} is missing.")
     inner = _inner(table.rows)
@@ -419,23 +413,23 @@ def _of_columns(table: Table, labels: Mapping[int, str] | None) -> _Persons:
             "box of four numbers is expected."
         )
     values = boxes.flatten().flatten().cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(-1, 4)
-    _check_boxes(values, lambda box: table.place(int(frame[box])))
+    lists = _box_lists(num_boxes, values, lambda box: table.place(int(frame[box])))
     of_persons = actions.flatten()
-    person = np.repeat(np.arange(len(frame)), pc.list_value_length(of_persons).fill_null(0).to_numpy())
+    num_actions = pc.list_value_length(of_persons).fill_null(0).to_numpy()
 
-    def name_of(place: str, _: str, value: Any) -> str:
+    def name_of(place: str, _: str, value: Any) -> str | None:
         name = inner.int2str(value) if isinstance(inner, ClassLabel) else str(value)
-        return name if labels is None else cast(str, _name_of_action(place, name, labels, has_ids=False))
+        return name if labels is None else _name_of_action(place, "action", name, labels, has_ids=False)
 
-    action = table.converted(of_persons.flatten(), "action", name_of, pa.string(), frame[person])
-    return _Persons(table, second, frame, values, person, action)
+    action = table.converted(of_persons.flatten(), "action", name_of, pa.string(), np.repeat(frame, num_actions))
+    return _KeyFrames(table, second, lists, _lists(num_boxes, _lists(num_actions, action)))
 
 
-def _name_of_action(place: str, text: str, labels: Mapping[int, str] | None, has_ids: bool) -> str | None:
+def _name_of_action(place: str, column: str, text: str, labels: Mapping[int, str] | None, has_ids: bool) -> str | None:
     if not text:
         return None
     if has_ids and not (text.isdecimal() and int(text) > 0):
-        raise ValueError(f"{place}: the action is {text!r}; an id from 1 on is expected, or nothing.")
+        raise ValueError(f"{place}: the {column} is {text!r}; an id from 1 on is expected, or nothing.")
     if labels is None:
         return str(int(text)) if has_ids else text
     if not has_ids and text in labels.values():
@@ -444,16 +438,5 @@ def _name_of_action(place: str, text: str, labels: Mapping[int, str] | None, has
         return labels.get(int(text), str(int(text)))
     hint = closest(text, labels.values())
     raise ValueError(
-        f"{place}: the action {text!r} is unknown; the label map has the ids 1 to {max(labels)}. {hint}".rstrip()
+        f"{place}: the {column} {text!r} is unknown; the label map has the ids 1 to {max(labels)}. {hint}".rstrip()
     )
-
-
-def _check_boxes(boxes: np.ndarray, place: Callable[[int], str]) -> None:
-    left, top, right, bottom = boxes.T
-    is_box = (left >= 0) & (top >= 0) & (left <= right) & (top <= bottom) & (right <= 1) & (bottom <= 1)
-    if not is_box.all():
-        row = int(np.flatnonzero(~is_box)[0])
-        raise ValueError(
-            f"{place(row)}: the box is {', '.join(f'{value:g}' for value in boxes[row])}; left, top, right and bottom "
-            "as shares of width and height are expected: 0 <= x1 <= x2 <= 1 and 0 <= y1 <= y2 <= 1."
-        )

@@ -4,10 +4,11 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +42,8 @@ from .rows import (
 )
 
 TRAINED_VIDEOS_FILE = "trained_videos.json"
-_COLUMNS = ("path", "start", "end")
-# Start and end in seconds; None stands for the beginning or the end of the video.
-Segment = tuple[float | None, float | None]
+# Video, start and end in seconds; None stands for the beginning or the end of the video.
+Clip = tuple[str, float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,42 +102,25 @@ def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most
     """The videos that cannot be read, with the reasons; of more than `at_most`, a random sample is read. If there are
     several processes, each of them must call this: each reads its share of the videos, and all get the whole answer.
     """
-    together = distributed.is_available() and distributed.is_initialized()
-    rank, num_processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    rank, num_processes = _processes()
     num_videos = pc.count_distinct(arrow_column(dataset, "video")).as_py()
-    if at_most is None or num_videos <= at_most:
-        chosen = np.arange(num_videos)
-    else:
+    chosen = np.arange(num_videos)
+    if at_most is not None and num_videos > at_most:
         chosen = np.sort(np.random.default_rng(0).choice(num_videos, at_most, replace=False))
     share = chosen[rank::num_processes].tolist()
-    found = [
-        (number, video.path, video.error)
-        for number, video in zip(
-            share,
-            inspect_videos(dataset, decode=decode, num_workers=num_workers, progress=rank == 0, chosen=share),
-            strict=True,
-        )
-        if video.error is not None
-    ]
-    everywhere = gather_object(found) if together else found
-    return {path: error for _, path, error in sorted(everywhere)}
+    inspected = inspect_videos(dataset, decode=decode, num_workers=num_workers, progress=rank == 0, chosen=share)
+    found = [(number, video.path, video.error) for number, video in zip(share, inspected, strict=True) if video.error]
+    return {path: error for _, path, error in sorted(gather_object(found) if num_processes > 1 else found)}
 
 
 def read_durations(rows: Dataset, *, share: bool = False) -> dict[str, float]:
     """The seconds of the videos of rows, 0 for one without times, such as a folder of frames: those that a table has
-    in the column `duration`, and of the others those that files say, which several threads open.
-
-    Args:
-        rows: One row of each video.
-        share: Whether several processes call this with the same rows, so that each opens its share.
-
-    Raises:
-        VideoReadError: A video cannot be read.
-    """
+    in the column `duration`, and of the others those that files say, which several threads open. With `share` several
+    processes call this with the same rows, and each opens its share. Raises `VideoReadError`."""
+    rows = rows.select(VideoRows(rows).first)
     known = rows[DURATION][:] if DURATION in rows.column_names else [None] * len(rows)
     unknown = [number for number, duration in enumerate(known) if duration is None]
-    together = share and distributed.is_available() and distributed.is_initialized()
-    rank, num_processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    rank, num_processes = _processes() if share else (0, 1)
 
     def read(number: int) -> tuple[int, float, Exception | None]:
         try:
@@ -147,39 +130,43 @@ def read_durations(rows: Dataset, *, share: bool = False) -> dict[str, float]:
 
     with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as threads:
         found = [*threads.map(read, unknown[rank::num_processes])]
-    for number, duration, error in sorted(gather_object(found) if together else found, key=lambda each: each[0]):
+    for number, duration, error in sorted(gather_object(found) if num_processes > 1 else found, key=itemgetter(0)):
         if error is not None:
             raise error
         known[number] = duration
     return dict(zip(rows["video"][:], known, strict=True))
 
 
+def _processes() -> tuple[int, int]:
+    """The number of this process, and how many there are."""
+    together = distributed.is_available() and distributed.is_initialized()
+    return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+
+
 class _Videos(torch.utils.data.Dataset):
     """The results for the videos of a data set, in the order of their first rows."""
 
     def __init__(self, dataset: Dataset, decode: bool):
-        self.listed = VideoRows(dataset)
-        has_times = {"start", "end"} <= {*dataset.column_names} and any(
-            arrow_column(dataset, name).null_count < len(dataset) for name in ("start", "end")
+        self.listed, self.decode = VideoRows(dataset), decode
+        self.files, self.times = (
+            dataset.select_columns([name for name in names if name in dataset.column_names])
+            for names in (("video", BYTES), ("start", "end"))
         )
-        self.times = dataset.select_columns(["start", "end"]) if has_times else None
-        self.files = dataset.select_columns([name for name in ("video", BYTES) if name in dataset.column_names])
-        self.decode = decode
 
     def __len__(self) -> int:
         return len(self.listed)
 
     def __getitem__(self, video: int) -> InspectedVideo:
         rows = self.listed.rows(video)
-        segments: list[Segment] = []
-        if self.times is not None:
-            found = self.times[rows]
-            segments = [*zip(found["start"], found["end"], strict=True)]
+        segments = [*zip(*self.times[rows].values(), strict=True)] if self.times.column_names else []
         return inspect_video(self.files[rows[0]], segments, self.decode)
 
 
-def inspect_video(video: Mapping[str, object], segments: list[Segment], decode: bool) -> InspectedVideo:
-    """What a file holds. What keeps it from being read is in the result."""
+def inspect_video(
+    video: Mapping[str, object], segments: Sequence[tuple[float | None, float | None]], decode: bool
+) -> InspectedVideo:
+    """What a file holds. What keeps it from being read is in the result. Frames that are decoded, in one pass, must be
+    as many, and as large, as readers expect."""
     path = str(video["video"])
     try:
         opened = open_video(video)
@@ -187,33 +174,23 @@ def inspect_video(video: Mapping[str, object], segments: list[Segment], decode: 
         if kind == "path":
             check_regular_file(path)
         metadata = probe_video(opened, segments)
-        if decode:
-            _decode(opened, path, (metadata.height, metadata.width), metadata.total_num_frames, kind == "folder")
-    except Exception as error:  # Damaged files make decoders raise errors of any kind.
-        return InspectedVideo(path, tell_reason(path, error))
-    return InspectedVideo(
-        path,
-        num_frames=metadata.total_num_frames,
-        duration=metadata.duration,
-        height=metadata.height or 0,
-        width=metadata.width or 0,
-    )
-
-
-def _decode(opened: object, path: str, size: tuple[int | None, ...], num_frames: int, is_folder: bool) -> None:
-    """Decodes all frames in one pass. They must be as many, and as large, as readers expect."""
-    count = 0
-    for frame in stream_frames(opened, source_fps=1 if is_folder else None):
-        count += 1
-        if frame.image.shape[:2] != size:
+        size, count = (metadata.height or 0, metadata.width or 0), 0
+        for frame in stream_frames(opened, source_fps=1 if kind == "folder" else None) if decode else ():
+            count += 1
+            if frame.image.shape[:2] != size:
+                raise VideoReadError(
+                    f"{path}: frame {frame.number} is {frame.image.shape[:2]} (height, width), the first is {size}."
+                )
+        if decode and count != metadata.total_num_frames:
             raise VideoReadError(
-                f"{path}: frame {frame.number} is {frame.image.shape[:2]} (height, width), the first is {size}."
+                f"{path} is damaged: it has packets for {metadata.total_num_frames} frames, but gives {count}."
             )
-    if count != num_frames:
-        raise VideoReadError(f"{path} is damaged: it has packets for {num_frames} frames, but gives {count}.")
+    except Exception as error:  # Damaged files make decoders raise errors of any kind.
+        return InspectedVideo(path, _tell_reason(path, error))
+    return InspectedVideo(path, None, metadata.total_num_frames, metadata.duration, *size)
 
 
-def tell_reason(video: str, error: Exception) -> str:
+def _tell_reason(video: str, error: Exception) -> str:
     """A sentence that says why a video cannot be read, and names it."""
     # Names of frames that are not UTF-8 have characters that no file of text can hold.
     reason = (str(error) or type(error).__name__).encode(errors="backslashreplace").decode()
@@ -223,25 +200,17 @@ def tell_reason(video: str, error: Exception) -> str:
 def write_manifest(
     path: Path, splits: Mapping[str, Dataset], inspected: Sequence[InspectedVideo], folder: Path
 ) -> None:
-    """Writes the rows whose video can be read as a Parquet file, with `frames` and `duration` of the videos.
-
-    Args:
-        path: The file to write.
-        splits: Data sets of `load_video_dataset`, with the further columns to keep, of files.
-        inspected: The results of `inspect_videos` for the rows of all splits.
-        folder: Where the file will be: paths count from there if they are below.
-
-    Raises:
-        ValueError: no video can be read.
-    """
+    """Writes the rows of `load_video_dataset` whose video can be read as a Parquet file, with all their columns and
+    `frames` and `duration` of the videos. Paths below the `folder`, where the file will be, count from there. If no
+    video can be read, it is a `ValueError`."""
     rows = concatenate_datasets([*splits.values()])
-    path_from, of_row = _paths_from(folder), VideoRows(rows).of_row
+    of_row = VideoRows(rows).of_row
     label = "labels" if is_multi_label(rows) else "label"
     ids, names = arrow_column(rows, label), pa.array(label_names(rows), pa.string())
     is_multi = pa.types.is_list(ids.type)
     table = pa.table(
         {
-            "path": pa.array([path_from(video.path) for video in inspected], pa.string()).take(of_row),
+            "path": pa.array([*_paths_from(folder, inspected)], pa.string()).take(of_row),
             "split": pa.array([name for name, split in splits.items() for _ in range(len(split))], pa.string()),
             label: pa.ListArray.from_arrays(ids.offsets, names.take(ids.values)) if is_multi else names.take(ids),
             "start": arrow_column(rows, "start"),
@@ -257,31 +226,23 @@ def write_manifest(
     pq.write_table(table, path)
 
 
-def _paths_from(folder: Path) -> Callable[[str], str]:
-    """Gives the path of a video from a folder if it lies below it, through links or not; else the whole path."""
+def _paths_from(folder: Path, videos: Sequence[InspectedVideo]) -> Iterator[str]:
+    """The paths of videos from a folder if they lie below it, through links or not; else the whole paths."""
     resolve = cache(os.path.realpath)
     prefix = f"{folder}{os.sep}"
-
-    def path_of(video: str) -> str:
+    for video in (each.path for each in videos):
         if is_url(video) or video.startswith(prefix):
-            return video.removeprefix(prefix)
-        place, name = os.path.split(video)
-        whole = Path(resolve(place), name)
-        return str(whole.relative_to(resolve(folder))) if whole.is_relative_to(resolve(folder)) else video
-
-    return path_of
+            yield video.removeprefix(prefix)
+        else:
+            place, name = os.path.split(video)
+            whole = Path(resolve(place), name)
+            yield str(whole.relative_to(resolve(folder))) if whole.is_relative_to(resolve(folder)) else video
 
 
 @dataclass(frozen=True)
 class RepeatedClip:
-    """A clip that is in several rows.
-
-    Attributes:
-        video: the file.
-        start, end: start and end of the segment in seconds, None for those of the video.
-        splits: the splits that have the clip.
-        labels: the different labels of the clip, each the name of a class, or several names joined by semicolons.
-    """
+    """A clip that is in several rows: its video, start and end, None for those of the video; the splits that have it;
+    and its different labels, each the name of a class, or several names joined by semicolons."""
 
     video: str
     start: float | None
@@ -297,14 +258,8 @@ class RepeatedClip:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Seconds of a video that two rows of different splits have.
-
-    Attributes:
-        video: the file.
-        start, end: start and end of what both have, in seconds; an end of None is that of the video.
-        splits: the splits of the two rows.
-        rows: the numbers of the two rows in their splits, from 1 on.
-    """
+    """Seconds of a video that two rows of different splits have, to the end of the video if the end is None. Rows
+    count from 1 in their splits."""
 
     video: str
     start: float
@@ -318,21 +273,12 @@ class Overlap:
 
 
 def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
-    """The clips, segments of one path, that have different labels or are in several splits.
-
-    Args:
-        splits: data sets of `load_video_dataset` or `load_video_texts` by name.
-    """
-    rows = pa.concat_tables(_segments(name, split) for name, split in splits.items())
-    keys = ["video", "start", "end"]
-    counts = rows.group_by(keys).aggregate([([], "count_all")])
-    repeated = counts.filter(pc.greater(counts["count_all"], 1)).select(keys)
-    rows = rows.append_column("place", pa.array(range(len(rows))))
-    rows = rows.join(repeated, keys, join_type="left semi").sort_by("place")
-    names = {name: _labels(split) for name, split in splits.items()} if len(rows) else {}
+    """The clips, segments of one path, that have different labels or are in several splits, which have names."""
     found: dict[tuple[str, float, float], list[tuple[str, str]]] = defaultdict(list)
-    for row in rows.to_pylist():
-        found[row["video"], row["start"], row["end"]].append((row["split"], names[row["split"]][row["row"]]))
+    for name, split in splits.items():
+        names = label_names(split)
+        for clip, ids in zip(_spans(split), label_ids(split), strict=True):
+            found[clip].append((name, ";".join(sorted(names[label] for label in ids))))
     clips = [
         RepeatedClip(
             video,
@@ -342,6 +288,7 @@ def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
             tuple(dict.fromkeys(label for _, label in places)),
         )
         for (video, start, end), places in found.items()
+        if len(places) > 1
     ]
     return [clip for clip in clips if len(clip.splits) > 1 or len(clip.labels) > 1]
 
@@ -352,34 +299,31 @@ def repetition_warnings(clips: Sequence[RepeatedClip]) -> list[str]:
         "in several splits, so that what is learned is also measured": lambda clip: len(clip.splits) > 1,
         "listed with different labels": lambda clip: len(clip.labels) > 1,
     }
-    sentences = []
-    for kind, fits in kinds.items():
-        if chosen := [clip for clip in clips if fits(clip)]:
-            count = f"{len(chosen)} clips are" if len(chosen) > 1 else "1 clip is"
-            sentences.append(f"{count} {kind}: {listed(chosen, limit=3, separator='; ')}.")
-    return sentences
+    repeated = {kind: [clip for clip in clips if fits(clip)] for kind, fits in kinds.items()}
+    return [
+        f"{len(found)} clip{'s are' if len(found) > 1 else ' is'} {kind}: {listed(found, limit=3, separator='; ')}."
+        for kind, found in repeated.items()
+        if found
+    ]
 
 
 def find_overlaps(splits: Mapping[str, Dataset]) -> list[Overlap]:
-    """The pairs of rows of different splits that share seconds of one video. A video is known by its path.
-    Of the rows of a split that a later row overlaps, the one that ends last is given.
-
-    Args:
-        splits: data sets of `load_video_dataset` by name.
-    """
-    rows = pa.concat_tables(_segments(name, split) for name, split in splits.items())
-    counts = rows.group_by("video").aggregate([("split", "count_distinct")])
-    shared = counts.filter(pc.greater(counts["split_count_distinct"], 1)).select(["video"])
-    order = [(name, "ascending") for name in ("video", "start", "split", "row")]
-    rows = rows.join(shared, "video", join_type="left semi").sort_by(order).select(rows.column_names)
+    """The pairs of rows of different splits, which have names, that share seconds of a video, known by its path. Of
+    the rows of a split that a later row overlaps, the one that ends last is given."""
+    rows = [
+        (video, start, name, number, end)
+        for name, split in splits.items()
+        for number, (video, start, end) in enumerate(_spans(split), 1)
+    ]
     # By video and split, the row that ends last of those that began, with its end.
     begun: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
     found = []
-    for video, start, end, split, row in zip(*rows.to_pydict().values(), strict=True):
+    for video, start, split, row, end in sorted(rows):
         for other, (other_end, other_row) in begun[video].items():
             if other != split and other_end > start:
-                last = None if math.isinf(until := min(end, other_end)) else until
-                found.append(Overlap(video, start, last, (other, split), (other_row + 1, row + 1)))
+                last = min(end, other_end)
+                until = None if math.isinf(last) else last
+                found.append(Overlap(video, start, until, (other, split), (other_row, row)))
         if split not in begun[video] or begun[video][split][0] < end:
             begun[video][split] = end, row
     return found
@@ -395,33 +339,27 @@ def tell_overlaps(overlaps: Sequence[Overlap]) -> str:
     )
 
 
-def _segments(name: str, split: Dataset) -> pa.Table:
-    """Video, start, end, split and row of each clip. The start of a whole video is 0, its end infinity."""
-    rows = split.select_columns(["video", "start", "end"]).with_format("arrow")[:].combine_chunks()
-    return pa.table(
-        {
-            "video": rows["video"],
-            "start": pc.fill_null(rows["start"], 0.0),
-            "end": pc.fill_null(rows["end"], math.inf),
-            "split": pa.array([name] * len(rows), pa.string()),
-            "row": pa.array(range(len(rows)), pa.int64()),
-        }
-    )
+def _clips(dataset: Dataset) -> list[Clip]:
+    times = (dataset[name][:] if name in dataset.column_names else [None] * len(dataset) for name in ("start", "end"))
+    return [*zip(dataset["video"][:], *times, strict=True)]
 
 
-def _labels(split: Dataset) -> list[str]:
-    """The label of each row as one text; empty for data without labels."""
-    if not {"label", "labels"} & set(split.column_names):
-        return [""] * len(split)
-    names = label_names(split)
-    return [";".join(sorted(names[label] for label in ids)) for ids in label_ids(split)]
+def _spans(dataset: Dataset) -> list[tuple[str, float, float]]:
+    return [(video, *_span(*times)) for video, *times in _clips(dataset)]
+
+
+def _span(start: float | None, end: float | None) -> tuple[float, float]:
+    """Start and end in seconds; infinity stands for the end of the video."""
+    return start or 0.0, math.inf if end is None else end
 
 
 def write_trained_videos(folder: Path, splits: Mapping[str, Dataset]) -> None:
     """Writes `trained_videos.json`: path, start and end of the rows of each split, once each. Videos that are stored
     inside a data set have no path, and are left out."""
-    rows = {name: [*dict.fromkeys(_rows(split))] for name, split in splits.items() if BYTES not in split.column_names}
-    replace_text(folder / TRAINED_VIDEOS_FILE, json.dumps({"columns": _COLUMNS, "splits": rows}) + "\n")
+    rows = {name: [*dict.fromkeys(_clips(split))] for name, split in splits.items() if BYTES not in split.column_names}
+    replace_text(
+        folder / TRAINED_VIDEOS_FILE, json.dumps({"columns": ("path", "start", "end"), "splits": rows}) + "\n"
+    )
 
 
 def run_folder(folder: Path) -> Path:
@@ -437,18 +375,12 @@ def count_trained(folder: Path, rows: Dataset) -> dict[str, int] | None:
     kept = read_own_json(run_folder(folder) / TRAINED_VIDEOS_FILE)
     if BYTES in rows.column_names or not isinstance(kept, dict) or not {"columns", "splits"} <= kept.keys():
         return None
-    asked, counts = _rows(rows), {}
+    asked, counts = _spans(rows), {}
     for name, of_split in kept["splits"].items():
         known: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for video, start, end in of_split:
-            known[video].append((start or 0.0, math.inf if end is None else end))
+        for video, *times in of_split:
+            known[video].append(_span(*times))
         counts[name] = sum(
-            any(first < (math.inf if end is None else end) and (start or 0.0) < last for first, last in known[video])
-            for video, start, end in asked
+            any(first < end and start < last for first, last in known[video]) for video, start, end in asked
         )
     return counts
-
-
-def _rows(dataset: Dataset) -> list[tuple[str, float | None, float | None]]:
-    times = (dataset[name][:] if name in dataset.column_names else [None] * len(dataset) for name in ("start", "end"))
-    return [*zip(dataset["video"][:], *times, strict=True)]

@@ -11,7 +11,7 @@ from hf_video.reading import VideoReadError, probe_video
 
 from .checks import read_durations
 from .dataset import VideoDataset
-from .rows import DURATION, FRAMES, VideoRows, arrow_column, open_video, with_times
+from .rows import DURATION, FRAMES, arrow_column, open_video, with_times
 
 # What is looked at to say how long clips last.
 NUM_VIDEOS, NUM_CLIPS = 100, 32
@@ -45,7 +45,7 @@ def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
     starts = np.nan_to_num(starts)
     if (open_ended := np.flatnonzero(has_times & np.isnan(ends))).size:
         of_video = rows.select(open_ended)
-        durations = read_durations(of_video.select(VideoRows(of_video).first))
+        durations = read_durations(of_video)
         ends[open_ended] = [durations[video] for video in of_video["video"]]
     lengths = np.where(has_times, (ends - starts) / seconds, 1.0)
     counts = np.where(lengths >= 2, np.round(lengths), 1.0).astype(np.int64)

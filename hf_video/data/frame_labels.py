@@ -72,7 +72,7 @@ def annotated_videos(dataset: Dataset) -> list[AnnotatedVideo]:
     rows_of = defaultdict[str, list[int]](list)
     for number, video in enumerate(dataset["video"][:]):
         rows_of[video].append(number)
-    durations = read_durations(dataset.select([numbers[0] for numbers in rows_of.values()]), share=True)
+    durations = read_durations(dataset, share=True)
     starts, ends, ids = dataset["start"][:], dataset["end"][:], label_ids(dataset)
     videos = []
     for video, rows in rows_of.items():

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from .checks import read_durations
 from .folders import listed
-from .rows import VideoRows, arrow_column, label_ids, label_names, with_times
+from .rows import arrow_column, label_ids, label_names, with_times
 
 TIME, VIDEO = "time", "video"
 # Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
@@ -136,8 +136,7 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
     classes = [frozenset(of_row) for of_row in label_ids(dataset)]
     train, held_out = np.full((2, len(dataset), 2), np.nan)
     gaps = set[float]()
-    first = VideoRows(dataset)
-    durations = read_durations(dataset.select([first.rows(video)[0] for video in range(len(first))]))
+    durations = read_durations(dataset)
     by_video = np.argsort(videos.indices.to_numpy(), kind="stable")
     for rows in np.split(by_video, np.flatnonzero(np.diff(videos.indices.to_numpy()[by_video])) + 1):
         # A list may have ends that its videos do not reach; NaN is the end of the video.

@@ -100,7 +100,7 @@ class KeptVideo(VideoReader):
         with open(unfinished, "wb") as target:
             try:
                 for frames in _decode_once(self.path, self.numbers):
-                    target.write(self.shrink(frames).data)
+                    target.write(np.ascontiguousarray(self.shrink(frames)).data)
             except VideoReadError:
                 target.truncate(0)
         os.replace(unfinished, file)

@@ -6,15 +6,13 @@ are settled here. A table with the columns `frames` and `duration`, as `hf-video
 its videos are neither looked for nor opened before they are read.
 """
 
-import csv
 import logging
 import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
-from itertools import zip_longest
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -37,12 +35,13 @@ from datasets.exceptions import DatasetGenerationError
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from hf_video.io import check_regular_file, read_csv, read_json, read_json_lines, read_lines
+from hf_video.io import check_regular_file
 from hf_video.reading.sources import is_url
 
 from .folders import (
     LAYOUTS,
     LIST_SUFFIXES,
+    SPLITS,
     TABLE_SUFFIXES,
     absolute,
     address,
@@ -54,23 +53,16 @@ from .folders import (
     split_sources,
     visible_entries,
 )
-from .rows import BYTES, FRAMES, KNOWN_COLUMNS, arrow_column, is_stored
+from .lists import NOT_OF_TYPE, known_names, read_list
+from .rows import BYTES, FRAMES, arrow_column, is_stored
 
 logger = logging.getLogger(__name__)
 Split = TypeVar("Split")
 _SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STATE_JSON_FILENAME)
-_NAMES = KNOWN_COLUMNS - {"path"} | {"question", "answer", "caption", "second", "x1", "y1", "x2", "y2", "action"}
-# Other names of columns, in lower case and with underscores.
-_ALIASES = {
-    **dict.fromkeys(("path", "file", "filename", "file_name", "file_path", "video_path", "video_file"), "video"),
-    **dict.fromkeys(("class", "class_name"), "label"),
-    **dict.fromkeys(("begin", "start_time", "start_s"), "start"),
-    **dict.fromkeys(("end_time", "end_s"), "end"),
-}
-_LIST_COLUMNS = ("video", "label", "start", "end")
+# Of a column: its names, its feature, and what Parquet files and WebDataset call it.
+_COLUMNS_OF = {"video": (("video",), Video, "path"), "label": (("label", "labels"), ClassLabel, "cls")}
 # How programs write a number that is missing.
 _MISSING_TEXTS = ("nan", "NaN", "<NA>")
-_NOT_READ = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
 @dataclass(eq=False)
@@ -104,7 +96,7 @@ class Table:
     def select(self, rows: Sequence[int] | np.ndarray) -> "Table":
         """Some of the rows."""
         lines = None if self.lines is None else [self.lines[row] for row in rows]
-        return Table(self.rows.select(rows), self.name, self.root, lines, self.word)
+        return replace(self, rows=self.rows.select(rows), lines=lines)
 
     def with_files(self, made: Dataset, rows: Sequence[int] | np.ndarray | None = None) -> Dataset:
         """What was made of all or some of the rows, with the files that are stored in these."""
@@ -163,7 +155,7 @@ class Table:
             is_plain = pc.and_(pc.is_finite(found), pc.greater_equal(found, 0))
             if pc.all(is_plain, skip_nulls=optional, min_count=0).as_py():
                 return found
-        except _NOT_READ:  # such as 1:02:03.5
+        except NOT_OF_TYPE:  # such as 1:02:03.5
             pass
         return self.converted(values, name, convert, pa.float64())
 
@@ -257,14 +249,12 @@ def open_tables(
             "data set without streaming."
         )
     is_object = isinstance(data, DatasetDict | Dataset)
-    found: Any = data if is_object else find_dataset(data, config=config, revision=revision)
+    found, folder = (data, None) if is_object else find_dataset(data, config=config, revision=revision)
     if found is not None:
-        found = found if isinstance(found, DatasetDict) else {"train": found}
-        is_file = not (is_object or is_hub_name(data) or _is_saved(Path(data).expanduser()))
-        place = os.path.dirname(absolute(data)) if is_file and is_table(data) else data if is_file else "."
-        splits = known_splits(found, train_split, validation_split)
-        tables = {name: Table(_plain(rows), name, absolute(video_root or place)) for name, rows in splits.items()}
-        return _by_column(tables) if is_file else tables
+        splits = found if isinstance(found, DatasetDict) else {"train": found}
+        splits, root = known_splits(splits, train_split, validation_split), absolute(video_root or folder or ".")
+        tables = {name: Table(_plain(rows), name, root) for name, rows in splits.items()}
+        return _by_column(tables) if folder else tables
     if is_url(data):
         raise FileNotFoundError(f"{data} is no table that can be read: by URL, data end in .parquet or .tar.")
     if given := [name for name, value in named.items() if value is not None]:
@@ -273,17 +263,19 @@ def open_tables(
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {expected}")
     sources = split_sources(path)
-    folders = [source for source in sources.values() if source.is_dir()]
-    if folders and read_folder is None:
-        raise ValueError(f"{path} holds no such file. {expected}")
-    if folders:
+    if any(source.is_dir() for source in sources.values()):
+        if read_folder is None:
+            raise ValueError(f"{path} holds no such file. {expected}")
         require_root(video_root, path)
-    return _by_column(
-        {
-            split: read_folder(source) if read_folder and source.is_dir() else _read_list(source, video_root, expected)
-            for split, source in sources.items()
-        }
-    )
+
+    def read(source: Path) -> Any:
+        if read_folder is not None and source.is_dir():
+            return read_folder(source)
+        root = absolute(video_root or source.parent)
+        columns, *numbers = read_list(source, root, expected)
+        return Table(Dataset(pa.table(columns)), str(source), root, *numbers)
+
+    return _by_column({split: read(source) for split, source in sources.items()})
 
 
 def _by_column(tables: dict[str, Any]) -> dict[str, Any]:
@@ -292,10 +284,8 @@ def _by_column(tables: dict[str, Any]) -> dict[str, Any]:
     if others or not isinstance(table, Table) or "split" not in table:
         return tables
     found = np.array(table.converted(table.column("split"), "split", _split, pa.string()).to_pylist())
-    parts = {name: table.select(np.flatnonzero(found == name)) for name in ("train", "validation", "test")}
-    for name, part in parts.items():
-        part.name = name if table.lines is None else table.name
-    return {name: part for name, part in parts.items() if len(part)}
+    parts = {name: table.select(np.flatnonzero(found == name)) for name in SPLITS}
+    return {name: part if table.lines else replace(part, name=name) for name, part in parts.items() if len(part)}
 
 
 def _split(where: str, column: str, value: Any) -> str:
@@ -306,34 +296,32 @@ def _split(where: str, column: str, value: Any) -> str:
 
 def find_dataset(
     data: str | os.PathLike, *, config: str | None = None, revision: str | None = None, streaming: bool = False
-) -> Any:
+) -> tuple[Any, str | None]:
     """The data set in a Parquet file or tar, by path, URL or pattern of names, in a folder of them or of
     `save_to_disk`, or on the Hub; None if `data` is none of these. With `streaming` its splits are streams, except
-    those of `save_to_disk`."""
+    those of `save_to_disk`. And the folder of the file, or that of files, if it is one."""
     path = Path(data).expanduser()
     if path.is_dir():
         if _is_saved(path):
-            return datasets.load_from_disk(path)
-        return datasets.load_dataset(str(path), config, streaming=streaming) if holds_table(path) else None
-    if is_table(data):
+            return datasets.load_from_disk(path), None
+        found = datasets.load_dataset(str(path), config, streaming=streaming) if holds_table(path) else None
+        return found, str(path)
+    if PurePath(data).suffix.lower() in TABLE_SUFFIXES:
         builder = "parquet" if PurePath(data).suffix.lower() == ".parquet" else "webdataset"
+        place = absolute(data)
         try:
-            return datasets.load_dataset(builder, data_files={"train": absolute(data)}, streaming=streaming)
+            found = datasets.load_dataset(builder, data_files={"train": place}, streaming=streaming)
         except (DatasetGenerationError, pa.ArrowInvalid) as error:
             raise ValueError(f"{data} cannot be read as {builder}: {error.__cause__ or error}") from error
+        return found, os.path.dirname(place)
     if not is_hub_name(data):
-        return None
+        return None, None
     try:
-        return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming)
+        return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming), None
     except (FileNotFoundError, ConnectionError) as error:
         raise FileNotFoundError(
             f"{data} does not exist, and no data set of this name can be read from the Hub: {error}"
         ) from error
-
-
-def is_table(data: str | os.PathLike) -> bool:
-    """Whether data have the name of a Parquet file or of a tar, as path, URL or pattern."""
-    return PurePath(data).suffix.lower() in TABLE_SUFFIXES
 
 
 def is_hub_name(data: str | os.PathLike) -> bool:
@@ -389,30 +377,21 @@ def known_splits(
             known[found] = rows
     if not known:
         raise ValueError(f"The data set has the splits {', '.join(splits)}, but none of train, validation and test.")
-    return {split: known[split] for split in ("train", "validation", "test") if split in known}
+    return {split: known[split] for split in SPLITS if split in known}
 
 
-def video_column(source: str, features: Features) -> str:
-    """The name of the column of videos."""
-    return _only(source, features, "the feature Video", ("video",), lambda kind: isinstance(kind, Video), "path")
-
-
-def label_column(source: str, features: Features) -> str:
-    """The name of the column of labels. `cls` is what WebDataset calls them."""
-    names = ("label", "labels")
-    return _only(source, features, "labels", names, lambda kind: isinstance(item_of(kind), ClassLabel), "cls")
-
-
-def _only(
-    source: str, features: Features, what: str, names: tuple[str, ...], fits: Callable[[Any], bool], last: str
-) -> str:
-    """The column with one of `names`, or else the only column that fits, or else that of the `last` name."""
-    found = [name for name in names if name in features] or [name for name in features if fits(features[name])]
+def column_of(source: str, features: Features, what: str) -> str:
+    """The name of the column of "video" or "label": one of the usual names, or else the only column that has the
+    feature of these, or else what programs call it."""
+    names, kind, last = _COLUMNS_OF[what]
+    found = [name for name in names if name in features]
+    found = found or [name for name in features if isinstance(item_of(features[name]), kind)]
     found = found or [name for name in (last,) if name in features]
     if len(found) != 1:
-        have = f"{len(found)} columns of {what}: {', '.join(found)}" if found else f"no column of {what}"
+        told = "the feature Video" if what == "video" else "labels"
+        have = f"{len(found)} columns of {told}: {', '.join(found)}" if found else f"no column of {told}"
         raise ValueError(
-            f"{source} has {have}; its columns are {', '.join(features)}. Call the one that is meant {names[0]!r}. "
+            f"{source} has {have}; its columns are {', '.join(features)}. Call the one that is meant {what!r}. "
             f"{LAYOUTS}"
         )
     return found[0]
@@ -428,7 +407,7 @@ def _plain(rows: Dataset) -> Dataset:
     if not any(isinstance(feature, Video) for feature in rows.features.values()):
         known = known_names("The data set", rows.column_names)
         rows = rows.rename_columns({old: new for old, new in zip(rows.column_names, known, strict=True) if old != new})
-    column = video_column("The data set", rows.features)
+    column = column_of("The data set", rows.features, "video")
     if isinstance(rows.features[column], Value) and rows.features[column].dtype != "binary":
         return rows if column == "video" else rows.rename_column(column, "video")
     rows = rows.cast_column(column, Video(decode=False)).flatten()
@@ -436,142 +415,6 @@ def _plain(rows: Dataset) -> Dataset:
         rows = rows.remove_columns(f"{column}.bytes")
     renamed = {f"{column}.path": "video", f"{column}.bytes": BYTES}
     return rows.rename_columns({old: new for old, new in renamed.items() if old in rows.column_names})
-
-
-def known_names(source: str, names: Sequence[str]) -> list[str]:
-    """The names of columns: in place of another form or word, that which is known here. A line of the log says so."""
-    found, guessed = [name.strip() for name in names], list[str]()
-    for number, name in enumerate(found[:]):
-        plain = re.sub(r"[\s-]+", "_", name.casefold())
-        for known in (plain, _ALIASES.get(plain)):
-            if name not in _NAMES and known in _NAMES and known not in found:
-                found[number] = known
-                guessed += [f"{name!r} as {known!r}"] if name != "path" else []
-    if guessed:
-        logger.warning(f"{source}: columns are read by what their names mean: {', '.join(guessed)}.")
-    return found
-
-
-def _read_list(path: Path, video_root: str | os.PathLike | None, expected: str) -> Table:
-    """The table of a CSV or JSON file, or of a list without a first line of names."""
-    suffix, root = path.suffix.lower(), absolute(video_root or path.parent)
-    if suffix not in LIST_SUFFIXES:
-        raise ValueError(f"{path} is neither a list nor a table. {expected}")
-    read = _read_json if suffix in (".json", ".jsonl") else _read_text
-    lines, columns = read(path, root, expected)
-    if not lines:
-        raise ValueError(f"{path} has no rows. {expected}")
-    if {"label", "labels"} <= columns.keys():
-        raise ValueError(f"{path} has the columns label and labels; keep one of them.")
-    return Table(Dataset(pa.table(columns)), str(path), root, lines, "entry" if suffix == ".json" else "line")
-
-
-def _read_text(path: Path, root: str, expected: str) -> tuple[Sequence[int], dict[str, pa.Array]]:
-    lines = read_lines(path)
-    first = next(filter(str.strip, lines), "")
-    delimiter = find_delimiter(first) or ","
-    rows = read_csv(path, delimiter)
-    names = known_names(str(path), next(rows, (0, []))[1])
-    if "video" in names:
-        if delimiter != ",":
-            logger.warning(f"{path}: cells are read as separated by {delimiter!r}.")
-        if twice := [name for name in names if name and names.count(name) > 1]:
-            raise ValueError(f"{path} has the column {twice[0]!r} twice. Keep one of them.")
-        numbered = [*rows]
-    else:
-        exists = cache(partial(_exists, root))
-        numbered = [
-            (number, _cells(f"{path}, line {number}", line.strip(), root, exists))
-            for number, line in enumerate(lines, 1)
-            if line.strip()
-        ]
-        if not numbered or (path.suffix.lower() != ".txt" and not exists(numbered[0][1][0])):
-            raise ValueError(
-                f"The first line of {path} is {first!r}, which names no column path or video, and is no video in "
-                f"{root}. {expected}"
-            )
-        names = [*_LIST_COLUMNS[: max(len(cells) for _, cells in numbered)]]
-    if too_long := [number for number, cells in numbered if len(cells) > len(names)]:
-        raise ValueError(
-            f"{path}, line {too_long[0]} has more cells than the columns {', '.join(names)}. Put values with a comma "
-            'into quotes: "a,b".'
-        )
-    columns = zip_longest(names, *(cells for _, cells in numbered), fillvalue="")
-    texts = {name: pc.utf8_trim_whitespace(pa.array(values, pa.string())) for name, *values in columns if name}
-    return [number for number, _ in numbered], texts
-
-
-def _exists(root: str, video: str) -> bool:
-    found = address(root, video)
-    return re.search(r"\s", found) is None if is_url(found) else os.path.exists(found)
-
-
-def find_delimiter(line: str) -> str | None:
-    """What separates the cells of a line. Programs for tables write semicolons where a comma is part of a number."""
-    return next((each for each in (",", ";", "\t") if each in line), None)
-
-
-def _cells(where: str, line: str, root: str, exists: Callable[[str], bool]) -> list[str]:
-    """The cells of a line of a list without names of columns: a path, which may have spaces, and others behind it."""
-    if exists(line):
-        cells = [line]
-    elif (delimiter := find_delimiter(line)) is not None:
-        cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
-    else:
-        ends = (line.rsplit(maxsplit=count) for count in (1, 2, 3))
-        cells = next((found for found in ends if exists(found[0])), line.split())
-    if len(cells) == 3 and cells[1].isdecimal() and cells[2].isdecimal():
-        video = Path(address(root, cells[0]))
-        if is_frame_folder(video):  # as lists of folders of frames: path, number of frames, label
-            return [cells[0], cells[2]]
-        if video.is_file():
-            raise ValueError(
-                f"{where}: {cells[1]} and {cells[2]} may be a label and a start, or a number of frames and a label. "
-                "Put names of the columns into the first line, such as path,label,start."
-            )
-    return cells
-
-
-def _read_json(path: Path, root: str, expected: str) -> tuple[Sequence[int], dict[str, pa.Array]]:
-    if path.suffix.lower() == ".jsonl":
-        numbered, word = read_json_lines(path), "line"
-    else:
-        content, word = read_json(path), "entry"
-        if not isinstance(content, list):
-            raise ValueError(f"{path} holds a {type(content).__name__}; a list of objects is expected. {expected}")
-        numbered = [*enumerate(content, 1)]
-    places = [f"{path}, {word} {number}" for number, _ in numbered]
-    entries: list[dict[str, Any]] = [entry for _, entry in numbered]
-    if wrong := [number for number, entry in enumerate(entries) if not isinstance(entry, dict)]:
-        raise ValueError(f"{places[wrong[0]]} is {entries[wrong[0]]!r}; an object is expected. {expected}")
-    names = [*dict.fromkeys(name for entry in entries for name in entry)]
-    columns = dict(zip(names, known_names(str(path), names), strict=True))
-    if "id" in names and "video" not in columns.values():  # Something-Something
-        columns["id"] = "video"
-        if "template" in names:
-            columns = {name: f"given {new}" if new == "label" else new for name, new in columns.items()}
-            columns["template"] = "label"
-            for entry in entries:
-                if isinstance(entry.get("template"), str):
-                    entry["template"] = re.sub(r"[\[\]]", "", entry["template"])
-    if "video" not in columns.values() and entries:
-        raise ValueError(f"{places[0]} is {entries[0]!r}, without path or video. {expected}")
-    found = {new: _array([entry.get(name) for entry in entries]) for name, new in columns.items()}
-    return [number for number, _ in numbered], found
-
-
-def _array(values: list[Any]) -> pa.Array:
-    """The values of a column of JSON: lists if one of them is, and texts if they are of several kinds."""
-
-    def text(value: Any) -> Any:
-        return [*map(text, value)] if isinstance(value, list) else None if value is None else str(value)
-
-    if any(isinstance(value, list) for value in values):
-        values = [value if isinstance(value, list) or value is None else [value] for value in values]
-    try:
-        return pa.array(values)
-    except _NOT_READ:
-        return pa.array(map(text, values))
 
 
 def cell_text(where: str, column: str, value: Any) -> str:

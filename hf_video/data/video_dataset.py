@@ -17,7 +17,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Value
 
 from .folders import find_videos, read_class_folders, sources_by_split, split_sources, tell_others, visible_entries
 from .rows import DURATION, FRAMES, KNOWN_COLUMNS, data_sets
-from .tables import Table, cell_text, holds_table, item_of, label_column, open_tables, require_videos
+from .tables import Table, cell_text, column_of, holds_table, item_of, open_tables, require_videos
 
 logger = logging.getLogger(__name__)
 # What a table says of its videos, if the columns have these types.
@@ -98,7 +98,7 @@ def load_video_dataset(
     named |= {"train_split": train_split, "validation_split": validation_split}
     tables = open_tables(data, video_root, read_folder=_classes_in, **named)
     found = {name: table for name, table in tables.items() if isinstance(table, Table)}
-    label_of = {name: label_column(table.name, table.rows.features) for name, table in found.items()}
+    label_of = {name: column_of(table.name, table.rows.features, "label") for name, table in found.items()}
     for name, label in label_of.items():
         if all(value.as_py() in _UNKNOWN for value in found[name].column(label)):
             logger.warning(f"The {name} split is left out: none of its {len(found[name])} rows has a label.")
@@ -123,31 +123,28 @@ def left_out(data: str | os.PathLike) -> list[str]:
     return [str(other) for folder in folders for other in find_videos(folder)[1]]
 
 
-def load_listed_videos(data: str | os.PathLike, *, video_root: str | os.PathLike | None = None) -> DatasetDict:
-    """The rows of a list or a table, or of a folder of them named after splits, as of `load_video_dataset`; labels are
-    not read, and need not be there."""
-    return _rows(data, open_tables(data, video_root, expected=_EXPECTED, read_folder=_videos_in))
-
-
-def load_unlabelled_videos(data: str | os.PathLike, *, video_root: str | os.PathLike | None = None) -> DatasetDict:
-    """List the training videos of a folder, a list or a data set, without their labels.
+def load_unlabelled_videos(
+    data: str | os.PathLike, *, video_root: str | os.PathLike | None = None, columns: Sequence[str] = ()
+) -> DatasetDict:
+    """List the videos of a folder, a list or a data set without their labels, which need not be there.
 
     Args:
         data: A folder with videos at any depth, of which only train/ counts if it is there; a file or a table as for
             `load_video_dataset`, whose rows may lack labels; or a folder of such files named after splits.
         video_root: The folder that relative paths count from; see `load_video_dataset`.
+        columns: Further columns that are kept as texts, such as the values that a task of your own learns.
 
     Returns:
-        The split "train", with the columns of `load_video_dataset` except `label` and `labels`.
+        The splits, of a folder "train", with the columns of `load_video_dataset` except `label` and `labels`.
 
     Raises:
         FileNotFoundError: If `data`, or a file that it names, does not exist.
-        ValueError: If there are no videos, or no training split; or the file is none of these.
+        ValueError: If there are no videos, or a column is missing; or the file is none of these.
     """
     tables = open_tables(data, video_root, expected=_EXPECTED, read_folder=_videos_in)
-    if "train" not in tables:
-        raise ValueError(f"{data} has no training split, only {', '.join(tables)}. Add train/ or train.csv.")
-    return _rows(data, {"train": tables["train"]})
+    if isinstance(tables.get("train"), pa.Table):  # of a folder
+        tables = {"train": tables["train"]}
+    return _rows(data, tables, kept=columns)
 
 
 def _rows(

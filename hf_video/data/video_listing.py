@@ -122,14 +122,14 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
         return
     from .rows import is_stored
     from .tables import holds_table, is_hub_name
-    from .video_dataset import load_listed_videos
+    from .video_dataset import load_unlabelled_videos
 
     if path.is_dir():
         is_list = holds_table(path) or bool(metadata_of(path)) or any(split_of(each.stem) for each in lists_in(path))
     else:
         is_list = path.suffix.lower() in (*LIST_SUFFIXES, *TABLE_SUFFIXES) or is_hub_name(word)
     if is_list:
-        splits = load_listed_videos(word, video_root=root)
+        splits = load_unlabelled_videos(word, video_root=root)
         base = Path(absolute(root)) if root is not None else path if path.is_dir() else path.parent
         videos = [video for rows in splits.values() for video in rows["video"][:]]
         folders = {os.path.dirname(video) for video in videos if os.path.isabs(video)}

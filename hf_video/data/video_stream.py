@@ -17,7 +17,7 @@ from .dataset import check_on_error
 from .folders import listed
 from .loader import iterate_ahead
 from .rows import BYTES, stored_sha256
-from .tables import find_dataset, known_splits, label_column, video_column
+from .tables import column_of, find_dataset, known_splits
 from .tasks import Task, declared_names
 from .video_dataset import load_video_dataset
 
@@ -381,7 +381,7 @@ def open_video_streams(
     """All splits of `load_video_stream` as streams, by "train", "validation" and "test"; there is "train"."""
     found: object = data
     if isinstance(data, str | os.PathLike):
-        found = find_dataset(data, config=config, revision=revision, streaming=True)
+        found, _ = find_dataset(data, config=config, revision=revision, streaming=True)
     if not isinstance(found, dict) or not all(isinstance(split, datasets.IterableDataset) for split in found.values()):
         raise ValueError(
             f"{data} cannot be a stream: data sets on the Hub and folders of Parquet files or tars can, and streams "
@@ -396,7 +396,7 @@ def open_video_streams(
 def _with_plain_columns(stream: datasets.IterableDataset) -> datasets.IterableDataset:
     """A stream with the columns that `VideoStream` reads, and videos that are not decoded."""
     features = stream.features or Features()
-    video, label = video_column("The stream", features), label_column("The stream", features)
+    video, label = (column_of("The stream", features, what) for what in ("video", "label"))
     names = {video: "video", label: "labels" if isinstance(features[label], List) else "label"}
     times = [name for name in ("start", "end") if name in features]
     # First of all, because the other steps, and the threads of the library for remote files, would decode.

@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import av
@@ -22,11 +21,11 @@ import numpy as np
 from huggingface_hub import constants
 
 from .decoding import RgbConverter, choose_stream, decode_in_order, decode_packet, demux, open_stream, pixel_limit
+from .packet_index import DEFAULT_RATE
 from .remote import open_address, open_response
 from .sources import LIVE_PROTOCOLS, Source, VideoReadError
-from .video import FrameFolder, find_file
+from .video import VideoReader, find_file
 
-_DEFAULT_RATE = Fraction(25)
 _OPTIONS = {
     # Firewalls let TCP pass, and it loses nothing.
     "rtsp": {"rtsp_flags": "prefer_tcp"},
@@ -79,26 +78,20 @@ class StreamClock:
     Seconds after the first frame, by the timestamps of a stream, always rising.
 
     A frame without a timestamp comes one mean distance after the frame before. A single frame whose timestamp lies
-    before that of the frame before, or more than `longest_gap` after it, has come late or damaged: it is put half a
-    mean distance after the frame before. A second one in succession means that the sender has started anew: it comes
-    one mean distance after the frame before, and the timestamps that follow count from there.
-
-    Args:
-        rate: frames per second, as far as the stream says it: the mean distance until there are two frames.
-        longest_gap: longest time between two frames in seconds.
-
-    Attributes:
-        num_restarts: how often the sender has started anew.
+    before that of the frame before, or more than `longest_gap` seconds after it, has come late or damaged: it is put
+    half a mean distance after the frame before. A second one in succession means that the sender has started anew,
+    which `num_restarts` counts: it comes one mean distance after the frame before, and the timestamps that follow
+    count from there. Until there are two frames, the mean distance is that of `rate`, frames per second.
     """
 
     def __init__(self, rate: Fraction | None, longest_gap: float = math.inf):
         self.num_restarts = 0
-        self._interval = float(1 / (rate or _DEFAULT_RATE))
         self._longest_gap = longest_gap
         self._seconds: float | None = None
         # The timestamp at zero seconds.
         self._origin: float | None = None
         self._is_in_doubt = False
+        self._interval = float(1 / (rate or DEFAULT_RATE))
         self._num_steps, self._sum_of_steps = 0, 0.0
 
     def read(self, timestamp: float | None) -> float:
@@ -109,12 +102,14 @@ class StreamClock:
         mean = self._sum_of_steps / self._num_steps if self._num_steps else self._interval
         if timestamp is None:
             self._seconds += mean
-        elif self._origin is not None and 0 < (timestamp - self._origin) - self._seconds <= self._longest_gap:
-            self._sum_of_steps += (timestamp - self._origin) - self._seconds
+            return self._seconds
+        step = None if self._origin is None else (timestamp - self._origin) - self._seconds
+        if self._origin is not None and step is not None and 0 < step <= self._longest_gap:
+            self._sum_of_steps += step
             self._num_steps += 1
             self._seconds = timestamp - self._origin
             self._is_in_doubt = False
-        elif self._origin is not None and not self._is_in_doubt:
+        elif step is not None and not self._is_in_doubt:
             self._seconds += mean / 2
             self._is_in_doubt = True
         else:
@@ -132,11 +127,10 @@ def stream_frames(source: Any, fps: float | None = None, source_fps: float | Non
 
     Args:
         source:
-            Path of a video file, bytes of one, open binary file, URL of `http(s)` or of another protocol of fsspec,
-            `rtsp(s)`, `rtmp(s)`, `udp` or `tcp` URL of a live stream (`tcp://HOST:PORT?listen=1` waits for a sender),
-            path of a camera such as `/dev/video0`, path of a folder of JPEG / PNG frames, or an iterable of frames:
-            (height, width, 3) uint8 RGB arrays, which are not changed afterwards, or `StreamedFrame`s whose times
-            rise.
+            What [`VideoReader`] takes, `rtsp(s)`, `rtmp(s)`, `udp` or `tcp` URL of a live stream
+            (`tcp://HOST:PORT?listen=1` waits for a sender), path of a camera such as `/dev/video0`, or an iterable of
+            frames: (height, width, 3) uint8 RGB arrays, which are not changed afterwards, or `StreamedFrame`s whose
+            times rise.
         fps (`float`, *optional*):
             Frames to take per second: the first frame at or after each multiple of 1 / `fps` seconds. By default all
             frames.
@@ -152,7 +146,8 @@ def stream_frames(source: Any, fps: float | None = None, source_fps: float | Non
     """
     check_rate("fps", fps)
     check_rate("source_fps", source_fps)
-    return _take_at_rate(_open_frames(Source.of(source), source_fps), fps)
+    frames = _open_frames(Source.of(source), source_fps)
+    return frames if fps is None else _take_at_rate(frames, fps)
 
 
 def comes_live(source: Any) -> bool:
@@ -166,7 +161,7 @@ def comes_live(source: Any) -> bool:
     source = Source.of(source)
     if not source.is_http:
         return source.kind == "stream"
-    with open_response(source.place) as response:
+    with open_response(source.place, source.name) as response:
         return _is_stream(response, source.name)
 
 
@@ -176,48 +171,47 @@ def check_rate(name: str, rate: float | None) -> None:
         raise ValueError(f"{name}={rate} must be positive and finite.")
 
 
-def _take_at_rate(frames: Iterable[StreamedFrame], fps: float | None) -> Iterator[StreamedFrame]:
+def _take_at_rate(frames: Iterable[StreamedFrame], fps: float) -> Iterator[StreamedFrame]:
     taken = 0
     for frame in frames:
         # Times are rounded to the time base of the file.
-        if fps is not None and frame.seconds * fps < taken - 1e-3:
-            continue
-        taken += 1 if fps is None else max(int(frame.seconds * fps + 1e-3) + 1 - taken, 1)
-        yield frame
+        if frame.seconds * fps >= taken - 1e-3:
+            taken = max(int(frame.seconds * fps + 1e-3), taken) + 1
+            yield frame
 
 
 def _open_frames(source: Source, source_fps: float | None) -> Iterator[StreamedFrame]:
     name = source.name
-    if source.kind == "folder":
-        rate = _required(source_fps, f"{name} is a folder of frames, which")
-        return _stream_folder(FrameFolder(Path(source.place)), rate)
     if source.kind == "frames":
-        return _stream_iterable(source.place, source_fps)
+        return _time_arrays(source.place, source_fps)
+    if source.kind == "folder":
+        if source_fps is None:
+            raise _tell_no_rate(f"{name} is a folder of frames, which")
+        folder = VideoReader(source.place)
+        return _time_arrays(map(folder.read, range(len(folder))), source_fps)
     if source_fps is not None:
         raise ValueError(
             f"source_fps={source_fps} is the rate of a folder or iterable of frames; {name} has times of its own. "
             "fps=... sets how many frames are taken in a second."
         )
+    if source.kind == "stream" and source.scheme:
+        options = {"protocol_whitelist": LIVE_PROTOCOLS[source.scheme], "format_whitelist": _FORMATS}
+        return _stream_live(source.place, name, options | _OPTIONS.get(source.scheme, {}))
     if source.kind == "stream":
-        return _stream_live(source)
+        if not os.path.exists(source.place):
+            raise VideoReadError(f"There is no camera {name}.")
+        return _stream_live(source.place, name, {}, CAMERA_FORMAT)
     if source.kind == "decoder":
         raise TypeError(f"{name} is read by number of frame; to stream a video, give its path.")
     file = find_file(source)
     return _stream_address(source) if file is None else _stream_file(file, name)
 
 
-def _required(source_fps: float | None, subject: str) -> float:
-    if source_fps is None:
-        raise ValueError(f"{subject} has no times: give source_fps=..., the rate at which its frames were taken.")
-    return source_fps
+def _tell_no_rate(subject: str) -> ValueError:
+    return ValueError(f"{subject} has no times: give source_fps=..., the rate at which its frames were taken.")
 
 
-def _stream_folder(folder: FrameFolder, source_fps: float) -> Iterator[StreamedFrame]:
-    for number in range(len(folder.times)):
-        yield StreamedFrame(number, number / source_fps, folder.read(np.array([number]))[0], 1 / source_fps)
-
-
-def _stream_iterable(frames: Iterable[Any], source_fps: float | None) -> Iterator[StreamedFrame]:
+def _time_arrays(frames: Iterable[Any], source_fps: float | None) -> Iterator[StreamedFrame]:
     for number, frame in enumerate(frames):
         if isinstance(frame, StreamedFrame):
             yield frame
@@ -225,81 +219,34 @@ def _stream_iterable(frames: Iterable[Any], source_fps: float | None) -> Iterato
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
             kind = f"{frame.dtype} {frame.shape}" if hasattr(frame, "shape") else type(frame).__name__
             raise ValueError(f"Frame {number} of the iterable is {kind}; expected a (height, width, 3) uint8 array.")
-        rate = _required(source_fps, "An iterable of arrays")
-        yield StreamedFrame(number, number / rate, frame, 1 / rate)
-
-
-def _stream_file(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
-    with open_stream(source, name, threaded=True) as (container, stream):
-        yield from _time_frames(decode_in_order(container, stream, name), StreamClock(stream.average_rate))
+        if source_fps is None:
+            raise _tell_no_rate("An iterable of arrays")
+        yield StreamedFrame(number, number / source_fps, frame, 1 / source_fps)
 
 
 def _stream_address(source: Source) -> Iterator[StreamedFrame]:
     if source.is_http:
-        with open_response(source.place) as response:
+        with open_response(source.place, source.name) as response:
             if _is_stream(response, source.name):
-                yield from _stream_response(response, source.name)
+                # Pictures come without times: those at which they arrive are taken.
+                is_pictures = _content_type(response) == _PICTURES
+                options = {"use_wallclock_as_timestamps": "1"} if is_pictures else {}
+                options["format_whitelist"] = _FORMATS
+                yield from _stream_live(_Body(response), source.name, options, "mpjpeg" if is_pictures else None)
                 return
     with open_address(source) as file:
         yield from _stream_file(file, source.name)
 
 
-def _time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[StreamedFrame]:
-    """Decoded frames of PyAV with their numbers and times."""
-    to_rgb = RgbConverter()
-    for number, frame in enumerate(decoded):
-        duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else None
-        seconds = clock.read(frame.time)
-        yield StreamedFrame(number, seconds, frame, duration, to_rgb, clock.num_restarts)
+def _stream_file(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
+    with open_stream(source, name, threaded=True) as (container, stream):
+        yield from _time_decoded(decode_in_order(container, stream, name), StreamClock(stream.average_rate))
 
 
-def _stream_live(source: Source) -> Iterator[StreamedFrame]:
-    """The frames of a live stream or a camera, as they come."""
-    if not source.scheme:
-        if not os.path.exists(source.place):
-            raise VideoReadError(f"There is no camera {source.name}.")
-        return _decode_live(source.place, source.name, {}, CAMERA_FORMAT)
-    options = {"protocol_whitelist": LIVE_PROTOCOLS[source.scheme], "format_whitelist": _FORMATS}
-    return _decode_live(source.place, source.name, options | _OPTIONS.get(source.scheme, {}))
-
-
-def _is_stream(response: Any, name: str) -> bool:
-    """Whether the body of an http response is a live stream: pictures that replace each other, or a stream of which
-    the server says neither where it ends nor what only a file has, such as its version. Raises `VideoReadError` for a
-    playlist."""
-    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    if kind in _PLAYLIST_TYPES:
-        raise VideoReadError(
-            f"{name} is a playlist, which may name any other address, and is not read. Give the address of the stream "
-            "itself, or let another program read it: ffmpeg -i URL -c copy -f mpegts tcp://127.0.0.1:PORT"
-        )
-    return kind == _PICTURES or (kind in _STREAM_TYPES and not any(name in response.headers for name in _OF_FILES))
-
-
-def _stream_response(response: Any, name: str) -> Iterator[StreamedFrame]:
-    # Pictures come without times: those at which they arrive are taken.
-    is_pictures = response.headers.get("Content-Type", "").lower().startswith(_PICTURES)
-    options = {"format_whitelist": _FORMATS} | ({"use_wallclock_as_timestamps": "1"} if is_pictures else {})
-    return _decode_live(_Body(response), name, options, "mpjpeg" if is_pictures else None)
-
-
-class _Body:
-    """The body of an http response as a file that can only be read on."""
-
-    def __init__(self, response: Any):
-        self._pieces = response.iter_bytes()
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        if not self._rest:
-            self._rest = next(self._pieces, b"")
-        piece, self._rest = self._rest[:size], self._rest[size:]
-        return piece
-
-
-def _decode_live(
+def _stream_live(
     source: Any, name: str, options: dict[str, str], container_format: str | None = None
 ) -> Iterator[StreamedFrame]:
+    """The frames of a live stream or a camera, as they come, without damaged ones."""
     silence = constants.HF_HUB_DOWNLOAD_TIMEOUT
     silent = VideoReadError(
         f"{name} sent nothing for {silence} s. Check that the sender runs, or wait longer with "
@@ -318,15 +265,54 @@ def _decode_live(
     except (av.FFmpegError, OSError) as error:
         raise VideoReadError(f"{name} cannot be opened as a stream: {error.strerror or error}.") from None
     with choose_stream(container, name, "SLICE") as stream:
-        clock = StreamClock(stream.average_rate, longest_gap=silence)
+        decoded = (
+            frame
+            for packet in demux(container, stream)
+            for frame in decode_packet(stream, packet) or ()
+            if not frame.is_corrupt
+        )
         try:
-            yield from _time_frames(_decode_packets(container, stream), clock)
+            yield from _time_decoded(decoded, StreamClock(stream.average_rate, longest_gap=silence))
         except av.error.ExitError:
             raise silent from None
         except av.FFmpegError as error:
             raise VideoReadError(f"{name} broke off: {error.strerror}.") from None
 
 
-def _decode_packets(container: Any, stream: Any) -> Iterator[Any]:
-    for packet in demux(container, stream):
-        yield from (frame for frame in decode_packet(stream, packet) or () if not frame.is_corrupt)
+def _time_decoded(decoded: Iterable[Any], clock: StreamClock) -> Iterator[StreamedFrame]:
+    """Decoded frames of PyAV with their numbers and times."""
+    to_rgb = RgbConverter()
+    for number, frame in enumerate(decoded):
+        duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else None
+        seconds = clock.read(frame.time)
+        yield StreamedFrame(number, seconds, frame, duration, to_rgb, clock.num_restarts)
+
+
+def _content_type(response: Any) -> str:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def _is_stream(response: Any, name: str) -> bool:
+    """Whether the body of an http response is a live stream: pictures that replace each other, or a stream of which
+    the server says neither where it ends nor what only a file has, such as its version. Raises `VideoReadError` for a
+    playlist."""
+    kind = _content_type(response)
+    if kind in _PLAYLIST_TYPES:
+        raise VideoReadError(
+            f"{name} is a playlist, which may name any other address, and is not read. Give the address of the stream "
+            "itself, or let another program read it: ffmpeg -i URL -c copy -f mpegts tcp://127.0.0.1:PORT"
+        )
+    return kind == _PICTURES or (kind in _STREAM_TYPES and not any(name in response.headers for name in _OF_FILES))
+
+
+class _Body:
+    """The body of an http response as a file that can only be read on."""
+
+    def __init__(self, response: Any):
+        self._pieces = response.iter_bytes()
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        self._rest = self._rest or next(self._pieces, b"")
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece

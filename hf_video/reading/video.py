@@ -1,6 +1,6 @@
 """Frames of a video by number: of a file, a URL, bytes or a folder of frames.
 
-They are exactly those that decoding the whole file gives. `decoding` explains how they are found, and what happens to
+They are exactly those that decoding the whole file gives. `seeking` explains how they are found, and what happens to
 broken files.
 """
 
@@ -8,7 +8,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from numbers import Real
 from pathlib import Path
@@ -19,8 +19,9 @@ from PIL import Image
 from transformers.image_utils import load_image
 from transformers.video_utils import VideoMetadata
 
-from .decoding import VideoFile, open_stream, tell_largest_frame
+from .decoding import open_stream, tell_largest_frame
 from .remote import open_address
+from .seeking import VideoFile
 from .sources import FRAME_EXTENSIONS, Source, VideoReadError
 
 # Or a `torchcodec.decoders.VideoDecoder`, whose package need not be there.
@@ -46,6 +47,8 @@ class VideoReader:
         name (`str`): name of the video for messages.
         times (`np.ndarray`): (num_frames,) float64, seconds of each frame after the first one; NaN for a folder.
         end (`float`): seconds when the last frame ends; NaN for a folder.
+        key_frames (`np.ndarray`): (num_key_frames,) int64, rising: the numbers of the frames that decoding can begin
+            with; 0 alone where it always begins with the first.
         metadata (`VideoMetadata`): see [`read_video`]; without `frames_indices`.
 
     The packets of a file are passed over once to number its frames; the result is kept in memory while the file does
@@ -70,15 +73,9 @@ class VideoReader:
         with ExitStack() as stack:
             self._frames = _open_frames(Source.of(video), stack)
             self._opened = stack.pop_all()
-        self.name = self._frames.name
+        self.name, self.key_frames = self._frames.name, self._frames.key_frames
         self.times, self.end = self._frames.times, self._frames.end
         self.metadata = self.metadata_of(range(len(self)))
-
-    @property
-    def key_frames(self) -> np.ndarray:
-        """(num_key_frames,) int64, rising: the numbers of the frames that decoding can begin with; 0 alone where it
-        always begins with the first."""
-        return self._frames.key_frames
 
     def __len__(self) -> int:
         return len(self.times)
@@ -94,25 +91,43 @@ class VideoReader:
         """Close what the reader opened. A file that was given open stays so."""
         self._opened.close()
 
-    def read(self, indices: Any) -> np.ndarray:
+    def read(self, indices: Any, segment: range | None = None) -> np.ndarray:
         """
         Frames, each of which is decoded once.
 
         Args:
             indices: integers of any shape, in any order, also repeated.
+            segment: the frames next to each other that are counted, by default all.
 
         Returns:
             `np.ndarray`: (*indices.shape, height, width, 3) uint8 RGB, upright.
 
         Raises:
             `VideoReadError`: if a wanted frame is damaged.
-            `ValueError`: for an index outside the video, or none.
+            `ValueError`: for an index outside the video or segment, or none.
         """
-        indices = np.asarray(indices)
-        _check_indices(indices, len(self), self.name)
-        wanted, inverse = np.unique(indices, return_inverse=True)
-        frames = self._frames.read(wanted)
-        if not np.array_equal(wanted, indices.ravel()):
+        indices, counted = np.asarray(indices), range(len(self)) if segment is None else segment
+        if indices.size == 0 or not np.issubdtype(indices.dtype, np.integer):
+            raise ValueError(
+                f"sample_indices_fn must return at least one integer; for {self.name} it returned {indices}."
+            )
+        outside = indices[(indices < 0) | (indices >= len(counted))]
+        if outside.size:
+            raise ValueError(
+                f"sample_indices_fn returned index {outside[0]}, but {self.name} has the frames 0 to "
+                f"{len(counted) - 1}."
+            )
+        wanted, inverse = np.unique(indices + counted.start, return_inverse=True)
+        frames = np.empty((len(wanted), self._frames.height, self._frames.width, 3), dtype=np.uint8)
+        for row, frame in enumerate(self._frames.read(wanted.tolist())):
+            if frame.shape != frames.shape[1:]:
+                name = f"{self.name}: frame {wanted[row]}"
+                if isinstance(self._frames, FrameFolder):
+                    name = str(self._frames.paths[wanted[row]])
+                size, first = frame.shape[:2], frames.shape[1:3]
+                raise VideoReadError(f"{name} is {size} (height, width), but the first frame is {first}.")
+            frames[row] = frame
+        if not np.array_equal(inverse.ravel(), np.arange(len(frames))):
             frames = frames[inverse.ravel()]
         return frames.reshape(*indices.shape, *frames.shape[1:])
 
@@ -213,8 +228,7 @@ def read_video(
         indices = np.arange(len(segment))
         if sample_indices_fn is not None:
             indices = np.asarray(sample_indices_fn(metadata=metadata))
-            _check_indices(indices, len(segment), reader.name)
-        frames = reader.read(indices + segment.start)
+        frames = reader.read(indices, segment)
     metadata.frames_indices = indices.ravel().tolist()
     return frames, metadata
 
@@ -248,15 +262,8 @@ class FrameFolder:
         self.times, self.end = np.full(len(self.paths), math.nan), math.nan
         self.key_frames = np.arange(len(self.paths))
 
-    def read(self, wanted: np.ndarray) -> np.ndarray:
-        frames = np.empty((len(wanted), self.height, self.width, 3), dtype=np.uint8)
-        for place, i in enumerate(wanted):
-            frame = self._load(i)
-            if frame.shape != frames.shape[1:]:
-                size, expected = frame.shape[:2], (self.height, self.width)
-                raise VideoReadError(f"{self.paths[i]} is {size} (height, width) but the first frame is {expected}.")
-            frames[place] = frame
-        return frames
+    def read(self, numbers: list[int]) -> Iterator[np.ndarray]:
+        return map(self._load, numbers)
 
     def _load(self, frame: int) -> np.ndarray:
         try:
@@ -279,9 +286,9 @@ class DecodedVideo:
         self.key_frames = np.arange(metadata.num_frames)
         self.times = self.key_frames * metadata.duration_seconds / metadata.num_frames
 
-    def read(self, wanted: np.ndarray) -> np.ndarray:
+    def read(self, numbers: list[int]) -> np.ndarray:
         try:
-            frames = self.decoder.get_frames_at(indices=wanted.tolist()).data.cpu().numpy()
+            frames = self.decoder.get_frames_at(indices=numbers).data.cpu().numpy()
         except RuntimeError as error:
             raise VideoReadError(f"{self.name} cannot be decoded: {error}") from error
         return frames if frames.shape[-1] == 3 else frames.transpose(0, 2, 3, 1)
@@ -313,13 +320,3 @@ def find_file(source: Source) -> str | BinaryIO | None:
         is_there = os.path.exists(source.place)
         raise VideoReadError(f"{source.name} is no file." if is_there else f"{source.name} does not exist.")
     return source.place if source.kind in ("path", "file") else None
-
-
-def _check_indices(indices: np.ndarray, total_num_frames: int, name: str) -> None:
-    if indices.size == 0 or not np.issubdtype(indices.dtype, np.integer):
-        raise ValueError(f"sample_indices_fn must return at least one integer; for {name} it returned {indices}.")
-    outside = indices[(indices < 0) | (indices >= total_num_frames)]
-    if outside.size:
-        raise ValueError(
-            f"sample_indices_fn returned index {outside[0]}, but {name} has the frames 0 to {total_num_frames - 1}."
-        )

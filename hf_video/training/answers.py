@@ -10,9 +10,8 @@ from typing import Any, cast
 import torch
 from accelerate.utils import gather_object
 from safetensors.torch import load_file, save_file
-from torch import nn
 from torch.utils.data import Dataset, Subset
-from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel, TrainingArguments
+from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 from hf_video.data import ClipAugmentation, ReadAheadLoader, TextTask, VideoDataset
 from hf_video.data.video_texts import load_video_texts
@@ -22,13 +21,13 @@ from hf_video.metrics import wilson_interval
 
 from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments
-from .base_trainer import BaseTrainer
 from .data import require_training, warn_of_repetitions
 from .optimization import cosine_by_epoch
 from .output_folder import ANSWERS_FILE
 from .report import Measured, table
 from .run import RunPlan
 from .task import Task, TaskData
+from .trainer import BaseTrainer
 from .values import make
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
@@ -47,25 +46,13 @@ class AnswerTrainer(BaseTrainer):
 
     If the model has adapters, a checkpoint is a plain model with the adapters merged, which `from_pretrained` loads.
     The adapters themselves are in its folder `adapter`, from which a run resumes.
-
-    Args:
-        model, args, *more, **kwargs: see `transformers.Trainer`.
-        data_collator: defaults to that of a [`TextTask`] with `max_length` and `max_target_length` of the arguments.
     """
 
     args: AnswerTrainingArguments
 
-    def __init__(
-        self,
-        model: PreTrainedModel | nn.Module | None = None,
-        args: TrainingArguments | None = None,
-        data_collator: Any = None,
-        *more: Any,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, args, data_collator, *more, **kwargs)
-        if data_collator is None:
-            self.data_collator = self._collator()
+    def default_collator(self) -> Callable[..., dict[str, Any]]:
+        lengths = {"max_length": self.args.max_length, "max_target_length": self.args.max_target_length}
+        return TextTask(self.processing_class, prompt="", **lengths).collate
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None and self.args.lr_by_epoch:  # type: ignore[has-type]
@@ -81,12 +68,10 @@ class AnswerTrainer(BaseTrainer):
             self._created_lr_scheduler = True
         return super().create_scheduler(num_training_steps, optimizer)
 
-    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
-        if self.args.predict_with_generate:
-            metrics = exact_match(*self.answer_all(dataloader.dataset), self.args.first_words)
-            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
-        return output
+    def figures_of(self, predictions: Any, dataset: Any) -> dict[str, float]:
+        if not self.args.predict_with_generate:
+            return {}
+        return exact_match(*self.answer_all(dataset), self.args.first_words)
 
     def answer_all(self, dataset: Any) -> tuple[list[list[str]], list[str]]:
         """`predict_answers` of all processes, each of which answers its share. All take part in a pass through sharded
@@ -127,7 +112,7 @@ class AnswerTrainer(BaseTrainer):
         """
         model, answers, true = self.model.eval(), [], []
         options = self.args.generation_settings() | {"num_return_sequences": self.args.num_return_sequences}
-        collate = partial(self._collator(), with_targets=False)
+        collate = partial(self.default_collator(), with_targets=False)
         loader = ReadAheadLoader(
             dataset,
             batch_size=self.args.eval_batch_size,
@@ -146,10 +131,6 @@ class AnswerTrainer(BaseTrainer):
             answers += [texts[start : start + count] for start in range(0, len(texts), count)]
             true += [item["text_target"] for item in items]
         return answers, true
-
-    def _collator(self) -> Callable[..., dict[str, Any]]:
-        lengths = {"max_length": self.args.max_length, "max_target_length": self.args.max_target_length}
-        return TextTask(self.processing_class, prompt="", **lengths).collate
 
 
 def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -> Any:

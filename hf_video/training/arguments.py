@@ -22,9 +22,9 @@ from .settings import (
     MaskSettings,
     OptimizationSettings,
     RetrievalTrainingSettings,
-    TrainAnswersSettings,
     VideoTrainingSettings,
 )
+from .task_settings import TrainAnswersSettings
 
 DEFAULT_METRIC = "top1_accuracy"
 # Ends of the names of metrics, besides losses, whose lower values are better.

@@ -1,11 +1,8 @@
-"""Callbacks of the trainers: clips of an epoch, lines of evaluations, throughput, facts of the run, preemption."""
+"""Callbacks of the trainers: clips of an epoch, lines of evaluations, facts of the run, preemption."""
 
-import math
 import signal
-import sys
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,16 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from datasets import Dataset
-from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_video.data.checks import write_trained_videos
 from hf_video.data.dataset import with_those_inside
 from hf_video.hub.training_facts import describe_data, describe_training, read_facts, write_facts
 from hf_video.metrics import measured_in
-
-# The scalars that `VideoTrainer` logs beside each training loss.
-THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib")
 
 
 class SetEpochCallback(TrainerCallback):
@@ -65,68 +59,6 @@ class EpochLineCallback(ProgressCallback):
         parts += [f"{metric.short_title} {metric.text(value, digits=1)}" for metric, value in shown_metrics]
         if self.training_bar is not None:
             self.training_bar.write("  ".join(parts))
-
-
-class ThroughputCallback(TrainerCallback):
-    """Measures the steps of a training: clips per second, share of time without a batch, and memory.
-
-    A step lasts from the request for its first batch until the weights have changed. Evaluating, saving and logging do
-    not count. `VideoTrainer` passes its batches through `watch`, and adds `collect()` to every log of a training loss.
-    """
-
-    def __init__(self) -> None:
-        self._begin: float | None = None
-        self._clear()
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._begin = None
-        self._clear()
-
-    def watch(self, batches: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The batches of one step. Counts their clips and measures how long each batch is waited for."""
-        self._begin = self._begin or time.perf_counter()
-        while True:
-            asked = time.perf_counter()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            self._waited += time.perf_counter() - asked
-            self._num_clips += math.prod(batch["pixel_values"].shape[:-4]) if "pixel_values" in batch else 0
-            yield batch
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._begin is not None:
-            self._seconds += time.perf_counter() - self._begin
-            self._begin = None
-
-    def collect(self, args: TrainingArguments) -> dict[str, float]:
-        """The scalars since the last call; empty if no step was measured.
-
-        Returns:
-            `clips_per_second`: clips per second of all processes together; each view of a video is a clip.
-            `data_wait_fraction`: share of the time that this process waited for a batch, 0 to 1.
-            `peak_memory_gib`: the most memory so far, in GiB: allocated by PyTorch on a CUDA device, otherwise
-            resident in this process. It is missing on Windows.
-        """
-        if not self._seconds:
-            return {}
-        scalars = {
-            "clips_per_second": self._num_clips * args.world_size / self._seconds,
-            "data_wait_fraction": self._waited / self._seconds,
-        }
-        self._clear()
-        if args.device.type == "cuda":
-            scalars["peak_memory_gib"] = torch.cuda.max_memory_allocated(args.device) / 2**30
-        elif sys.platform != "win32":
-            import resource
-
-            unit = 1 if sys.platform == "darwin" else 1024
-            scalars["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
-        return scalars
-
-    def _clear(self) -> None:
-        self._num_clips, self._seconds, self._waited = 0, 0.0, 0.0
 
 
 class TrainingFactsCallback(TrainerCallback):

@@ -1,6 +1,5 @@
 """Training an action detector on persons at key frames: the task `detection`."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,8 +8,6 @@ import torch
 from datasets import Dataset
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput
 
 from hf_video.data import BoxTask, VideoDataset
 from hf_video.data.boxes import action_names, load_detections
@@ -18,12 +15,12 @@ from hf_video.inference.detector_evaluation import measure_persons
 from hf_video.loading.detectors import load_detector
 
 from .arguments import DetectionTrainingArguments
-from .base_trainer import BaseTrainer
 from .data import require_training, warn_of_repetitions
 from .optimization import steps_by_epoch
 from .report import Measured, table
 from .run import RunPlan
 from .task import Task, TaskData
+from .trainer import BaseTrainer
 
 # Settings that `load_detector` takes by their names.
 OF_MODEL = (
@@ -48,32 +45,19 @@ class ActionDetectionTrainer(BaseTrainer):
     An evaluation measures `mean_ap`, see [`frame_mean_ap`][hf_video.inference.frame_mean_ap]. `predict` gives the
     persons of each clip as `predictions`, (num_clips, num_persons, 4 + num_labels) float32: their boxes as shares of
     width and height, and the scores of their actions. Where a clip has fewer persons, the last rows are -100.
-
-    Args:
-        model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
-        data_collator: defaults to that of a [`BoxTask`].
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel | nn.Module | None = None,
-        args: TrainingArguments | None = None,
-        data_collator: Any = None,
-        *more: Any,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, args, data_collator, *more, **kwargs)
-        if data_collator is None:
-            self.data_collator = BoxTask(self.processing_class).collate
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.loss_is_scaled_for_ga = not self.model.config.original_loss_means
-        self._sums: dict[str, Any] = defaultdict(float)
-        self._num_steps = 0
+
+    def default_collator(self) -> Any:
+        return BoxTask(self.processing_class).collate
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         labels = [label for batch in batches for label in batch["labels"]]
         counts = torch.tensor([sum(len(label["boxes"]) for label in labels), len(labels)], device=device)
-        self._num_steps += 1
         # The mean of the processes' gradients is that of the whole step if each loss is divided by the mean counts.
         return batches, self.accelerator.reduce(counts.float(), "mean")
 
@@ -83,17 +67,8 @@ class ActionDetectionTrainer(BaseTrainer):
         num_targets, num_clips = (None, None) if num_items_in_batch is None else num_items_in_batch.tolist()
         outputs = model(**inputs, num_targets=num_targets, num_clips=num_clips)
         share = 1 if self.loss_is_scaled_for_ga else 1 / self.current_gradient_accumulation_steps
-        for name in LOSSES:
-            self._sums[name] += share * outputs.loss_dict[name].detach()
+        self.note_losses({name: outputs.loss_dict[name] for name in LOSSES}, share)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self._sums:
-            means = torch.stack([self._sums[name] for name in LOSSES]) / self._num_steps
-            logs |= dict(zip(LOSSES, self.accelerator.reduce(means, "mean").tolist(), strict=True))
-            self._sums.clear()
-            self._num_steps = 0
-        super().log(logs, start_time)
 
     def prediction_step(self, model: nn.Module, inputs: Any, prediction_loss_only: bool, *_: Any, **__: Any) -> Any:
         inputs = self._prepare_inputs(inputs)
@@ -107,16 +82,8 @@ class ActionDetectionTrainer(BaseTrainer):
         rows = [torch.cat([each["boxes"], each["action_scores"]], dim=-1) for each in persons]
         return outputs.loss, pad_sequence(rows, batch_first=True, padding_value=NO_PERSON), None
 
-    def evaluation_loop(
-        self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
-    ) -> EvalLoopOutput:
-        # The metric needs the annotations of the data set, which no batch has, in place of `compute_metrics`.
-        kwargs["prediction_loss_only"] = self.args.prediction_loss_only
-        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
-        if output.predictions is not None:
-            found = measure_predictions(output.predictions, dataloader.dataset.rows)
-            output.metrics[f"{metric_key_prefix}_mean_ap"] = found["mean_ap"]
-        return output
+    def figures_of(self, predictions: Any, dataset: Any) -> dict[str, float]:
+        return {} if predictions is None else {"mean_ap": measure_predictions(predictions, dataset.rows)["mean_ap"]}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         drops = getattr(self.args, "lr_drop_epochs", [])

@@ -6,9 +6,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from torch import nn
-from transformers import PreTrainedModel, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput
 
 from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, is_multi_label, load_video_dataset
 from hf_video.data.frame_labels import UNKNOWN, frame_classes, have_several_labels, split_videos
@@ -24,13 +21,13 @@ from hf_video.processes import is_first_process
 from hf_video.settings import settings_of
 
 from .arguments import FrameTrainingArguments
-from .base_trainer import BaseTrainer
 from .data import require_training
-from .losses import Distillation, make_distillation
+from .losses import make_distillation
 from .report import Measured, class_table, clip_reader, table
 from .run import RunPlan
-from .settings import RegularizationSettings, ScratchSettings
 from .task import Task, TaskData
+from .task_settings import RegularizationSettings, ScratchSettings
+from .trainer import BaseTrainer
 from .values import make
 
 # Frames a second of a model that has no rate.
@@ -48,55 +45,22 @@ class FrameClassificationTrainer(BaseTrainer):
     overlap.
 
     Args:
-        model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
-        data_collator: defaults to that of a [`FrameTask`].
+        *args, **kwargs: see [`BaseTrainer`].
         background: the class that is no segment, if there is one.
-        distillation: a teacher of logits; defaults to the one that the arguments describe, if any.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel | nn.Module | None = None,
-        args: TrainingArguments | None = None,
-        data_collator: Any = None,
-        *more: Any,
-        background: str | None = None,
-        distillation: Distillation | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, args, data_collator or collate_frames, *more, **kwargs)
+    def __init__(self, *args: Any, background: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.background = background
-        self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
 
-    def compute_loss(
-        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        if self.distillation is None or not self.model.training:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        labels = inputs["labels"]
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        taught = self.distillation.loss(inputs["pixel_values"], outputs["logits"], inputs["attention_mask"])
-        # The loss of the labels is divided by the known labels of the whole step, and the teacher's by the frames of
-        # the batch.
-        share: Any = 1.0
-        if num_items_in_batch is not None:
-            num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-            share = labels.ne(UNKNOWN).sum() / num_items_in_batch * num_processes
-        weight = self.distillation.weight
-        loss = (1 - weight) * loss + weight * share * taught
-        return (loss, outputs) if return_outputs else loss
+    def default_collator(self) -> Any:
+        return collate_frames
 
-    def evaluation_loop(
-        self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
-    ) -> EvalLoopOutput:
-        # The metric needs the videos of the data set, which no batch has, in place of `compute_metrics`.
-        kwargs["prediction_loss_only"] = self.args.prediction_loss_only
-        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
-        if output.predictions is not None:
-            names = class_names_of(self.model.config)
-            found = figures_by_name(measure_clips(output.predictions, dataloader.dataset, names, self.background))
-            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
-        return output
+    def figures_of(self, predictions: Any, dataset: Any) -> dict[str, float]:
+        if predictions is None:
+            return {}
+        names = class_names_of(self.model.config)
+        return figures_by_name(measure_clips(predictions, dataset, names, self.background))
 
 
 class FramesTask(Task):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from einops import rearrange
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, PreTrainedModel, TrainingArguments
+from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, PreTrainedModel
 
 from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, collate_clips, load_unlabelled_videos
 from hf_video.data.batches import SAMPLE_KEY
@@ -23,12 +23,13 @@ from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher
 from hf_video.settings import settings_of
 
 from .arguments import PreTrainingArguments
+from .classification import VideoTrainer
+from .data import require_training
 from .model_loading import load_model, sizes_of
 from .report import Measured, assess
 from .run import RunPlan
-from .settings import MaskedModelSettings, MaskedScratchSettings, ScratchSettings
 from .task import Task, TaskData
-from .trainer import VideoTrainer
+from .task_settings import MaskedModelSettings, MaskedScratchSettings, ScratchSettings
 from .values import make
 
 MASK_SEEDS = "mask_seeds"
@@ -74,25 +75,18 @@ class PreTrainer(VideoTrainer):
     from the sample keys, so that a resumed run sees the same ones.
 
     Args:
-        model, *more, **kwargs: see `transformers.Trainer`.
-        args: a `PreTrainingArguments`.
-        data_collator: defaults to `collate_for_masks`.
+        model, args, **kwargs: see `transformers.Trainer`; `args` is a `PreTrainingArguments`.
 
     Raises:
         ValueError: see [`check_masks`].
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel | nn.Module | None = None,
-        args: TrainingArguments | None = None,
-        data_collator: Any = None,
-        *more: Any,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, model: Any = None, args: Any = None, *more: Any, **kwargs: Any) -> None:
         check_masks(model, args)
-        options = {"compute_metrics": None, "compute_loss_func": None} | kwargs
-        super().__init__(model, args, data_collator or collate_for_masks, *more, **options)
+        super().__init__(model, args, *more, **{"compute_metrics": None, "compute_loss_func": None} | kwargs)
+
+    def default_collator(self) -> Any:
+        return collate_for_masks
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = dict(inputs)
@@ -113,7 +107,9 @@ class PretrainingTask(Task):
     try_it = "hf-video train LABELLED_VIDEOS --model {model} --output-dir DIR"
 
     def load_data(self, run: RunPlan) -> TaskData:
-        return TaskData(load_unlabelled_videos(run.chosen.data, video_root=run.chosen.video_root))
+        splits = load_unlabelled_videos(run.chosen.data, video_root=run.chosen.video_root)
+        require_training(run.chosen.data, splits)
+        return TaskData({"train": splits["train"]})
 
     def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
         chosen = run.chosen

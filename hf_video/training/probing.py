@@ -29,7 +29,7 @@ from .data import load_data, readable_videos, require_training, training_splits
 from .losses import CrossEntropy
 from .report import clip_reader, measure_classes, write_report
 from .run import check_places
-from .settings import PROBE_DEFAULTS, ProbeSettings
+from .task_settings import PROBE_DEFAULTS, ProbeSettings
 from .values import choose_values, make, values_of
 
 

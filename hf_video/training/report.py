@@ -35,7 +35,7 @@ from hf_video.metrics import (
     wilson_interval,
 )
 
-from .callbacks import THROUGHPUT_SCALARS
+from .throughput import THROUGHPUT_SCALARS
 
 logger = logging.getLogger(__name__)
 # So many of the training clips show how well the model knows what it was trained on.

@@ -1,6 +1,5 @@
 """Training a video-text model on videos with captions: the task `retrieval`."""
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from datasets import Dataset
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
-from transformers import AutoModel, AutoProcessor, EvalPrediction, PreTrainedModel, TrainingArguments
+from transformers import AutoModel, AutoProcessor, EvalPrediction
 from transformers.trainer_utils import has_length
 
 from hf_video.data import ClipAugmentation, TextTask, VideoDataset
@@ -23,11 +22,11 @@ from hf_video.metrics import retrieval_recall, wilson_interval
 from hf_video.processes import is_first_process
 
 from .arguments import RetrievalTrainingArguments
-from .base_trainer import BaseTrainer
 from .data import require_training, warn_of_repetitions
 from .report import Measured, table
 from .run import RunPlan
 from .task import Task, TaskData
+from .trainer import BaseTrainer
 from .values import make
 
 # Where a video has fewer captions than another one. `Trainer` fills up with it, too.
@@ -65,40 +64,20 @@ class RetrievalTrainer(BaseTrainer):
     The losses are those that `loss_weights` of the model's configuration names; each is logged beside their sum. The
     contrast is with the captions and videos of all processes, see `gather_negatives`; negatives of matching come from
     the same process. An evaluation reads a video once, and compares all videos with all captions.
-
-    Args:
-        model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`.
-        data_collator: defaults to that of a [`TextTask`] with `max_length` of the arguments.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel | nn.Module | None = None,
-        args: TrainingArguments | None = None,
-        data_collator: Any = None,
-        *more: Any,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, args, data_collator, *more, **{"compute_metrics": self._measure} | kwargs)
-        if data_collator is None:
-            length = getattr(self.args, "max_length", None)
-            self.data_collator = TextTask(self.processing_class, max_length=length).collate
-        self._parts: dict[str, list[torch.Tensor]] = defaultdict(list)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"compute_metrics": self._measure} | kwargs)
+
+    def default_collator(self) -> Any:
+        return TextTask(self.processing_class, max_length=getattr(self.args, "max_length", None)).collate
 
     def compute_loss(self, model: nn.Module, inputs: Any, return_outputs: bool = False, *_: Any, **__: Any) -> Any:
         outputs = model(**inputs, return_loss=True)
-        for name, value in outputs.loss_dict.items():
-            self._parts[name].append(value.detach())
+        weights = self.model.config.loss_weights
+        parts = {name: value for name, value in outputs.loss_dict.items() if weights.get(name.removeprefix("loss_"))}
+        self.note_losses(parts, 1 / self.current_gradient_accumulation_steps)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self._parts:
-            weights = self.model.config.loss_weights
-            names = [name for name in self._parts if weights.get(name.removeprefix("loss_"))]
-            means = torch.stack([torch.stack(self._parts[name]).mean() for name in names])
-            logs |= dict(zip(names, self.accelerator.reduce(means, "mean").tolist(), strict=True))
-            self._parts.clear()
-        super().log(logs, start_time)
 
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
         if not is_training and isinstance(dataset, VideoDataset):

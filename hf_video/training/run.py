@@ -176,7 +176,7 @@ class RunPlan:
     def _keeping_frames(self, trainer: Any) -> Iterator[None]:
         from hf_video.data.kept_frames import keeping_frames
 
-        from .time_estimate import TimeEstimateCallback
+        from .trainer import BaseTrainer
 
         args, sets = trainer.args, [trainer.train_dataset, trainer.eval_dataset]
         num_epochs = args.num_train_epochs
@@ -188,7 +188,8 @@ class RunPlan:
         with keeping_frames(sets, self.output_dir / ".frames.0.partial", gib, num_epochs) as kept:
             if (line := str(kept)) and is_first_process():
                 print(line, flush=True)
-            trainer.add_callback(TimeEstimateCallback(kept))
+            if isinstance(trainer, BaseTrainer):
+                trainer.throughput.kept = kept
             yield
 
 

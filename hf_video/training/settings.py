@@ -1,30 +1,18 @@
-"""Declares the settings of trainings: groups of them, and for each task a class that is composed of its own groups.
+"""Declares the settings of the trainers, which are fields of their `TrainingArguments`, in groups.
 
-Every field of `transformers.TrainingArguments` is a setting, too, with the type that it has there. Declared again is
-what `--help` should show, what recipes give, and what has another default here. Nothing here imports PyTorch or
-Transformers, so that `--help` is fast.
+Declared again is what `--help` should show, what recipes give, and what has another default than in Transformers.
+Nothing here imports PyTorch or Transformers, so that `--help` is fast.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Le, Lt
 
 from hf_video.data.video_settings import (
     READING_THREADS,
-    ClipAugmentationSettings,
-    ClipMixingSettings,
-    DatasetSettings,
-    DetectionDataSettings,
-    KeptFramesSettings,
-    LabelledVideosSettings,
-    OnError,
     ReadingThreads,
-    RepeatedAugmentationSettings,
-    StreamSettings,
 )
-from hf_video.inference.inference_settings import ClassificationSettings, ReadingSettings
 from hf_video.settings import (
     CHANGEABLE,
     COMMON,
@@ -34,8 +22,6 @@ from hf_video.settings import (
     Mark,
     NotNegative,
     Positive,
-    Seed,
-    Settings,
     Share,
     setting,
     with_defaults,
@@ -61,35 +47,8 @@ LOSSES: dict[str, Any] = {
 LossName = Annotated[
     str, Expected("cross_entropy, focal or another name in LOSSES", lambda name: name in LOSSES, tuple(LOSSES))
 ]
-# With these, a probe of some thousand videos takes seconds on a laptop.
-PROBE_DEFAULTS: dict[str, Any] = {
-    "num_train_epochs": 50,
-    "per_device_train_batch_size": 64,
-    "per_device_eval_batch_size": 256,
-    "learning_rate": 3e-3,
-    "weight_decay": 0.01,
-    "lr_scheduler_type": "cosine",
-    "warmup_steps": 0.1,
-    "dataloader_pin_memory": False,
-    "eval_strategy": "epoch",
-    "logging_strategy": "epoch",
-    "save_strategy": "best",
-    "save_total_limit": 1,
-    "save_only_model": True,
-    "load_best_model_at_end": True,
-    "metric_for_best_model": "loss",
-    "remove_unused_columns": False,
-    "report_to": "none",
-    "disable_tqdm": True,
-}
-# Up to so many training clips, `train` begins with the start that ships. A model learns more from many thousands than
-# from generated videos.
-MAX_CLIPS_FOR_START = 1000
-StepsOrAll = Expected("-1 or a whole number of at least 1", lambda value: value == -1 or value >= 1)
 DecoderMaskRatio = Expected("0, 0.25, 0.5 or 0.75", lambda value: value in (0, 0.25, 0.5, 0.75))
 IntervalStrategy = Literal["no", "steps", "epoch"]
-# The names of `SAMPLING_STRATEGIES`, whose module would import NumPy.
-SamplingStrategy = Literal["dense", "strided", "uniform", "tsn", "sparse", "linspace", "middle"]
 # `dict` comes first, so that `HfArgumentParser` takes a word.
 ClassWeights = Annotated[
     dict[str, float] | str,
@@ -177,7 +136,29 @@ class DistillationSettings:
 
 
 @dataclass
-class ClassLossSettings:
+class MaskSettings:
+    """Training"""
+
+    mask_type: Literal["tube", "random", "attention"] | None = setting(
+        None,
+        "Hide the same places of all frames, any places, or fewest where the teacher looks; by default tube for a "
+        "VideoViT and attention for a VideoMamba.",
+    )
+    decoder_mask_ratio: Annotated[float, DecoderMaskRatio] = setting(
+        0.0, "Share of patches that the decoder of a VideoViT leaves out: 0, 0.25, 0.5 or 0.75 (VideoMAE V2)."
+    )
+    adam_beta2: BelowOne[float] = setting(0.95, "Decay of AdamW's average of squared gradients.")
+
+
+@dataclass
+@with_defaults(metric_for_best_model="top1_accuracy")
+class VideoTrainingSettings(
+    OptimizationSettings,
+    EvaluationSettings,
+    LearningRateSettings,
+    LoraSettings,
+    DistillationSettings,
+):
     """Training"""
 
     label_smoothing_factor: BelowOne[float] = setting(0.0, "Share of a label that is spread over all classes.")
@@ -198,12 +179,6 @@ class ClassLossSettings:
         "How videos are drawn: each once an epoch; or with repetitions, all classes alike (balanced), or each by the "
         "square root of its number of videos (sqrt).",
     )
-
-
-@dataclass
-class TrainedPartSettings:
-    """Training"""
-
     ema_decay: Annotated[Positive[float], Lt(1)] | None = setting(
         None, "Evaluate and save an exponential moving average of the weights, with this decay."
     )
@@ -214,22 +189,8 @@ class TrainedPartSettings:
 
 
 @dataclass
-class MaskSettings:
-    """Training"""
-
-    mask_type: Literal["tube", "random", "attention"] | None = setting(
-        None,
-        "Hide the same places of all frames, any places, or fewest where the teacher looks; by default tube for a "
-        "VideoViT and attention for a VideoMamba.",
-    )
-    decoder_mask_ratio: Annotated[float, DecoderMaskRatio] = setting(
-        0.0, "Share of patches that the decoder of a VideoViT leaves out: 0, 0.25, 0.5 or 0.75 (VideoMAE V2)."
-    )
-    adam_beta2: BelowOne[float] = setting(0.95, "Decay of AdamW's average of squared gradients.")
-
-
-@dataclass
-class AnswerSettings:
+@with_defaults(metric_for_best_model="loss", logging_steps=500, no_weight_decay=[])
+class AnswerTrainingSettings(OptimizationSettings, EvaluationSettings, LoraSettings):
     """Training"""
 
     lr_by_epoch: bool = setting(
@@ -262,7 +223,8 @@ class AnswerSettings:
 
 
 @dataclass
-class CaptionSettings:
+@with_defaults(metric_for_best_model="text_to_video_r1", logging_steps=500)
+class RetrievalTrainingSettings(OptimizationSettings, EvaluationSettings):
     """Training on captions"""
 
     max_length: AtLeast1[int] | None = setting(None, "Captions are cut after so many tokens; by default the model's.")
@@ -275,7 +237,8 @@ class CaptionSettings:
 
 
 @dataclass
-class DetectionSettings:
+@with_defaults(metric_for_best_model="mean_ap", logging_steps=500)
+class DetectionTrainingSettings(OptimizationSettings, EvaluationSettings):
     """Persons and their actions"""
 
     scales: list[float] = setting([1.0, 1.25], "Factors of the shorter side of training clips, drawn anew each time.")
@@ -311,7 +274,8 @@ class DetectionSettings:
 
 
 @dataclass
-class FrameSettings:
+@with_defaults(metric_for_best_model="f1_50")
+class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, DistillationSettings):
     """Classes of frames"""
 
     fps: Positive[float] | None = setting(
@@ -335,474 +299,4 @@ class FrameSettings:
     )
     smoothing_loss_weight: NotNegative[float] | None = setting(
         None, "Weight of the loss that makes neighbouring frames alike, 0.15 in MS-TCN; by default the model's."
-    )
-
-
-@dataclass
-@with_defaults(metric_for_best_model="top1_accuracy")
-class VideoTrainingSettings(
-    OptimizationSettings,
-    EvaluationSettings,
-    LearningRateSettings,
-    LoraSettings,
-    DistillationSettings,
-    ClassLossSettings,
-    TrainedPartSettings,
-):
-    """Training"""
-
-
-@dataclass
-@with_defaults(metric_for_best_model="loss", logging_steps=500, no_weight_decay=[])
-class AnswerTrainingSettings(OptimizationSettings, EvaluationSettings, LoraSettings, AnswerSettings):
-    """Training"""
-
-
-@dataclass
-@with_defaults(metric_for_best_model="text_to_video_r1", logging_steps=500)
-class RetrievalTrainingSettings(OptimizationSettings, EvaluationSettings, CaptionSettings):
-    """Training"""
-
-
-@dataclass
-@with_defaults(metric_for_best_model="mean_ap", logging_steps=500)
-class DetectionTrainingSettings(OptimizationSettings, EvaluationSettings, DetectionSettings):
-    """Training"""
-
-
-@dataclass
-@with_defaults(metric_for_best_model="f1_50")
-class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, DistillationSettings, FrameSettings):
-    """Training"""
-
-
-@dataclass(kw_only=True)
-class RecipeSettings:
-    """Data and output"""
-
-    recipe: Annotated[str | None, COMMON] = setting(
-        None, "A published recipe, or a YAML file of settings; a flag wins.", "NAME_OR_FILE"
-    )
-    training_arguments: dict[str, Any] = setting({}, "Other fields of transformers.TrainingArguments.")
-
-
-@dataclass(kw_only=True)
-class PaceSettings:
-    """Training"""
-
-    num_train_epochs: Annotated[Positive[float], Mark(alias="epochs"), COMMON, CHANGEABLE] = setting(
-        20.0, "Epochs to train. A resumed run may have others, to train longer."
-    )
-    max_steps: Annotated[int, StepsOrAll, CHANGEABLE] = setting(-1, "Steps to train, in place of epochs; -1: none.")
-    per_device_train_batch_size: Annotated[AtLeast1[int], Mark(alias="batch_size"), COMMON] = setting(
-        8, "Videos in a step of each process."
-    )
-    seed: Annotated[Seed[int], COMMON] = setting(42, "Seed of weights, augmentation and held-out videos.")
-    bf16: Annotated[bool, COMMON] = setting(False, "Train in bfloat16.")
-    dataloader_num_workers: Annotated[NotNegative[int], Mark(alias="num_workers"), COMMON, CHANGEABLE] = setting(
-        0, "Processes that read videos; 0: this one."
-    )
-    dataloader_pin_memory: Annotated[bool | None, CHANGEABLE] = setting(
-        None, "Keep batches where an accelerator copies them fastest; by default where there is one."
-    )
-
-
-@dataclass(kw_only=True)
-class MeasuringSettings:
-    """Training"""
-
-    per_device_eval_batch_size: Annotated[AtLeast1[int] | None, CHANGEABLE] = setting(
-        None, "Clips in a batch of evaluation; by default as in training."
-    )
-
-
-@dataclass(kw_only=True)
-class RunSettings(LabelledVideosSettings, RecipeSettings, PaceSettings, Settings):
-    """Data and output"""
-
-    metrics: ClassVar[Collection[str]] = ()
-    """What an evaluation measures besides the loss: the values of `metric_for_best_model`."""
-
-    data: Annotated[str, Mark(form="word"), COMMON, CHANGEABLE] = setting(
-        None, "Labelled videos, or rows of texts.", "DATA"
-    )
-    output_dir: Annotated[str, COMMON, CHANGEABLE] = setting(
-        None, "Folder for the model, checkpoints and report.", "DIR"
-    )
-    resume: Annotated[Literal["must", "auto"] | None, Mark(bare="must"), COMMON] = setting(
-        None,
-        "Continue an interrupted run, with the settings it had; auto: begin if there is no checkpoint yet, so that "
-        "the same command starts and restarts.",
-        "[auto]",
-    )
-    overwrite_output_dir: Annotated[bool, COMMON] = setting(
-        False, "Start afresh although DIR has files; it is renamed to DIR.backup-1 (-2, ...), nothing is deleted."
-    )
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], COMMON, CHANGEABLE] = setting(
-        "auto", "Where to train; auto: on an accelerator if there is one."
-    )
-
-
-@dataclass(kw_only=True)
-class HeldOutSettings:
-    """Held-out and broken videos"""
-
-    validation_fraction: Annotated[Positive[float], Lt(1), COMMON] = setting(
-        0.2, "Share of each class, or of captioned videos, held out if DATA has no validation split."
-    )
-
-
-@dataclass(kw_only=True)
-class SplitSettings:
-    """Held-out and broken videos"""
-
-    split_by: Annotated[str | None, COMMON] = setting(
-        None,
-        "Hold out whole videos, all rows with some values of a COLUMN of the list, or the last seconds of each class; "
-        "by default videos, and seconds of one recording.",
-        "time|video|COLUMN",
-    )
-
-
-@dataclass(kw_only=True)
-class BrokenVideosSettings:
-    """Held-out and broken videos"""
-
-    on_error: Annotated[OnError, COMMON, CHANGEABLE] = setting(
-        "error", "A video that cannot be read: stop, leave it out, or train on another one in its place."
-    )
-
-
-@dataclass(kw_only=True)
-class LongRowsSettings:
-    """Data and output"""
-
-    clip_duration: NotNegative[float] | None = setting(
-        None,
-        "Rows with times that last at least twice as many seconds are cut into clips of about so many; 0: no row is. "
-        "By default as long as the model's clips, published recipes say 0.",
-    )
-
-
-@dataclass(kw_only=True)
-class ClipSettings:
-    """Model"""
-
-    num_frames: Annotated[AtLeast1[int] | None, Mark(from_scratch=16), COMMON] = setting(None, "Frames in a clip.")
-    frame_sampling_rate: Annotated[AtLeast1[int] | None, Mark(from_scratch=4)] = setting(
-        None, "Distance between two frames of a dense or strided clip."
-    )
-    sampling_strategy: Annotated[SamplingStrategy | None, Mark(from_scratch="uniform"), COMMON] = setting(
-        None,
-        "How frames are chosen: dense and strided keep a distance, the others cover the whole video. The published "
-        "trainings drew strided, tsn or sparse clips.",
-    )
-    image_size: Annotated[AtLeast1[int] | None, Mark(from_scratch=112), COMMON] = setting(
-        None, "Height and width of a clip in pixels."
-    )
-
-
-@dataclass(kw_only=True)
-class SavedClipSettings:
-    """Model"""
-
-    num_frames: Annotated[AtLeast1[int] | None, COMMON] = setting(None, "Frames of a clip; by default the model's.")
-    sampling_strategy: Annotated[SamplingStrategy | None, COMMON] = setting(
-        None, "How frames are chosen; by default the model's."
-    )
-
-
-@dataclass(kw_only=True)
-class ViewsSettings:
-    """Model"""
-
-    num_clips: Annotated[AtLeast1[int] | None, CHANGEABLE] = setting(
-        None, "Clips of a video in the report and wherever the model is used; by default the model's."
-    )
-    num_crops: Annotated[AtLeast1[int] | None, CHANGEABLE] = setting(
-        None, "Crops of a clip in the report and wherever the model is used; by default the model's."
-    )
-
-
-@dataclass(kw_only=True)
-class RegularizationSettings:
-    """Model"""
-
-    drop_path_rate: BelowOne[float] | None = setting(None, "Largest rate of stochastic depth; by default the model's.")
-    classifier_dropout: BelowOne[float] | None = setting(None, "Dropout before the head; by default the model's.")
-
-
-@dataclass(kw_only=True)
-class HeadSettings:
-    """Model"""
-
-    classifier_init_scale: Positive[float] | None = setting(
-        None, "Factor on the first weights of a fresh head; by default the model's."
-    )
-
-
-@dataclass(kw_only=True)
-class MaskedModelSettings:
-    """Model"""
-
-    mask_ratio: Annotated[Annotated[Positive[float], Lt(1)] | None, COMMON] = setting(
-        None, "Share of patches that are hidden; by default the model's, from scratch 0.9 or, for a VideoMamba, 0.8."
-    )
-    drop_path_rate: BelowOne[float] | None = setting(None, "Largest rate of stochastic depth; by default the model's.")
-    norm_pix_loss: bool | None = setting(
-        None,
-        "Reconstruct pixels that are standardised by patch and channel; by default the model's, from scratch true.",
-    )
-    last_aligned_feature: Literal["normalized", "raw", "unmixed"] | None = setting(
-        None, "What of a VideoMamba's last layer is aligned: unmixed as the released models; by default the model's."
-    )
-
-
-@dataclass(kw_only=True)
-class ScratchSettings:
-    """Model from scratch, without --model"""
-
-    patch_size: AtLeast1[int] = setting(16, "Pixels on a side of a patch.")
-    tubelet_size: AtLeast1[int] = setting(2, "Frames in a patch.")
-    hidden_size: AtLeast1[int] = setting(192, "Width of a token.")
-    num_hidden_layers: AtLeast1[int] = setting(6, "Number of layers.")
-    num_attention_heads: AtLeast1[int] = setting(3, "Attention heads of a layer.")
-
-
-@dataclass(kw_only=True)
-class MaskedScratchSettings(ScratchSettings):
-    """Model from scratch, without --model"""
-
-    family: Literal["videovit", "videomamba"] = setting("videovit", "What learns: pixels, or the teacher's features.")
-    intermediate_size: AtLeast1[int] | None = setting(
-        None, "Width of the hidden layer of an MLP; by default four times hidden_size."
-    )
-    decoder_hidden_size: AtLeast1[int] | None = setting(
-        None, "Width of a token in the decoder; by default half of hidden_size."
-    )
-    decoder_num_hidden_layers: NotNegative[int] = setting(4, "Number of layers of the decoder.")
-    decoder_num_attention_heads: AtLeast1[int] | None = setting(
-        None, "Attention heads of a layer of the decoder; by default half of num_attention_heads."
-    )
-
-
-# Losses of their own have neither.
-_OF_CLASS_LOSSES = ("label_smoothing_factor", "neftune_noise_alpha")
-
-
-# What is meant for 20 to 500 clips, from the start that ships. `benchmarks/small_data.py` leaves out one after the
-# other, and with `--sweep` compares other values. No clip is mirrored, since left and right may be classes under any
-# name. A dozen validation clips cannot tell checkpoints apart, and their loss is least before anything is learned.
-@dataclass(kw_only=True)
-@with_defaults(
-    num_train_epochs=Mark(from_start=40.0),
-    learning_rate=Mark(from_scratch=1e-3, from_start=5e-4),
-    load_best_model_at_end=Mark(from_start=False),
-    crop_min_area=Mark(from_start=0.5),
-    color_jitter=Mark(from_start=0.4),
-)
-class TrainSettings(
-    RunSettings,
-    KeptFramesSettings,
-    LongRowsSettings,
-    DatasetSettings,
-    StreamSettings,
-    ClipSettings,
-    ViewsSettings,
-    RegularizationSettings,
-    HeadSettings,
-    MeasuringSettings,
-    VideoTrainingSettings,
-    HeldOutSettings,
-    SplitSettings,
-    BrokenVideosSettings,
-    ClipAugmentationSettings,
-    RepeatedAugmentationSettings,
-    ClipMixingSettings,
-    ScratchSettings,
-):
-    """Model
-
-    Settings of a classification. Fields that are None or left at their defaults take those of the recipe, of the
-    model, or of a run that is resumed.
-    """
-
-    metrics = ("top1_accuracy", "top5_accuracy", "mean_class_accuracy", "mean_average_precision")
-
-    model: Annotated[str | None, COMMON] = setting(
-        None,
-        "What to fine-tune: a folder, Hub or released name; start: the VideoViT that ships, by default for up to "
-        f"{MAX_CLIPS_FOR_START:,} clips without a size; scratch: random weights.",
-        "MODEL",
-    )
-
-
-@dataclass(kw_only=True)
-@with_defaults(learning_rate=Mark(from_scratch=1e-3))
-class TrainFrameSettings(
-    RunSettings,
-    KeptFramesSettings,
-    RegularizationSettings,
-    MeasuringSettings,
-    FrameTrainingSettings,
-    HeldOutSettings,
-    SplitSettings,
-    ClipAugmentationSettings,
-    ScratchSettings,
-):
-    """Model
-
-    Settings of a classification of frames.
-    """
-
-    metrics = ("f1_50", "f1_25", "f1_10", "edit_score", "frame_accuracy")
-    no_effect = _OF_CLASS_LOSSES
-
-    model: Annotated[str | None, COMMON] = setting(
-        None,
-        "What to fine-tune, a VideoMamba or VideoViT: a folder or Hub name; by default a model with random weights.",
-        "MODEL",
-    )
-    num_frames: Annotated[AtLeast1[int] | None, Mark(from_scratch=32), COMMON] = setting(
-        None, "Frames of a training clip."
-    )
-    image_size: Annotated[AtLeast1[int] | None, Mark(from_scratch=112), COMMON] = setting(
-        None, "Height and width of a clip in pixels."
-    )
-
-
-@dataclass(kw_only=True)
-class TrainDetectionSettings(RunSettings, DetectionDataSettings, MeasuringSettings, DetectionTrainingSettings):
-    """Model
-
-    Settings of a training on persons and their actions.
-    """
-
-    metrics = ("mean_ap",)
-    no_effect = _OF_CLASS_LOSSES
-
-    model: Annotated[str, COMMON] = setting(
-        None, "The detector to train, or the backbone of a detector: a folder or Hub name.", "MODEL"
-    )
-    num_frames: Annotated[AtLeast1[int] | None, COMMON] = setting(None, "Frames of a clip; by default the model's.")
-    frame_sampling_rate: AtLeast1[int] | None = setting(
-        None, "Distance between two frames of a clip, in frames of a 30th of a second; by default the model's, or 4."
-    )
-    image_size: Annotated[AtLeast1[int] | None, COMMON] = setting(
-        None, "Shorter side of a clip in pixels; by default the model's."
-    )
-    drop_path_rate: BelowOne[float] | None = setting(
-        None, "Largest rate of stochastic depth in the backbone; by default the model's."
-    )
-
-
-@dataclass(kw_only=True)
-class TrainRetrievalSettings(
-    RunSettings,
-    KeptFramesSettings,
-    SavedClipSettings,
-    MeasuringSettings,
-    RetrievalTrainingSettings,
-    HeldOutSettings,
-    ClipAugmentationSettings,
-):
-    """Model
-
-    Settings of a training on captions.
-    """
-
-    metrics = tuple(f"{way}_r{k}" for way in ("text_to_video", "video_to_text") for k in (1, 5, 10))
-    no_effect = _OF_CLASS_LOSSES
-
-    model: Annotated[str, COMMON] = setting(None, "Folder or Hub name of the video-text model to fine-tune.", "MODEL")
-
-
-@dataclass(kw_only=True)
-@with_defaults(num_train_epochs=3.0, per_device_eval_batch_size=8)
-class TrainAnswersSettings(
-    RunSettings,
-    KeptFramesSettings,
-    SavedClipSettings,
-    MeasuringSettings,
-    AnswerTrainingSettings,
-    ClipAugmentationSettings,
-):
-    """Model
-
-    Settings of a training on questions and answers, or captions.
-    """
-
-    metrics = ("top1", "any")
-
-    model: Annotated[str, COMMON] = setting(None, "Folder or Hub name of the MemoryBankQFormer to fine-tune.", "MODEL")
-    memory_bank_length: Annotated[NotNegative[int] | None, COMMON] = setting(
-        None, "Frames that the memory holds, 0 for no memory; by default the model's."
-    )
-
-
-@dataclass(kw_only=True)
-@with_defaults(learning_rate=Mark(from_scratch=1e-3), sampling_strategy=Mark(from_scratch="dense"))
-class PretrainSettings(
-    RunSettings,
-    KeptFramesSettings,
-    ClipSettings,
-    MaskedModelSettings,
-    OptimizationSettings,
-    LearningRateSettings,
-    MaskSettings,
-    BrokenVideosSettings,
-    ClipAugmentationSettings,
-    RepeatedAugmentationSettings,
-    MaskedScratchSettings,
-):
-    """Model
-
-    Settings of a masked pre-training. It evaluates nothing, and its result is the last model.
-    """
-
-    no_effect = (
-        *("eval_strategy", "eval_steps", "eval_delay", "eval_accumulation_steps", "per_device_eval_batch_size"),
-        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "label_names"),
-        *_OF_CLASS_LOSSES,
-    )
-
-    data: Annotated[str, Mark(form="word"), COMMON, CHANGEABLE] = setting(
-        None, "Videos, which need no labels.", "DATA"
-    )
-    model: Annotated[str | None, COMMON] = setting(
-        None, "Model folder or Hub name to go on from; by default a model from scratch.", "MODEL"
-    )
-    teacher: Annotated[str | None, COMMON] = setting(
-        None,
-        "Image model that a VideoMamba learns from, such as openai/clip-vit-base-patch16: a folder or Hub name.",
-        "MODEL",
-    )
-
-
-_DECLARED_FOR_PROBES = ("num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size")
-
-
-@dataclass(kw_only=True)
-@with_defaults(data=None, model=None, **{name: PROBE_DEFAULTS[name] for name in _DECLARED_FOR_PROBES})
-class ProbeSettings(
-    ReadingSettings,
-    HeldOutSettings,
-    SplitSettings,
-    ClassificationSettings,
-    PaceSettings,
-    MeasuringSettings,
-    RecipeSettings,
-    Settings,
-):
-    """Probe"""
-
-    learning_rate: Annotated[NotNegative[float], COMMON] = setting(
-        PROBE_DEFAULTS["learning_rate"], "The peak learning rate."
-    )
-    weight_decay: Annotated[NotNegative[float], COMMON] = setting(
-        PROBE_DEFAULTS["weight_decay"], "Weight decay of the optimizer."
-    )
-    output_dir: Annotated[str, COMMON] = setting(None, "Folder for the probe and its report; new or empty.", "DIR")
-    features: str | None = setting(
-        None, "Where features are kept; by default in the cache folder of Hugging Face.", "DIR"
     )

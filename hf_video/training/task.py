@@ -16,7 +16,7 @@ from hf_video.processes import failing_together, is_first_process
 from hf_video.settings import Settings, closest
 
 from .run import ModelChoice, RunPlan, plan_run
-from .settings import (
+from .task_settings import (
     PretrainSettings,
     TrainAnswersSettings,
     TrainDetectionSettings,

@@ -1,71 +1,76 @@
-"""The trainer of video classifiers."""
+"""What the trainers of all tasks share: reading ahead, safe checkpoints, what they log, and publishing."""
 
-from collections.abc import Callable, Iterator
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from huggingface_hub import CommitInfo, HfApi
 from torch import nn
-from torch.utils.data import Dataset, Sampler
-from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput, has_length
-from transformers.utils import ModelOutput
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+from transformers.trainer_utils import EvalLoopOutput, has_length, rotate_checkpoints
 
-from hf_video.data import VideoDataset, VideoStream, collate_clips
-from hf_video.data.batches import SAMPLE_KEY
-from hf_video.data.clip_duration import median_frame_interval
+from hf_video.data import ReadAheadLoader, VideoStream, collate_clips
 from hf_video.data.dataset import task_of
-from hf_video.inference.prediction import problem_type_of
-from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import drop_query_axis
-from hf_video.metrics import compute_metrics as video_metrics
-from hf_video.metrics import regression_metrics
-from hf_video.processing import VideoClipProcessor
+from hf_video.data.frame_labels import UNKNOWN
+from hf_video.hub.publishing import publish
+from hf_video.io import naming, naming_disk_errors, replace_text, replacing_files
 
-from .adaptation import NormalizedLinear
-from .arguments import VideoTrainingArguments
-from .base_trainer import BaseTrainer
-from .callbacks import ThroughputCallback
-from .class_balance import ClassSampler, make_class_weights
-from .losses import CrossEntropy, Distillation, make_distillation, make_loss
-from .optimization import EMACallback, parameter_groups, settings_by_arguments
+from .callbacks import PreemptionCallback, SetEpochCallback, StreamEpochCallback, TrainingFactsCallback
+from .checkpoints import (
+    OPTIMIZER,
+    SCHEDULER,
+    best_of,
+    is_secret,
+    mark_complete,
+    mark_unfinished,
+    newest_complete,
+    read_stream_state,
+    require_resumable,
+)
+from .losses import Distillation, make_distillation
+from .optimization import settings_by_arguments
+from .parallelism import WeightsForm, check_same_form, check_saves_whole_weights, choose_blocks, form_of_run
+from .throughput import ThroughputCallback
 
 
-class VideoTrainer(BaseTrainer):
-    """`transformers.Trainer` for video classification and regression.
+class BaseTrainer(Trainer):
+    """`transformers.Trainer` whose data loaders read ahead, with safe checkpoints, and with a `push_to_hub` that
+    publishes as [`hf_video.hub.publish`] does.
 
-    It has a collator, losses and metrics for videos, and supports the settings of `VideoTrainingArguments`: layer
-    decay, an average of the weights, a teacher, weights and draws of classes. It records the facts of the training for
-    the model card, and its `push_to_hub` publishes with [`hf_video.hub.publish`].
+    A run that is resumed in the middle of an epoch does not read ahead in the rest of this epoch.
+    `dataloader_drop_last` is for training: evaluation measures all videos.
 
-    Float labels of a single-label model are soft targets, such as those of `MixingCollator`. In training alone,
-    `label_smoothing_factor`, `loss` and `class_weights` have an effect, so that evaluation losses compare. A
-    `compute_loss_func` takes the place of all three, also in evaluation.
+    Checkpoints get a mark of completeness. The files of the final model are replaced only after all of them are
+    written. `training_args.bin` has no secrets. A run resumes from a whole checkpoint or not at all. If the weights
+    are sharded, `save_model` gathers them on the first process and is called on all.
 
-    A plain `Trainer` with `data_collator=collate_clips` and `compute_metrics=compute_metrics` trains the same model on
-    one process, a regression with `compute_metrics=regression_metrics`; with a `MixingCollator` it needs
-    `compute_loss_func=CrossEntropy()`. Pass the video processor as `processing_class`: it is saved with every
-    checkpoint.
+    A training set may be a `VideoStream`: each process reads its own share, without worker processes, and a resumed
+    run goes on with the next clip.
+
+    With `push_to_hub=True` in the arguments, `save_model` publishes as well. Checkpoints are not uploaded while
+    training runs, because they are not checked and contain paths of this machine.
 
     Args:
-        model, args, *more, **kwargs: see `transformers.Trainer`.
-        data_collator: defaults to that of the task of the data sets, or to `collate_clips`.
-        compute_metrics: defaults to the metrics of `hf_video.metrics.METRICS` for the `problem_type` of the model;
-            None for the loss alone.
-        distillation: a teacher and how to learn from it; defaults to the one that the arguments describe, if any.
-        class_weights: (num_classes,) float, see `CrossEntropy`; defaults to those that the arguments describe,
-            if any.
-
-    Raises:
-        OSError: there is no such teacher, or no such file of weights.
-        ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
-            `compute_metrics` does not measure. Or the teacher does not fit, classes cannot be weighted, see
-            `make_class_weights`, or the training set is no `VideoDataset`, whose labels a `sampler` needs.
+        model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`: it is saved
+            with every checkpoint.
+        data_collator: defaults to what `default_collator` gives: that of the task of the data sets.
+        distillation: a teacher of logits; defaults to the one that the arguments describe, if any.
     """
 
-    optimizer: torch.optim.Optimizer | None
-    _signature_columns: list[str]
-    _training_loss: Callable[..., torch.Tensor] | None = None
+    args: TrainingArguments
+    _limit: int | None = None
+    _is_in_checkpoint = False
+    _best: Path | None = None
+    _preemption: PreemptionCallback | None = None
 
     def __init__(
         self,
@@ -73,171 +78,305 @@ class VideoTrainer(BaseTrainer):
         args: TrainingArguments | None = None,
         data_collator: Callable | None = None,
         *more: Any,
-        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = video_metrics,
         distillation: Distillation | None = None,
-        class_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("compute_loss_func", self._classification_loss)
-        self._measures_own_loss = kwargs["compute_loss_func"] == self._classification_loss
-        super().__init__(model, args, data_collator, *more, compute_metrics=compute_metrics, **kwargs)
+        super().__init__(model, args, data_collator, *more, **kwargs)
         if data_collator is None:
-            task = task_of(self.train_dataset) or task_of(self.eval_dataset)
-            self.data_collator = collate_clips if task is None else task.collate
-        drop_query_axis(self.model)
-        problem_type = problem_type_of(self.model.config)
-        if compute_metrics is video_metrics and problem_type == "regression":
-            self.compute_metrics = regression_metrics
-        if isinstance(self.args, VideoTrainingArguments):
-            self.args.check_problem_type(problem_type)
-            eval_sets = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
-            loss_alone = compute_metrics is None or self.args.prediction_loss_only
-            if compute_metrics is video_metrics:
-                self.args.check_metric(problem_type, self.model.config.num_labels, eval_sets)
-            self.args.choose_metric(problem_type, eval_sets, loss_alone)
-        self._given_weights = class_weights
-        if self.train_dataset is not None:
-            sampler = getattr(self.args, "sampler", "random")
-            if sampler != "random" and not isinstance(self.train_dataset, VideoDataset):
-                raise ValueError(f"sampler={sampler} needs all labels: give a VideoDataset as train_dataset.")
-            self._make_training_loss()  # for its errors
-        self.ema = EMACallback()
-        self.add_callback(self.ema)
+            self.data_collator = self.default_collator()
+        self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
         self.throughput = ThroughputCallback()
         self.add_callback(self.throughput)
-        self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
+        self._noted, self._num_noted_steps = defaultdict[str, Any](float), 0
+        check_saves_whole_weights(self)
+        self.add_callback(SetEpochCallback())
+        if isinstance(self.train_dataset, VideoStream):
+            self._prepare_stream(self.train_dataset)
+        elif self.accelerator.dispatch_batches and not self.accelerator.split_batches and self.args.world_size > 1:
+            # `accelerate.skip_first_batches` takes its number for that of one process.
+            raise ValueError(
+                "dispatch_batches=True in accelerator_config: a run that is resumed within an epoch would see clips "
+                "again. Leave it out, or add split_batches=True and give the size of the batch of all processes."
+            )
+        if (theirs := self.pop_callback(JITCheckpointCallback)) is not None:
+            # It has taken the signal already, and gives it back here.
+            theirs.on_train_end(self.args, self.state, self.control)
+            self._preemption = PreemptionCallback()
+            self.add_callback(self._preemption)
+        self.add_callback(TrainingFactsCallback(self.eval_dataset))
 
-    def _make_training_loss(self) -> Callable[..., torch.Tensor]:
-        """The loss that the arguments describe now."""
-        weights = self._given_weights
-        if weights is None:
-            rows = self.train_dataset.rows if isinstance(self.train_dataset, VideoDataset) else None
-            chosen = getattr(self.args, "class_weights", None)
-            weights = make_class_weights(chosen, class_names_of(self.model.config), rows)
-        return make_loss(self.args, problem_type_of(self.model.config), weights)
+    def default_collator(self) -> Callable:
+        """The collator of the task of the data sets, or else `collate_clips`."""
+        task = task_of(self.train_dataset) or task_of(self.eval_dataset)
+        return collate_clips if task is None else task.collate
 
-    def call_model_init(self, trial: Any = None) -> nn.Module:
-        return drop_query_axis(super().call_model_init(trial))
+    def figures_of(self, predictions: Any, dataset: Any) -> dict[str, float]:
+        """What an evaluation measures, by name, besides `compute_metrics`, which does not see the data set.
+        `predictions` are None if only losses were wanted."""
+        return {}
 
-    def _update_auto_batch_size(self, batch_size: int) -> None:
-        super()._update_auto_batch_size(batch_size)
-        before = self.args.learning_rate
-        self._scale_learning_rate()
-        if self.args.learning_rate != before:
-            self.optimizer = None  # it has the learning rate of another batch
+    def note_losses(self, losses: Mapping[str, torch.Tensor], share: float = 1.0) -> None:
+        """Has parts of a loss logged beside it: their means over the steps and processes.
 
-    def _scale_learning_rate(self) -> None:
-        if isinstance(self.args, VideoTrainingArguments):
-            self.args.scale_learning_rate(self._train_batch_size)
+        Args:
+            losses: scalars of a batch by name.
+            share: what they are counted with; of the batches of a step 1, or those of means 1 / their number.
+        """
+        for name, value in losses.items():
+            self._noted[name] += share * value.detach()
 
-    def is_last_batch_dropped(self) -> bool:
-        """Whether it is a single video and the head a probe: batch normalisation fails, since it has no variance."""
-        is_probe = isinstance(getattr(self.model, "classifier", None), NormalizedLinear)
-        return is_probe and has_length(self.train_dataset) and len(self.train_dataset) % self._train_batch_size == 1
+    def _prepare_stream(self, stream: VideoStream) -> None:
+        if self.args.dataloader_num_workers:
+            raise ValueError(
+                f"dataloader_num_workers={self.args.dataloader_num_workers}: worker processes would keep their places "
+                "in a stream to themselves. Threads read it ahead; reading_threads sets their number."
+            )
+        stream.split_by_process(self.args.process_index, self.args.world_size)
+        # The stream goes on by itself where it was.
+        self.args.ignore_data_skip = True
+        self.add_callback(StreamEpochCallback())
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
-        training set that is a `VideoDataset`, or beside a `VideoStream` on such an evaluation set.
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP or DeepSpeed spread the weights over the processes."""
+        return form_of_run(self) is not WeightsForm.WHOLE
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in `transformers.Trainer`; `resume_from_checkpoint=True` takes the newest complete checkpoint.
 
         Raises:
-            ValueError: several processes train, and a step did not use all parameters that are trained; or see
-                [`BaseTrainer.train`].
+            ValueError: there is no complete checkpoint, or the given one is damaged, lacks what a resumed run needs,
+                or holds its weights in another form than this run. Or the best checkpoint, which
+                `load_best_model_at_end` needs, is missing or damaged.
         """
-        measured = self.eval_dataset if isinstance(self.train_dataset, VideoStream) else self.train_dataset
-        if isinstance(measured, VideoDataset) and isinstance(self.processing_class, VideoClipProcessor):
-            self.processing_class.frame_interval = median_frame_interval(measured)
-        self._training_loss = None  # a trial of a search has its own
+        if resume_from_checkpoint is True:
+            checkpoint, passed = newest_complete(Path(str(self.args.output_dir)))
+            if checkpoint is None:
+                raise ValueError("; ".join([f"{self.args.output_dir} has no complete checkpoint", *passed]) + ".")
+            resume_from_checkpoint = str(checkpoint)
+        if resume_from_checkpoint:
+            check_same_form(Path(resume_from_checkpoint), self)
+            self._best = best_of(Path(resume_from_checkpoint)) if self.args.load_best_model_at_end else None
+            if isinstance(self.train_dataset, VideoStream):
+                self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
+        choose_blocks(self)
+        with nullcontext() if self._preemption is None else self._preemption.giving_back():
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **options: Any,
+    ) -> CommitInfo | Future | None:
+        """Publish the model, its processor and a card written from the facts of the training.
+
+        Args:
+            commit_message, token, revision, private: see `transformers.Trainer.push_to_hub`. The name of the
+                repository is `args.hub_model_id`, or the name of the output folder.
+            blocking: whether to wait. Otherwise a `Future` is returned, whose `result()` raises the error, if any.
+            options: passed to [`publish`].
+
+        Returns:
+            The commit; None on all processes but the main one.
+
+        Raises:
+            PublishError: see [`publish`].
+        """
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        api = HfApi(token=token or self.args.hub_token)
+        options |= {
+            "private": self.args.hub_private_repo if private is None else private,
+            "revision": revision or self.args.hub_revision,
+            "commit_message": commit_message or "End of training",
+            "api": api,
+        }
+        repo_id = self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name
+        run = publish if blocking else partial(api.run_as_future, publish)
+        return run(self.args.output_dir, repo_id, **options)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Does nothing, in place of uploading a checkpoint."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.args.dataloader_drop_last and has_length(self.train_dataset):
+            clips, batch = len(self.train_dataset), self._train_batch_size * self.args.world_size
+            if clips < batch:
+                raise ValueError(
+                    f"dataloader_drop_last leaves out the last clips of an epoch, and {clips} training clips do not "
+                    f"fill one batch of {batch}: take a smaller batch, or set it to false."
+                )
+        return super().get_train_dataloader()
+
+    def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+        if isinstance(dataset, VideoStream):
+            return self._get_stream_loader(dataset)
+        drop_last = self.args.dataloader_drop_last
+        self.args.dataloader_drop_last = is_training and (drop_last or self.is_last_batch_dropped())
         try:
-            return super().train(*args, **kwargs)
-        except RuntimeError as error:
-            if "find_unused_parameters=True" not in str(error):
-                raise
-            raise ValueError(
-                "A step did not use all parameters that are trained, so the processes cannot average their "
-                "gradients: set ddp_find_unused_parameters=true, or freeze these parameters."
-            ) from error
+            loader = super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
+        finally:
+            self.args.dataloader_drop_last = drop_last
+        # The loader of Accelerate moves the batches of an inner loader to the device.
+        inner = getattr(loader, "base_dataloader", None)
+        if type(inner) is DataLoader and not isinstance(inner.dataset, IterableDataset):
+            loader.base_dataloader = ReadAheadLoader.like(inner, getattr(self.args, "reading_threads", None))
+        return loader
 
-    def compute_loss(
-        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        if self.distillation is None or not self.model.training:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        pixel_values, labels = inputs[self.model.main_input_name], inputs["labels"]
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        # The loss of the labels is divided by the number of labels in the whole step. The teacher's loss is a mean
-        # over the batch, so it is scaled to match.
-        share: torch.Tensor | float = 1.0
-        if num_items_in_batch is not None:
-            num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-            share = labels.numel() / num_items_in_batch * num_processes
-        weight = self.distillation.weight
-        taught = self.distillation.loss(pixel_values, outputs["logits"])
-        loss = (1 - weight) * loss + weight * share * taught
-        return (loss, outputs) if return_outputs else loss
+    def is_last_batch_dropped(self) -> bool:
+        """Whether the last batch of an epoch is too small to train on."""
+        return False
 
-    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Batches have `pixel_values`; the model may have another name for them."""
-        prepared = super()._prepare_inputs(inputs)
-        name = getattr(self.model, "main_input_name", "pixel_values")
-        return {name if key == "pixel_values" else key: value for key, value in prepared.items()}
+    def _get_stream_loader(self, stream: VideoStream) -> DataLoader:
+        """The loader of a stream, of which each process has its own share already: Accelerate would share it again."""
+        return ReadAheadLoader(
+            stream,
+            batch_size=self._train_batch_size,
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="Training"),
+            pin_memory=self.args.dataloader_pin_memory,
+            reading_threads=getattr(self.args, "reading_threads", None),
+        )
 
-    def _classification_loss(
-        self, outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
-    ) -> torch.Tensor:
-        if not self.model.training:
-            return CrossEntropy(problem_type_of(self.model.config))(outputs, labels, num_items_in_batch)
-        self._training_loss = self._training_loss or self._make_training_loss()
-        return self._training_loss(outputs, labels, num_items_in_batch)
-
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
-        sampler = getattr(self.args, "sampler", "random")
-        if sampler == "random":
-            return super()._get_train_sampler(train_dataset)
-        return ClassSampler(self.train_dataset, sampler, self.args.data_seed)
-
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        # Collators need both, also for a model that has no such argument.
-        self._signature_columns = [*{*self._signature_columns, "pixel_values", SAMPLE_KEY}]
+    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
+        values = super().set_initial_training_values(*args, **kwargs)
+        # For schedules that count epochs.
+        self._steps_per_epoch = values[1]
+        return values
 
     def get_batch_samples(self, epoch_iterator: Iterator, *args: Any) -> Any:
+        self._num_noted_steps += 1
         return super().get_batch_samples(self.throughput.watch(epoch_iterator), *args)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self.throughput.collect(self.args)
+            if self._noted:
+                means = torch.stack([*self._noted.values()]) / self._num_noted_steps
+                logs |= dict(zip(self._noted, self.accelerator.reduce(means, "mean").tolist(), strict=True))
+            self._noted.clear()
+            self._num_noted_steps = 0
         super().log(logs, start_time)
 
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        self._scale_learning_rate()
-        if self.optimizer is None and getattr(self.args, "layer_decay", 1.0) != 1.0:
-            model = self.model if model is None else model
-            optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
-            if {"params", "model", "optimizer_dict"} & set(options) or not isinstance(optimizer_class, type):
-                raise ValueError(f"optim={self.args.optim} groups parameters its own way; use layer_decay=1 with it.")
-            groups = parameter_groups(model, settings_by_arguments(model, self.args), self.args.learning_rate)
-            self.optimizer = optimizer_class(groups, **options)
-        return super().create_optimizer(model)
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if not self.model.training or self.distillation is None:
+            found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            if self.model.training or not return_outputs:
+                return found
+            # Hidden states and attentions, which a configuration may ask for, are no predictions.
+            loss, outputs = found
+            return loss, {"logits": outputs["logits"]} if "logits" in outputs else outputs
+        labels = inputs["labels"]
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        pixel_values = inputs[self.model.main_input_name]
+        taught = self.distillation.loss(pixel_values, outputs["logits"], inputs.get("attention_mask"))
+        # The loss of the labels is divided by the known labels of the whole step. The teacher's is a mean over the
+        # batch, so it is scaled to match.
+        share: Any = 1.0
+        if num_items_in_batch is not None:
+            num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+            share = labels.ne(UNKNOWN).sum() / num_items_in_batch * num_processes
+        weight = self.distillation.weight
+        loss = (1 - weight) * loss + weight * share * taught
+        return (loss, outputs) if return_outputs else loss
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        with self.ema.applied_to(self.model):
-            output = super().evaluation_loop(*args, **kwargs)
-            scores, labels = output.predictions, output.label_ids
-            if self._measures_own_loss and isinstance(scores, np.ndarray) and isinstance(labels, np.ndarray):
-                # The base class fills up the last batch with videos, which then count twice in its average.
-                loss = self._classification_loss(
-                    ModelOutput(logits=torch.from_numpy(scores)), torch.from_numpy(labels)
-                )
-                output.metrics[f"{kwargs.get('metric_key_prefix', 'eval')}_loss"] = loss.item()
-            return output
+    def evaluation_loop(
+        self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
+        if type(self).figures_of is not BaseTrainer.figures_of:
+            # Without `compute_metrics` the base class keeps no predictions.
+            kwargs["prediction_loss_only"] = self.args.prediction_loss_only
+        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        found = self.figures_of(output.predictions, dataloader.dataset)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
+        return output
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        super().save_model(output_dir, _internal_call)
-        # The model in a checkpoint has the weights that are being trained; the average has a file of its own.
-        if self.ema.average and output_dir is not None and self.args.should_save:
-            self.ema.save(output_dir)
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return [name for name, setting in settings_by_arguments(model, self.args).items() if setting.weight_decay]
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if getattr(self.args, "ema_decay", None) is not None:
-            self.ema.load(resume_from_checkpoint)
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        run = Path(self._get_output_dir(trial=trial))
+        checkpoint = run / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            mark_unfinished(checkpoint)
+        # The base class deletes older checkpoints before the mark of this one is written.
+        self._limit, self.args.save_total_limit, self._is_in_checkpoint = self.args.save_total_limit, None, True
+        try:
+            with naming_disk_errors(checkpoint):
+                super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit, self._is_in_checkpoint = self._limit, False
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            mark_complete(checkpoint)
+            rotate_checkpoints(str(run), self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder, args = Path(output_dir or str(self.args.output_dir)), self.args
+        self.args = copy.copy(args)
+        for name in filter(is_secret, vars(args)):
+            setattr(self.args, name, None)
+        try:
+            if self._is_in_checkpoint:
+                self.args.save_total_limit = self._limit
+                with _keeping_names(self.model):
+                    super()._save(str(folder), state_dict)
+            else:
+                with replacing_files(folder) if args.should_save else nullcontext(folder) as target:
+                    super()._save(str(target), state_dict)
+        finally:
+            self.args = args
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if 0 < self.state.max_steps <= self.state.global_step:
+            # Resumed after the last step, which was inside an epoch: the base class would take one step more.
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _load_callback_state(self) -> None:
+        super()._load_callback_state()
+        if self._best is not None:
+            # The state has the place before the run was moved.
+            self.state.best_model_checkpoint = str(self._best)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            require_resumable(Path(checkpoint))
+            with naming(f"{checkpoint} ({OPTIMIZER} or {SCHEDULER})"):
+                super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if isinstance(self.train_dataset, VideoStream):
+            state = json.dumps(self.train_dataset.state_dict(), indent=1)
+            replace_text(self._stream_file(output_dir), state + "\n")
+
+    def _stream_file(self, checkpoint: str | Path) -> Path:
+        return Path(checkpoint, f"stream_{self.args.process_index}.json")
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            name = f"rng_state_{self.args.process_index}.pth" if self.args.world_size > 1 else "rng_state.pth"
+            with naming(Path(checkpoint, name)):
+                super()._load_rng_state(checkpoint)
+
+
+@contextmanager
+def _keeping_names(model: Any) -> Iterator[None]:
+    """Makes `save_pretrained` write each weight under its name in the model. By default it writes those of VideoMAE
+    and ViViT under older names, which `Trainer` would not find when it loads a checkpoint, and pass over."""
+    if not isinstance(model, PreTrainedModel):
+        yield
+        return
+    model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
+    try:
+        yield
+    finally:
+        del model.save_pretrained

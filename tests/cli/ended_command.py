@@ -11,15 +11,15 @@ import sys
 from transformers import Trainer
 
 from hf_video.cli.main import main
-from hf_video.training import base_trainer
+from hf_video.training import trainer
 
 # By name, the function around which they lie and whether it has run; in the order in which they come.
 OF_CHECKPOINT = {
     "a checkpoint begins": (Trainer, "_save_checkpoint", False),
     "weights of a checkpoint": (Trainer, "_save", True),
     "states of a checkpoint": (Trainer, "_save_rng_state", True),
-    "before the mark": (base_trainer, "mark_complete", False),
-    "after the mark": (base_trainer, "mark_complete", True),
+    "before the mark": (trainer, "mark_complete", False),
+    "after the mark": (trainer, "mark_complete", True),
 }
 OF_FINAL_SAVE = {
     "first file is moved": (os, "replace", True),

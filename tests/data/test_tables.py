@@ -1,7 +1,6 @@
-"""Tables of videos: Parquet files, tars, data sets of the `datasets` library, with paths or whole files, and lists."""
+"""Tables of videos: Parquet files, tars, data sets of the `datasets` library, with paths or whole files."""
 
 import io
-import json
 import math
 import shutil
 import tarfile
@@ -19,7 +18,6 @@ from hf_video.data import (
     VideoStream,
     hold_out,
     inspect_videos,
-    label_names,
     load_unlabelled_videos,
     load_video_dataset,
     load_video_stream,
@@ -292,97 +290,8 @@ def test_what_is_wrong_is_named(videos):
         VideoDataset(dataset.rename_column("clip", "video"), ClipTask(PROCESSOR), training=False)
 
 
-@pytest.fixture
-def root(tmp_path):
-    folder = tmp_path / "videos"
-    folder.mkdir()
-    for name in ("a.mp4", "b c.mp4", "1.webm", "2.webm", "3.mp4"):
-        (folder / name).touch()
-    return folder
-
-
-def write(folder, name, *lines):
-    path = folder / name
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def read(path, **options):
-    split = load_video_dataset(path, **options)["train"]
-    names = split.features["label"].names
-    return [(row["video"], names[row["label"]], row["start"], row["end"]) for row in split]
-
-
-@pytest.mark.parametrize("name", ["train.csv", "train.txt"])
-@pytest.mark.parametrize(
-    "lines", [("a.mp4 0", "b c.mp4 10"), ("a.mp4,0", "b c.mp4,10"), ("", "a.mp4 0", "b c.mp4 10")]
-)
-def test_lists_of_kinetics(root, tmp_path, name, lines):
-    expected = [(str(root / "a.mp4"), "0", None, None), (str(root / "b c.mp4"), "10", None, None)]
-    assert read(write(tmp_path, name, *lines), video_root=root) == expected
-    assert read(write(root, name, *lines)) == expected
-
-
-def test_a_list_of_addresses(tmp_path):
-    found = read(write(tmp_path, "list.txt", "https://example.com/a.mp4 run", "s3://bucket/b.mp4 sit"))
-    assert [row[:2] for row in found] == [("https://example.com/a.mp4", "run"), ("s3://bucket/b.mp4", "sit")]
-
-
-@pytest.mark.parametrize("separator", [" ", ","])
-def test_segments_in_a_list(root, tmp_path, separator):
-    lines = [separator.join(cells) for cells in (("a.mp4", "run", "0.5", "2"), ("b c.mp4", "sit", "0", "1.5"))]
-    found = read(write(tmp_path, "list.txt", *lines), video_root=root)
-    assert found == [(str(root / "a.mp4"), "run", 0.5, 2.0), (str(root / "b c.mp4"), "sit", 0.0, 1.5)]
-
-
-def test_something_something(root, tmp_path):
-    entries = [
-        {"id": "1", "label": "holding potato", "template": "Holding [something]", "placeholders": ["potato"]},
-        {"id": "2", "label": "moving a pen", "template": "Moving [something] up", "placeholders": ["a pen"]},
-        {"id": 3, "label": "holding a cup", "template": "Holding [something]", "placeholders": ["a cup"]},
-    ]
-    path = write(tmp_path, "train.json", json.dumps(entries))
-    assert read(path, video_root=root) == [
-        (str(root / "1.webm"), "Holding something", None, None),
-        (str(root / "2.webm"), "Moving something up", None, None),
-        (str(root / "3.mp4"), "Holding something", None, None),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "lines", "error", "message"),
-    [
-        ("train.txt", ["a.mp4 0", "none.mp4 1"], FileNotFoundError, "1 of 2 .*line 2"),
-        ("train.txt", ["a.mp4"], ValueError, "no column of labels"),
-        ("train.csv", ["none.mp4 0"], ValueError, "'none.mp4 0'"),
-        ("train.txt", ["a.mp4,0", "a.mp4,0,1,2,3"], ValueError, "line 2 has more cells"),
-        ("train.txt", ["a.mp4 0 5 2", "b c.mp4 1"], ValueError, "line 1: end is 2.0 s"),
-        ("train.json", ["{}"], ValueError, "dict"),
-        ("train.json", ["[{"], ValueError, "cannot be read as JSON"),
-        ("train.json", ['[{"id": "1"}]'], ValueError, "no column of labels"),
-        ("train.json", ['[{"name": "1"}]'], ValueError, "entry 1 "),
-        ("train.json", ["[]"], ValueError, "has no rows"),
-    ],
-)
-def test_what_is_wrong_in_a_list_is_named(root, tmp_path, name, lines, error, message):
-    with pytest.raises(error, match=message):
-        load_video_dataset(write(tmp_path, name, *lines), video_root=root)
-
-
 NO_TEXTS = [None, math.nan, math.inf, "", "  ", [], ["a"], {"a": 1}]
 MISSING = ["nan", "NaN", "<NA>", " nan "]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for name in ("a.mp4", "b.mp4"):
-        (tmp_path / name).touch()
-    return tmp_path
-
-
-def write_json(folder, rows, name="train.json"):
-    (folder / name).write_text(json.dumps(rows))
-    return folder / name
 
 
 @pytest.mark.parametrize("value", [*NO_TEXTS, *MISSING, b"run", -math.inf])
@@ -391,73 +300,3 @@ def test_what_is_no_text_is_refused_by_column_and_row(value):
     with pytest.raises(ValueError) as error:
         cell_text("x.csv, line 2", "label", value)
     assert str(error.value).startswith(f"x.csv, line 2: label is {shown!r}")
-
-
-@pytest.mark.parametrize("value", [None, math.nan, "nan"])
-@pytest.mark.parametrize("column", ["label", "template"])
-def test_a_label_in_json(folder, column, value):
-    others = {"path": "a.mp4"} if column == "label" else {"id": "a"}
-    rows = [{**others, column: "run"}, {**others, column: "sit"}]
-    load_video_dataset(write_json(folder, rows))
-    rows[1][column] = value
-    with pytest.raises(ValueError, match="train.json, entry 2: label is "):
-        load_video_dataset(write_json(folder, rows))
-
-
-@pytest.mark.parametrize("value", ["", "nan"])
-@pytest.mark.parametrize("column", ["label", "labels"])
-def test_a_label_in_csv(folder, column, value):
-    (folder / "train.csv").write_text(f"path,{column}\na.mp4,run\nb.mp4,sit\na.mp4,{value}\n")
-    if column == "labels" and not value.strip():
-        assert load_video_dataset(folder / "train.csv")["train"]["labels"][:] == [[0], [1], []]
-        return
-    with pytest.raises(ValueError, match=f"train.csv, line 4: (one of )?{column} is "):
-        load_video_dataset(folder / "train.csv")
-
-
-def test_a_number_and_its_text_are_one_class(folder):
-    rows = [{"path": "a.mp4", "label": label} for label in (1, 0, "1")]
-    assert load_video_dataset(write_json(folder, rows))["train"]["label"][:] == [1, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("cells", "seconds"),
-    [
-        ("0.5,2", (0.5, 2.0)),
-        (",", (None, None)),
-        ("0:51,1:02:03.5", (51.0, 3723.5)),
-        ('"0,5","0:00:01,25"', (0.5, 1.25)),
-    ],
-)
-def test_times(folder, cells, seconds):
-    (folder / "list.csv").write_text(f"path,label,start,end\na.mp4,run,{cells}\nb.mp4,sit,,\n")
-    assert read(folder / "list.csv")[0][2:] == seconds
-
-
-@pytest.mark.parametrize("cells", ["soon,", "nan,", "-1,", "1:61,", "1:2:3:4,", "-0:05,", "1,1", ",0", "0:05,4"])
-def test_wrong_times(folder, cells):
-    (folder / "list.csv").write_text(f"path,label,start,end\na.mp4,run,,\nb.mp4,sit,{cells}\n")
-    with pytest.raises(ValueError, match="line 3: (start|end) is "):
-        read(folder / "list.csv")
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["path,label,label", "a.mp4,run,sit"], "'label' twice"),
-        (["path,label", 'a.mp4,"run', "b.mp4,sit"], "line 2"),
-    ],
-)
-def test_columns_and_rows_of_csv_are_not_lost(folder, lines, message):
-    (folder / "train.csv").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=message):
-        load_video_dataset(folder / "train.csv")
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_csv_of_spreadsheet_programs(folder, end):
-    lines = ["path,label", 'a.mp4,"run, fast"', '"b.mp4", "sit"', ""]
-    (folder / "train.csv").write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
-    data = load_video_dataset(folder / "train.csv")["train"]
-    assert data["video"][:] == [str(folder / "a.mp4"), str(folder / "b.mp4")]
-    assert label_names(data) == ["run, fast", "sit"]

@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 
 from hf_video.processing.plain_video_reading import read_video as read_plainly
-from hf_video.reading import VideoReader, VideoReadError, decoding, probe_video, read_video
+from hf_video.reading import VideoReader, VideoReadError, packet_index, probe_video, read_video, seeking
+from hf_video.reading.decoding import decode_packet
 from hf_video.reading.frame_streaming import stream_frames
 from tests.testing.videos import (
     H264,
@@ -385,13 +386,14 @@ def test_frames_that_depend_on_damage_are_refused(folder):
 
 def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
     path = encode_video(folder / "long.mp4", make_frames(400))
-    decode, decoded = decoding.decode_packet, []
+    decoded = []
 
     def count(stream, packet):
         decoded.append(packet)
-        return decode(stream, packet)
+        return decode_packet(stream, packet)
 
-    monkeypatch.setattr(decoding, "decode_packet", count)
+    for module in (packet_index, seeking):
+        monkeypatch.setattr(module, "decode_packet", count)
     read_video(path, choose(5, 399))
     # The first frame while indexing, and at most one group of pictures for each frame.
     assert len(decoded) < 60
@@ -400,9 +402,9 @@ def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
 @pytest.fixture
 def passes(monkeypatch):
     """The names of the files whose packets are passed over."""
-    names, make_index = [], decoding.make_index
-    monkeypatch.setattr(decoding, "_INDEXES", decoding.KeptIndexes())
-    monkeypatch.setattr(decoding, "make_index", lambda *given: names.append(given[1]) or make_index(*given))
+    names, make_index = [], packet_index.make_index
+    monkeypatch.setattr(packet_index, "_INDEXES", {})
+    monkeypatch.setattr(packet_index, "make_index", lambda *given: names.append(given[1]) or make_index(*given))
     return names
 
 
@@ -424,9 +426,10 @@ def test_packets_of_a_file_are_passed_over_once_until_it_changes(folder, passes,
     assert passes == [path] * 3
 
 
-@pytest.mark.parametrize(("limit", "number"), [("MOST_FILES", 2), ("MOST_PACKETS", 130)])
-def test_of_many_files_the_latest_are_kept(folder, passes, monkeypatch, limit, number):
-    monkeypatch.setattr(decoding, limit, number)
+@pytest.mark.parametrize(("limit", "fewest"), [(130, 1), (500, 250)])
+def test_of_many_files_the_latest_are_kept(folder, passes, monkeypatch, limit, fewest):
+    monkeypatch.setattr(packet_index, "MOST_PACKETS", limit)
+    monkeypatch.setattr(packet_index, "_FEWEST_PACKETS", fewest)
     first, second, third = (encode_video(folder / f"{limit}{i}.mp4") for i in range(3))
     for path in (first, second, first, third, first, second):
         probe_video(path)

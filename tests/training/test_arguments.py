@@ -1,4 +1,5 @@
 import pytest
+from transformers.integrations import integration_utils
 
 from hf_video.training.arguments import VideoTrainingArguments
 
@@ -74,3 +75,21 @@ def test_the_metric_of_the_best_checkpoint_is_one_that_is_measured(tmp_path):
         check("top5_accuracy", None, 5)
     with pytest.raises(ValueError, match="'nope', which is not measured: use mean_average_precision or loss"):
         check("nope", "multi_label_classification", 6)
+
+
+def test_several_trackers_are_separated_by_commas(tmp_path, monkeypatch):
+    for name in ("tensorboard", "trackio"):
+        monkeypatch.setattr(integration_utils, f"is_{name}_available", lambda: True)
+    assert VideoTrainingArguments(str(tmp_path), report_to="tensorboard,trackio").report_to == [
+        "tensorboard",
+        "trackio",
+    ]
+    assert VideoTrainingArguments(str(tmp_path)).report_to == []
+
+
+def test_a_tracker_that_is_unknown_or_not_installed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(integration_utils, "is_trackio_available", lambda: False)
+    with pytest.raises(ImportError, match="report_to=trackio needs a package that is not installed: pip install trac"):
+        VideoTrainingArguments(str(tmp_path), report_to="trackio")
+    with pytest.raises(ValueError, match="'tensorbord' is not an experiment tracker.* Did you mean tensorboard?"):
+        VideoTrainingArguments(str(tmp_path), report_to="tensorbord")

@@ -10,7 +10,7 @@ from hf_video.cli.main import main
 from hf_video.loading.detectors import load_detector
 from hf_video.models.videovit import VideoViTForVideoClassification
 from hf_video.training import DetectionTrainingArguments
-from hf_video.training.settings import TrainDetectionSettings
+from hf_video.training.task_settings import TrainDetectionSettings
 from hf_video.training.values import choose_values, make, read_named
 from tests.testing.trainers import weights_of
 

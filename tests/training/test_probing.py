@@ -3,7 +3,7 @@ from transformers import TrainingArguments
 
 from hf_video.training.adaptation import NormalizedLinear
 from hf_video.training.probing import ProbeModel, train_probe
-from hf_video.training.settings import PROBE_DEFAULTS
+from hf_video.training.task_settings import PROBE_DEFAULTS
 
 SINGLE = "single_label_classification"
 

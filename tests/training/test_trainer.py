@@ -57,6 +57,17 @@ def test_a_plain_trainer_does_the_same(model, tmp_path):
     torch.testing.assert_close(trained[0], trained[1], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", [VideoTrainer, Trainer])
+def test_metrics_are_of_the_logits_whatever_else_a_model_gives(tmp_path, kind):
+    model = make_model(num_hidden_layers=2)
+    model.config.output_hidden_states = True
+    options = {"data_collator": collate_clips, "compute_metrics": compute_metrics}
+    trainer = kind(model, make_arguments(tmp_path), eval_dataset=RandomClips(), **options)
+    found = trainer.evaluate()["eval_top1_accuracy"]
+    model.config.output_hidden_states = False
+    assert found == trainer.evaluate()["eval_top1_accuracy"]
+
+
 def test_the_epoch_reaches_the_data_set_where_the_data_loader_does_not_pass_it_on():
     loader = DataLoader(RandomClips())
     SetEpochCallback().on_epoch_begin(None, TrainerState(epoch=2.0), None, train_dataloader=loader)

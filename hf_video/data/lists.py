@@ -1,0 +1,165 @@
+"""Lists of videos in files of text: CSV, JSON, and lines of a path and a label; each as columns of cells."""
+
+import csv
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hf_video.io import read_csv, read_json, read_json_lines, read_lines
+from hf_video.reading.sources import is_url
+
+from .folders import LIST_SUFFIXES, address, is_frame_folder
+from .rows import KNOWN_COLUMNS
+
+logger = logging.getLogger(__name__)
+_NAMES = KNOWN_COLUMNS - {"path"} | {"question", "answer", "caption", "second", "x1", "y1", "x2", "y2", "action"}
+# Other names of columns, in lower case and with underscores.
+_ALIASES = {
+    **dict.fromkeys(("path", "file", "filename", "file_name", "file_path", "video_path", "video_file"), "video"),
+    **dict.fromkeys(("class", "class_name"), "label"),
+    **dict.fromkeys(("begin", "start_time", "start_s"), "start"),
+    **dict.fromkeys(("end_time", "end_s"), "end"),
+}
+_UNNAMED = ("video", "label", "start", "end")
+# What pyarrow raises for values that are not of a type.
+NOT_OF_TYPE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+
+
+def read_list(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int], str]:
+    """The columns of a list, the number of each row in the file, and what that counts. Paths count from `root`."""
+    suffix = path.suffix.lower()
+    if suffix not in LIST_SUFFIXES:
+        raise ValueError(f"{path} is neither a list nor a table. {expected}")
+    read = _read_json if suffix in (".json", ".jsonl") else _read_text
+    columns, lines = read(path, root, expected)
+    if not lines:
+        raise ValueError(f"{path} has no rows. {expected}")
+    if {"label", "labels"} <= columns.keys():
+        raise ValueError(f"{path} has the columns label and labels; keep one of them.")
+    return columns, lines, "entry" if suffix == ".json" else "line"
+
+
+def known_names(source: str, names: Sequence[str]) -> list[str]:
+    """The names of columns: in place of another form or word, that which is known here. A line of the log says so."""
+    found, guessed = [name.strip() for name in names], list[str]()
+    for number, name in enumerate(found):
+        plain = re.sub(r"[\s-]+", "_", name.casefold())
+        meant = [known for known in (plain, _ALIASES.get(plain)) if known in _NAMES and known not in found]
+        if name not in _NAMES and meant:
+            found[number] = meant[0]
+            guessed += [f"{name!r} as {meant[0]!r}"] if name != "path" else []
+    if guessed:
+        logger.warning(f"{source}: columns are read by what their names mean: {', '.join(guessed)}.")
+    return found
+
+
+def find_delimiter(line: str) -> str | None:
+    """What separates the cells of a line. Programs for tables write semicolons where a comma is part of a number."""
+    return next((each for each in (",", ";", "\t") if each in line), None)
+
+
+def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int]]:
+    lines = read_lines(path)
+    first = next(filter(str.strip, lines), "")
+    delimiter = find_delimiter(first) or ","
+    rows = read_csv(path, delimiter)
+    names = known_names(str(path), next(rows, (0, []))[1])
+    if "video" in names:
+        if delimiter != ",":
+            logger.warning(f"{path}: cells are read as separated by {delimiter!r}.")
+        if twice := [name for name in names if name and names.count(name) > 1]:
+            raise ValueError(f"{path} has the column {twice[0]!r} twice. Keep one of them.")
+        numbered = [*rows]
+    else:
+
+        @cache
+        def exists(video: str) -> bool:
+            found = address(root, video)
+            return re.search(r"\s", found) is None if is_url(found) else os.path.exists(found)
+
+        texts = ((number, line.strip()) for number, line in enumerate(lines, 1) if line.strip())
+        numbered = [(number, _cells(f"{path}, line {number}", text, root, exists)) for number, text in texts]
+        if not numbered or (path.suffix.lower() != ".txt" and not exists(numbered[0][1][0])):
+            raise ValueError(
+                f"The first line of {path} is {first!r}, which names no column path or video, and is no video in "
+                f"{root}. {expected}"
+            )
+        names = [*_UNNAMED[: max(len(cells) for _, cells in numbered)]]
+    if too_long := [number for number, cells in numbered if len(cells) > len(names)]:
+        raise ValueError(
+            f"{path}, line {too_long[0]} has more cells than the columns {', '.join(names)}. Put values with a comma "
+            'into quotes: "a,b".'
+        )
+    columns = zip_longest(names, *(cells for _, cells in numbered), fillvalue="")
+    found = {name: pc.utf8_trim_whitespace(pa.array(values, pa.string())) for name, *values in columns if name}
+    return found, [number for number, _ in numbered]
+
+
+def _cells(where: str, line: str, root: str, exists: Callable[[str], bool]) -> list[str]:
+    """The cells of a line of a list without names of columns: a path, which may have spaces, and others behind it."""
+    if exists(line):
+        cells = [line]
+    elif (delimiter := find_delimiter(line)) is not None:
+        cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
+    else:
+        ends = (line.rsplit(maxsplit=count) for count in (1, 2, 3))
+        cells = next((found for found in ends if exists(found[0])), line.split())
+    if len(cells) == 3 and cells[1].isdecimal() and cells[2].isdecimal():
+        video = Path(address(root, cells[0]))
+        if is_frame_folder(video):  # as lists of folders of frames: path, number of frames, label
+            return [cells[0], cells[2]]
+        if video.is_file():
+            raise ValueError(
+                f"{where}: {cells[1]} and {cells[2]} may be a label and a start, or a number of frames and a label. "
+                "Put names of the columns into the first line, such as path,label,start."
+            )
+    return cells
+
+
+def _read_json(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int]]:
+    if path.suffix.lower() == ".jsonl":
+        numbered, place = read_json_lines(path), f"{path}, line"
+    else:
+        content, place = read_json(path), f"{path}, entry"
+        if not isinstance(content, list):
+            raise ValueError(f"{path} holds a {type(content).__name__}; a list of objects is expected. {expected}")
+        numbered = [*enumerate(content, 1)]
+    if wrong := [each for each in numbered if not isinstance(each[1], dict)]:
+        raise ValueError(f"{place} {wrong[0][0]} is {wrong[0][1]!r}; an object is expected. {expected}")
+    entries: list[dict[str, Any]] = [entry for _, entry in numbered]
+    names = [*dict.fromkeys(name for entry in entries for name in entry)]
+    columns = dict(zip(names, known_names(str(path), names), strict=True))
+    if "id" in names and "video" not in columns.values():  # Something-Something
+        columns["id"] = "video"
+        if "template" in names:
+            columns = {name: f"given {new}" if new == "label" else new for name, new in columns.items()}
+            columns["template"] = "label"
+            for entry in entries:
+                if isinstance(entry.get("template"), str):
+                    entry["template"] = re.sub(r"[\[\]]", "", entry["template"])
+    if "video" not in columns.values() and entries:
+        raise ValueError(f"{place} {numbered[0][0]} is {entries[0]!r}, without path or video. {expected}")
+    found = {new: _array([entry.get(name) for entry in entries]) for name, new in columns.items()}
+    return found, [number for number, _ in numbered]
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """The values of a column of JSON: lists if one of them is, and texts if they are of several kinds."""
+
+    def text(value: Any) -> Any:
+        return [*map(text, value)] if isinstance(value, list) else None if value is None else str(value)
+
+    if any(isinstance(value, list) for value in values):
+        values = [value if isinstance(value, list) or value is None else [value] for value in values]
+    try:
+        return pa.array(values)
+    except NOT_OF_TYPE:
+        return pa.array(map(text, values))

@@ -1,0 +1,66 @@
+"""A task of a user's own, as CONTRIBUTING has it: from a table to a report and a card."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hf_video.cli.main import main
+from hf_video.hub.publishing import stage
+from hf_video.processing import VideoClipProcessor
+from hf_video.training.task import TASKS
+from tests.testing.trainers import make_model
+from tests.testing.videos import encode_video, make_frames
+
+TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+
+
+@pytest.fixture
+def numbers_task(monkeypatch):
+    source = re.search(r"^```python\n# numbers_task\.py\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[1]
+    module = ModuleType("numbers_task")
+    monkeypatch.setitem(sys.modules, "numbers_task", module)
+    exec(compile(source, "numbers_task.py", "exec"), vars(module))
+    yield module
+    del TASKS["numbers"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    for name in "abcd":
+        encode_video(tmp_path / f"{name}.mp4", make_frames(8, 16, 16))
+    for split in ("train", "validation"):
+        rows = "".join(f"../{name}.mp4,{number}\n" for number, name in enumerate("abcd"))
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{split}.csv").write_text(f"video,number\n{rows}")
+    make_model().save_pretrained(tmp_path / "model")
+    VideoClipProcessor(num_frames=2, size=16, crop_size=16).save_pretrained(tmp_path / "model")
+    return tmp_path
+
+
+def test_a_task_is_trained_measured_resumed_and_published(numbers_task, data, capsys):
+    model, out = data / "model", data / "out"
+    words = ["train", str(data / "data"), "--task", "numbers", "--model", str(model), "--output-dir", str(out)]
+    words += ["--batch-size", "2", "--device", "cpu", "--epochs"]
+    assert main([*words, "1"]) == 0
+    assert "mean squared error" in capsys.readouterr().out
+    assert main([*words, "2", "--resume"]) == 0
+    metrics = json.loads((out / "report" / "metrics.json").read_text())
+    assert metrics["num_videos"] == 4 and metrics["epochs"] == 2
+    assert {"mse", "mae", "r2"} <= metrics.keys()
+    stage(out, data / "repository", "alice/numbers", api=None)
+    assert f"| mean squared error | {metrics['mse']:.4g}" in (data / "repository" / "README.md").read_text()
+
+
+def test_what_a_task_does_not_have_is_refused(numbers_task, data):
+    settings = {"data": str(data / "data"), "output_dir": str(data / "out")}
+    with pytest.raises(ValueError, match="num_queries"):
+        numbers_task.TrainNumbersSettings(**settings, num_queries=3)
+    with pytest.raises(ValueError, match="mse, mae, r2 or loss"):
+        sys.modules["hf_video.training"].train(
+            numbers_task.TrainNumbersSettings(**settings, metric_for_best_model="f1_50")
+        )
+    assert not (data / "out").exists()

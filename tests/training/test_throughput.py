@@ -1,0 +1,97 @@
+"""Scalars of steps beside the losses; a training that waits for videos says how long it takes, and what helps."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hf_video.data.kept_frames import KeptFrames
+from hf_video.training import VideoTrainer, throughput
+from hf_video.training.throughput import THROUGHPUT_SCALARS, ThroughputCallback
+from tests.testing.trainers import RandomClips, make_arguments, make_model
+
+
+def told(monkeypatch, capsys, waited, computed, kept=None, num_steps=40, max_steps=1000, num_workers=0):
+    """What is printed in steps that wait and compute for so many seconds, of which ten are an epoch."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(throughput, "available_cores", lambda: 8)
+    callback = ThroughputCallback()
+    callback.kept = kept or KeptFrames([])
+    state = SimpleNamespace(global_step=0, max_steps=max_steps, epoch=0.0, is_world_process_zero=True)
+    args = SimpleNamespace(dataloader_num_workers=num_workers)
+    callback.on_train_begin(args, state, None)
+
+    def batches(seconds):
+        clock.now += seconds
+        yield {"pixel_values": torch.zeros(4, 1, 3, 2, 2)}
+
+    for step in range(num_steps):
+        list(callback.watch(batches(waited(step) if callable(waited) else waited)))
+        clock.now += computed
+        state.global_step, state.epoch = step + 1, (step + 1) / 10
+        callback.on_step_end(args, state, None)
+        if state.epoch.is_integer():
+            clock.now += 100
+    return capsys.readouterr().out
+
+
+def test_what_waits_for_videos_is_told_once(monkeypatch, capsys):
+    line = told(monkeypatch, capsys, waited=9, computed=1)
+    assert line.count("\n") == 1
+    assert "The other 990 steps will take about 2 h 45 min, 90% of it waiting for videos" in line
+    assert "--num-workers 7" in line and "ffmpeg" in line and "--kept-frames-gib" not in line
+    line = told(monkeypatch, capsys, 9, 1, KeptFrames([], gib_needed=5.2), num_workers=2)
+    assert "--kept-frames-gib 6" in line and "--num-workers" not in line
+
+
+@pytest.mark.parametrize(("waited", "computed", "max_steps"), [(4, 6, 1000), (9, 1, 40)])
+def test_trainings_that_are_fast_enough_say_nothing(monkeypatch, capsys, waited, computed, max_steps):
+    assert told(monkeypatch, capsys, waited, computed, max_steps=max_steps) == ""
+
+
+def test_where_frames_are_kept_the_first_epoch_does_not_count(monkeypatch, capsys):
+    class Keeping(KeptFrames):
+        def __str__(self):
+            return "Some frames are kept."
+
+    assert told(monkeypatch, capsys, lambda step: 9 if step < 10 else 0, 1, Keeping([])) == ""
+    assert "980 steps" in told(monkeypatch, capsys, 9, 1, Keeping([]))
+
+
+def losses(trainer):
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_every_training_loss_comes_with_the_scalars_and_nothing_else_does(tmp_path):
+    trainer = VideoTrainer(
+        model=make_model(),
+        args=make_arguments(tmp_path, logging_steps=1),
+        train_dataset=RandomClips(),
+        eval_dataset=RandomClips(),
+    )
+    begin = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - begin
+    assert len(losses(trainer)) == 4
+    # Each step takes 4 clips, and all steps less time than the whole. A single step may be slow.
+    assert sum(4 / entry["clips_per_second"] for entry in losses(trainer)) < seconds
+    for entry in losses(trainer):
+        assert 0 < entry["data_wait_fraction"] < 1
+        assert 0.05 < entry["peak_memory_gib"] < 1000
+    others = [entry for entry in trainer.state.log_history if "loss" not in entry]
+    assert others and not any(name in entry for entry in others for name in THROUGHPUT_SCALARS)
+
+
+def test_time_between_steps_does_not_count(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 10.0, 20.0, 20.5, 21.0, 22.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    callback, batches = ThroughputCallback(), iter([{"pixel_values": torch.zeros(4, 1, 3, 2, 2)}] * 2)
+    next(callback.watch(batches))  # asked for at 0, waited for from 1 to 3
+    callback.on_step_end(None, None, None)  # 10
+    next(callback.watch(batches))  # asked for at 20, waited for from 20.5 to 21
+    callback.on_step_end(None, None, None)  # 22
+    scalars = callback.collect(SimpleNamespace(world_size=3, device=torch.device("cpu")))
+    assert scalars["clips_per_second"] == 3 * 8 / 12
+    assert scalars["data_wait_fraction"] == 2.5 / 12
