@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -99,12 +100,8 @@ def _count_classes(split: Any) -> dict[str, int]:
     from hf_video.data import label_names
     from hf_video.data.rows import label_ids
 
-    names = label_names(split)
-    counts = dict.fromkeys(names, 0)
-    for labels in label_ids(split):
-        for label in labels:
-            counts[names[label]] += 1
-    return counts
+    counts = Counter(label for labels in label_ids(split) for label in labels)
+    return {name: counts[label] for label, name in enumerate(label_names(split))}
 
 
 def _describe(result: dict[str, Any]) -> str:

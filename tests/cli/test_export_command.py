@@ -29,7 +29,6 @@ def test_what_is_refused(model, tmp_path, fails):
     new = tmp_path / "new"
     assert f"OUT {model} is not empty" in fails("export", model, model)
     assert "foo" in fails("export", model, new, "--to", "foo")
-    assert "nowhere/at/all" in fails("export", "nowhere/at/all", new)
     assert not new.exists()
 
 

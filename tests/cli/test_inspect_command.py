@@ -79,7 +79,3 @@ def test_files_that_are_no_videos_are_counted_and_named(digits, tmp_path, says):
     out = says("inspect", tmp_path, "--quick")
     assert "1 files left out" in out and str(other) in out
     assert json.loads(says("inspect", tmp_path, "--quick", "--json"))["left_out"] == [str(other)]
-
-
-def test_data_that_do_not_exist(tmp_path, fails):
-    assert "does not exist" in fails("inspect", tmp_path / "none")

@@ -37,13 +37,10 @@ def test_a_video_is_searched_for(indexed, says):
     assert json.loads(out.splitlines()[0])["path"] == video
 
 
-def test_a_name_that_is_not_utf8_is_ranked_again(indexed, capsys, says):
+def test_a_name_that_is_not_utf8_is_ranked_again(indexed, says):
     video, folder = indexed / "videos" / "\udcff.mp4", str(indexed / "index")
     (indexed / "videos" / "3.mp4").rename(video)
-    assert (
-        main(["index", str(indexed / "videos"), "--model", str(indexed / "model"), "--output", folder, "--prune"]) == 0
-    )
-    capsys.readouterr()
+    says("index", indexed / "videos", "--model", indexed / "model", "--output", folder, "--prune")
     search = ["search", r"a glass of $5 or $\frac", "--index", folder, "--device", "cpu", "--rerank", "6"]
     assert str(video) in [json.loads(line)["path"] for line in says(*search, "--json").splitlines()]
     assert str(indexed / "videos" / r"\udcff.mp4") in says(*search)

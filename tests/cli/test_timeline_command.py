@@ -332,5 +332,3 @@ def test_wrong_options_are_a_sentence(model_folder, video, tmp_path, fails):
     assert "rtsp://host/live is not a file" in fails(*live)
     regression = save_model(tmp_path / "regression", ["height", "weight"], problem_type="regression")
     assert "is a regression model" in fails("timeline", video, "--model", regression)
-    missing = tmp_path / "missing.mp4"
-    assert str(missing) in fails("timeline", missing, "--model", model_folder, "--output", tmp_path / "unread")
