@@ -348,7 +348,8 @@ def describe_type(hint: Any) -> str:
         if isinstance(mark, Expected):
             return mark.text
     if choices := _choices(hint):
-        return _alternatives(choices)
+        *first, last = choices
+        return f"{', '.join(first)} or {last}" if first else last
     if members & {int, float}:
         words = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
         bounds = [
@@ -370,11 +371,6 @@ def _choices(hint: Any) -> list[str]:
         if typing.get_origin(member) is Literal:
             return [str(choice) for choice in typing.get_args(member)]
     return []
-
-
-def _alternatives(names: Collection[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _marks(hint: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from hf_video.settings import (
 from hf_video.training import PretrainSettings, TrainAnswersSettings, TrainSettings, VideoTrainingArguments
 from hf_video.training.recipes import published_recipes, read_recipe
 
-KINDS = {kind for command in COMMANDS for kind in (command.settings, *command.tasks.values())}
+KINDS = {kind for command in COMMANDS for kind in (command.settings, *command.tasks().values())}
 DECLARED = [each for kind in KINDS for each in settings_of(kind).values()]
 # Of these a number below zero means something.
 SIGNED = {"length_penalty", "layer"}

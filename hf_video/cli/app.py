@@ -10,7 +10,6 @@ example: hf-video app my_model
 
 import importlib.util
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +23,7 @@ from hf_video.settings import AtLeast1, Mark, Settings, setting
 
 from .command import command
 from .errors import explain, is_debugging, report_bug
+from .printing import say
 
 
 @dataclass(kw_only=True)
@@ -55,16 +55,12 @@ def run(settings: AppSettings) -> int:
     names = name_models(settings.models)
     models = [LoadedModel(name, *_load(model, settings)) for name, model in zip(names, settings.models, strict=True)]
     if not is_loopback(settings.host):
-        print(
-            f"warning: anybody who reaches port {settings.port} of this machine can use the page. "
-            "There is no password.",
-            file=sys.stderr,
-        )
+        say(f"warning: anybody who reaches port {settings.port} can use the page. There is no password.")
 
     def tell_error(error: Exception) -> str | None:
         sentence = explain(error)
         if sentence is None:
-            print(f"hf-video: {report_bug(error)}", file=sys.stderr, flush=True)
+            say(f"hf-video: {report_bug(error)}")
         return sentence
 
     serve(

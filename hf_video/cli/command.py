@@ -119,6 +119,8 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
         of_command.set_defaults(_command=command, _parser=of_command)
         kind = _kind_of(command, of_command, words)
         words = _add_flags(of_command, kind, words)
+    if kind is None:
+        parser.parse_args(words)  # the first word is no command: help, the version, or a mistake
     try:
         args, rest = parser.parse_known_args(words)
         _refuse(rest, args, kind)

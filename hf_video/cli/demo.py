@@ -117,9 +117,7 @@ def _start_from_videomamba(folder: Path, digits: Path) -> dict[str, Any]:
     set_seed(0)
     names = load_video_dataset(digits)["train"].features["label"].names
     config = VideoMambaConfig(
-        **VIDEOMAMBA_SIZES,
-        id2label=dict(enumerate(names)),
-        label2id={name: index for index, name in enumerate(names)},
+        **VIDEOMAMBA_SIZES, id2label=dict(enumerate(names)), label2id={name: index for index, name in enumerate(names)}
     )
     VideoMambaForVideoClassification(config).save_pretrained(folder)
     processor = VideoClipProcessor(

@@ -17,14 +17,13 @@ examples:
 from __future__ import annotations
 
 import importlib.util
-import sys
 from dataclasses import dataclass
 
 from hf_video.inference.inference_settings import DetectSettings
 from hf_video.settings import setting
 
 from .command import command
-from .printing import count, print_failed, print_rows
+from .printing import count, print_failed, print_rows, say
 
 
 @dataclass(kw_only=True)
@@ -55,9 +54,6 @@ def run(settings: DetectCommandSettings) -> int:
         f"{count(found.num_new, 'video')}; {count(found.num_videos - found.num_new, 'video')} done before"
     )
     if found.num_key_frames and not found.num_persons:
-        print(
-            f"No person was found: the highest score is {found.highest:.3g}, and --person-threshold "
-            f"{found.person_threshold:g}.",
-            file=sys.stderr,
-        )
+        highest, threshold = f"{found.highest:.3g}", f"{found.person_threshold:g}"
+        say(f"No person was found: the highest score is {highest}, and --person-threshold {threshold}.")
     return print_failed(found.errors, found.num_videos + len(found.errors))

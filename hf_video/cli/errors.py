@@ -20,6 +20,7 @@ from hf_video.io import FULL_DISK, write_error_number
 from hf_video.processes import is_first_process
 
 from . import BUG, CLOSED_OUTPUT, INTERRUPTED, TERMINATED, USER_ERROR
+from .printing import say
 from .signals import Terminated, sigterm_interrupts
 
 USER_ERRORS = (ValueError, OSError, ImportError)
@@ -68,7 +69,7 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         is_terminated = any(isinstance(each, Terminated) for each in chain(interrupt, hidden=True))
         # A launcher hands a signal on to all processes.
         if is_first_process():
-            _say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {interrupt}".rstrip())
+            say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {interrupt}".rstrip())
         return TERMINATED if is_terminated else INTERRUPTED
     except BrokenPipeError:
         return CLOSED_OUTPUT
@@ -76,7 +77,7 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         if _debugging:
             raise
         sentence = explain(error)
-        _say(f"{name}: {report_bug(error)}" if sentence is None else f"{name}: error: {sentence}")
+        say(f"{name}: {report_bug(error)}" if sentence is None else f"{name}: error: {sentence}")
         return BUG if sentence is None else USER_ERROR
     finally:
         # Python would try again at its exit to write what cannot be written, and print an error.
@@ -86,12 +87,6 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         except (OSError, ValueError):
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        with suppress(OSError):
-            print(text, file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException, about: str | None = None) -> str | None:

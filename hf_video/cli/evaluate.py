@@ -14,7 +14,6 @@ IoU, as ActivityNet defines it, and precision, recall, F1 and border errors of a
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from hf_video.output_folders import check_output_file
 from hf_video.settings import setting
 
 from .command import command
-from .printing import broken_lines
+from .printing import broken_lines, say
 
 
 @dataclass(kw_only=True)
@@ -53,7 +52,7 @@ def run(settings: EvaluateCommandSettings) -> int:
                 replace_text(output, json.dumps(result, indent=2) + "\n")
         finally:  # after a full disk the figures are still printed
             for warning in result.get("warnings", ()):
-                print(f"warning: {warning}", file=sys.stderr)
+                say(f"warning: {warning}")
             if settings.json:
                 print(json.dumps(result))
             else:

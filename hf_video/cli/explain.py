@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from hf_video.reading.sources import kind_of, name_of, public_url
 from hf_video.settings import AtLeast1, Mark, NotNegative, Positive, Settings, closest, setting
 
 from .command import command
+from .printing import say_files
 
 if TYPE_CHECKING:
     from hf_video.inference import Clip
@@ -192,8 +192,7 @@ def _write(output: str, details: dict[str, Any], clip: Clip, heat_map: Any) -> N
         if heat_map is not None:
             write_heat_maps(folder, clip, heat_map, details)
         write_explanation(folder, clip, details)
-    written = ", ".join(sorted(path.name for path in Path(output).iterdir()))
-    print(f"{output} holds {written}.", file=sys.stderr, flush=True)
+    say_files(output)
 
 
 def _lines(video: str, details: dict[str, Any]) -> Iterator[str]:

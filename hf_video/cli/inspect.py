@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,9 +26,7 @@ class InspectSettings(LabelledVideosSettings, Settings):
 
     quick: bool = setting(False, "Read the structure and one frame of each file only.")
     output: str | None = setting(
-        None,
-        "Also write the rows whose videos can be read, as a new Parquet FILE: DATA of other commands.",
-        "FILE",
+        None, "Also write the rows whose videos can be read, as a new Parquet FILE: DATA of other commands.", "FILE"
     )
     num_workers: AtLeast1[int] | None = setting(None, "Processes that read videos; by default one a core.")
     json: bool = setting(False, "Print one JSON object.")
@@ -101,12 +100,8 @@ def _count_classes(split: Any) -> dict[str, int]:
     from hf_video.data import label_names
     from hf_video.data.rows import label_ids
 
-    names = label_names(split)
-    counts = dict.fromkeys(names, 0)
-    for labels in label_ids(split):
-        for label in labels:
-            counts[names[label]] += 1
-    return counts
+    counts = Counter(label for labels in label_ids(split) for label in labels)
+    return {name: counts[label] for label, name in enumerate(label_names(split))}
 
 
 def _describe(result: dict[str, Any]) -> str:

@@ -20,9 +20,9 @@ from .signals import end_process
 
 # Files with commands, in the order in which `--help` lists these.
 _FILES = (
-    *("inspect", "train", "probe", "evaluate", "predict", "extract", "index", "search", "timeline", "detect"),
-    *("explain", "watch", "app", "export", "publish", "verify", "demo", "models", "convert", "env"),
-)
+    "inspect train probe evaluate predict extract index search timeline detect explain watch app export publish "
+    "verify demo models convert env"
+).split()
 COMMANDS = [
     found
     for name in _FILES

@@ -10,7 +10,6 @@ With --engine, for millions of videos, each video becomes a row in Parquet files
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from hf_video.inference.inference_settings import JsonLinesSettings, PredictSett
 
 from .command import command
 from .errors import is_debugging
-from .printing import print_failed, print_rows
+from .printing import print_failed, print_rows, say
 
 if TYPE_CHECKING:
     from hf_video.jobs.classification import Prediction
@@ -63,4 +62,4 @@ def _print(prediction: Prediction, as_json: bool) -> None:
     elif error is None:
         print(name, *(f"  {score:6.1%}  {label}" for label, score in best), sep="\n", flush=True)
     else:
-        print(f"{name}\n  cannot be classified: {_reason(error)}", file=sys.stderr)
+        say(f"{name}\n  cannot be classified: {_reason(error)}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +13,18 @@ if TYPE_CHECKING:
 
 # Errors of rows that are printed.
 _SHOWN = 10
+
+
+def say(text: str) -> None:
+    """Prints on stderr, which may be closed, or the terminal gone."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+
+
+def say_files(folder: str) -> None:
+    """Prints on stderr what a folder holds."""
+    say(f"{folder} holds {', '.join(sorted(os.listdir(folder)))}.")
 
 
 def count(number: int, noun: str) -> str:
@@ -21,9 +35,9 @@ def count(number: int, noun: str) -> str:
 def print_failed(failed: Sequence[tuple[str, object]], total: int, shown: int | None = None) -> int:
     """Prints which videos failed and why, at most `shown` of them, and returns the exit code."""
     if failed:
-        print(f"{len(failed)} of {total} videos failed:", file=sys.stderr)
+        say(f"{len(failed)} of {total} videos failed:")
     for video, reason in failed[:shown]:
-        print(f"  {video}\n    {reason}", file=sys.stderr)
+        say(f"  {video}\n    {reason}")
     return 1 if failed else 0
 
 
@@ -38,5 +52,5 @@ def print_rows(result: BulkResult) -> int:
     print(f"{result.place}\n{result.num_rows} rows, {result.num_new} of them new")
     code = print_failed(result.errors, result.num_rows, _SHOWN)
     if len(result.errors) > _SHOWN:
-        print("  ...\nThe column error has all reasons; --retry-errors tries these videos again.", file=sys.stderr)
+        say("  ...\nThe column error has all reasons; --retry-errors tries these videos again.")
     return code

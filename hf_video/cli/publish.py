@@ -49,14 +49,8 @@ def run(settings: PublishSettings) -> int:
     from hf_video.hub.publishing import plan, remote_files
 
     with tempfile.TemporaryDirectory() as staging:
-        publication = stage(
-            settings.folder,
-            staging,
-            settings.repo_id,
-            labels=labels,
-            with_training_state=settings.with_training_state,
-            allow_tokens=settings.allow_tokens,
-        )
+        allowed = {"with_training_state": settings.with_training_state, "allow_tokens": settings.allow_tokens}
+        publication = stage(settings.folder, staging, settings.repo_id, labels=labels, **allowed)
         try:
             remote = remote_files(publication, settings.revision)
         except PublishError as error:
@@ -79,13 +73,8 @@ def run(settings: PublishSettings) -> int:
                 print(f"\n{CARD}:\n{(publication.folder / CARD).read_text(encoding='utf-8')}")
             print("Nothing was uploaded: --dry-run.")
             return 0
-        commit = push(
-            publication,
-            settings.repo_id,
-            private=settings.private or None,
-            revision=settings.revision,
-            tag=settings.tag,
-        )
+        place = {"revision": settings.revision, "tag": settings.tag}
+        commit = push(publication, settings.repo_id, private=settings.private or None, **place)
     print(f"published  {commit.commit_url}")
     return 0
 

@@ -9,7 +9,6 @@ example: hf-video search "a glass breaks" --index my_index --rerank 128 --top-k 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from hf_video.data.folders import require_inputs
 from hf_video.inference.inference_settings import JsonLinesSettings, SearchSettings
 
 from .command import command
+from .printing import say
 
 if TYPE_CHECKING:
     from hf_video.inference.video_search import Hit
@@ -38,8 +38,8 @@ def run(settings: SearchCommandSettings) -> int:
     for hit in found.hits:
         print(json.dumps(hit._asdict()) if settings.json else _line(hit), flush=True)
     if found.note:
-        print(found.note, file=sys.stderr)
-    print(", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.seconds.items()), file=sys.stderr)
+        say(found.note)
+    say(", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.seconds.items()))
     return 0
 
 

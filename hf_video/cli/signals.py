@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from .printing import say
+
 Item = TypeVar("Item")
 
 # Seconds between two looks at whether a signal came.
@@ -100,9 +102,7 @@ def stop_requests(message: str) -> Iterator[StopRequest]:
         if request:
             _interrupt(number)
         request.number = number
-        # After SIGHUP there may be no terminal.
-        with suppress(OSError):
-            print(f"\nhf-video: {message}; once more gives up what is not saved.", file=sys.stderr)
+        say(f"\nhf-video: {message}; once more gives up what is not saved.")
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     # Under `nohup` SIGHUP is ignored, and stays so.

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
 
 from .command import command
+from .printing import say, say_files
 from .signals import stop_requests
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(settings: TimelineCommandSettings) -> int:
     reader = TimelineReader(settings)
     if reader.unseen:
         stride = reader.windows["stride"]
-        _say(
+        say(
             f"warning: {reader.unseen} of every {stride} samples are in no window; a border among them is estimated "
             "from the windows around it. Choose a --stride of at most --window to look at all of them."
         )
@@ -74,15 +74,15 @@ def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> 
             found = read(lambda found: print_found(found, settings.json), stopped.until_stopped)
         finally:
             if settings.output is not None and os.path.isdir(settings.output):
-                _say(f"{settings.output} holds {', '.join(sorted(os.listdir(settings.output)))}.")
+                say_files(settings.output)
     if found.live is not None:
         frames = f"{found.live['num_dropped']} of {found.live['num_frames']} frames"
-        _say(f"{frames} were dropped, as the model was slower than the video.")
+        say(f"{frames} were dropped, as the model was slower than the video.")
     if stopped:
         is_kept = found.folder is not None and found.end
         raise stopped.interrupt(f"The segments up to {clock(found.end)} are kept." if is_kept else "")
     if not found.num_segments:
-        _say(_why_none(found.highest, found.finder))
+        say(_why_none(found.highest, found.finder))
 
 
 def print_found(found: Segment | ClassChange, as_json: bool) -> None:
@@ -114,7 +114,3 @@ def _why_none(highest: np.ndarray, finder: SegmentFinder) -> str:
         f"No segment was found. The highest score was {highest[index]:.1%}, of {finder.class_names[index]}; a segment "
         f"begins with --onset {finder.onset:g} and lasts --min-duration-on {finder.min_duration_on:g} s or longer."
     )
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

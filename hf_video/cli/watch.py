@@ -161,11 +161,7 @@ def _origin(settings: WatchSettings) -> dict[str, Any]:
     """What the memory of a video says of it, without passwords."""
     if not os.path.isfile(settings.video):
         return {"video": public_url(settings.video), "fps": settings.fps}
-    return {
-        "video": os.path.basename(settings.video),
-        "bytes": os.path.getsize(settings.video),
-        "fps": settings.fps,
-    }
+    return {"video": os.path.basename(settings.video), "bytes": os.path.getsize(settings.video), "fps": settings.fps}
 
 
 def _check_origin(kept: dict[str, Any], given: dict[str, Any], settings: WatchSettings) -> None:

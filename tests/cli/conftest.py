@@ -63,6 +63,17 @@ def ends(env_runs, capsys):
 
 
 @pytest.fixture
+def says(capsys):
+    """Runs a command that must end with exit code 0; returns what was printed on stdout."""
+
+    def run(*words):
+        assert main([str(word) for word in words]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
 def fails(capsys):
     """Runs a command that must end with exit code 2 and a message without a traceback; returns the message."""
 

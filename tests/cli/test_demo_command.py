@@ -5,17 +5,15 @@ from hf_video.cli.main import main
 from hf_video.demo import compare
 
 
-def test_the_short_demo_goes_all_the_way(tmp_path, capsys):
-    assert main(["demo", str(tmp_path / "demo"), "--fast"]) == 0
-    out = capsys.readouterr().out
+def test_the_short_demo_goes_all_the_way(tmp_path, capsys, says):
+    out = says("demo", tmp_path / "demo", "--fast")
     assert "FAILED" not in out and out.count("   ok    ") == 4
     metrics = json.loads((tmp_path / "demo" / "model" / "report" / "metrics.json").read_text())
     assert metrics["split"] == "test"
     program, words = re.search(r"class of a video:\n +(hf-video|\S+ -m hf_video.cli) (predict .*)", out).groups()
     assert f"   {program} train " in out and f"   {program} evaluate " in out
     capsys.readouterr()
-    assert main(words.split()) == 0
-    assert "left" in capsys.readouterr().out
+    assert "left" in says(*words.split())
 
 
 def test_an_interrupted_demo_names_no_option_that_it_lacks(tmp_path, monkeypatch, capsys):

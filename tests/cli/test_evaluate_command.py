@@ -13,11 +13,10 @@ def snapshot(folder):
     return sorted((str(path), path.stat().st_mtime_ns) for path in folder.rglob("*"))
 
 
-def test_the_metrics_of_the_report_are_found_again_and_nothing_is_written(digits, trained, tmp_path, capsys):
+def test_the_metrics_of_the_report_are_found_again_and_nothing_is_written(digits, trained, tmp_path, says):
     before = snapshot(trained)
     words = ["--model", str(trained), "--json", "--device", "cpu", "--output", str(tmp_path / "result.json")]
-    assert main(["evaluate", str(digits), *words]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(says("evaluate", digits, *words))
     assert result == json.loads((tmp_path / "result.json").read_text())
     report = json.loads((trained / "report" / "metrics.json").read_text())
     for key in ("split", "num_videos", "top1_accuracy", "top5_accuracy", "class_names", "confusion_matrix"):
@@ -25,29 +24,25 @@ def test_the_metrics_of_the_report_are_found_again_and_nothing_is_written(digits
     assert snapshot(trained) == before
 
 
-def test_videos_of_the_training_are_counted(digits, trained, tmp_path, capsys):
+def test_videos_of_the_training_are_counted(digits, trained, tmp_path, says):
     """The training held some of its 24 videos out for validation, and used those of test/ for the report alone."""
     words = ["--model", str(trained), "--device", "cpu"]
-    assert main(["evaluate", str(digits), *words]) == 0
-    assert "warning" not in capsys.readouterr().out
+    assert "warning" not in says("evaluate", digits, *words)
     counts = json.loads((trained / "training_facts.json").read_text())["data"]
     num_train, num_chosen = (counts[name]["num_videos"] for name in ("train", "validation"))
     assert num_train + num_chosen == 24
     rows = [f"{video},{video.parent.name}" for video in sorted(digits.rglob("*.mp4"))]
     (tmp_path / "all.csv").write_text("\n".join(["path,label", *rows]))
-    assert main(["evaluate", str(tmp_path / "all.csv"), *words]) == 0
-    out = capsys.readouterr().out
+    out = says("evaluate", tmp_path / "all.csv", *words)
     assert f"warning: {num_train} of these 32 videos were trained on" in out
     assert f"warning: {num_chosen} of these 32 videos were used to choose the checkpoint" in out
-    assert main(["evaluate", str(tmp_path / "all.csv"), *words, "--json"]) == 0
-    known = json.loads(capsys.readouterr().out)["known_videos"]
+    known = json.loads(says("evaluate", tmp_path / "all.csv", *words, "--json"))["known_videos"]
     assert known == {"train": num_train, "validation": num_chosen}
 
 
-def test_several_views_another_split_and_a_table(digits, trained, capsys):
+def test_several_views_another_split_and_a_table(digits, trained, says):
     words = ["--split", "train", "--num-clips", "2", "--num-crops", "3", "--dtype", "bfloat16", "--device", "cpu"]
-    assert main(["evaluate", str(digits), "--model", str(trained), *words]) == 0
-    out = capsys.readouterr().out
+    out = says("evaluate", digits, "--model", trained, *words)
     assert "24 videos of the train split, 2 clips x 3 crops each" in out
     assert "top-1 accuracy" in out and "top-5 accuracy" in out and "\ndown-left " in out
 
@@ -69,28 +64,25 @@ def test_classes_that_the_model_does_not_know(digits, trained, tmp_path, fails):
     assert "sideways" in fails("evaluate", tmp_path / "data", "--model", trained)
 
 
-def test_broken_videos_end_the_command_or_are_left_out(digits, trained, tmp_path, capsys, fails):
+def test_broken_videos_end_the_command_or_are_left_out(digits, trained, tmp_path, says, fails):
     shutil.copytree(digits / "test", tmp_path / "data")
     broken = min((tmp_path / "data").rglob("*.mp4"))
     broken.write_bytes(b"no video")
     words = ["evaluate", tmp_path / "data", "--model", trained, "--device", "cpu", "--batch-size", "1"]
     assert str(broken) in fails(*words)
     words = [*map(str, words), "--on-error", "skip"]
-    assert main([*words, "--json", "--predictions", str(tmp_path / "table.csv")]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(says(*words, "--json", "--predictions", tmp_path / "table.csv"))
     assert result["num_videos"] == 7 and result["broken_videos"] == [str(broken)]
     table = (tmp_path / "table.csv").read_text()
     assert len(table.splitlines()) == 8 and str(broken) not in table
-    assert main(words) == 0
-    out = capsys.readouterr().out
+    out = says(*words)
     assert "7 videos of the train split" in out and f"1 videos could not be read:\n  {broken}" in out
 
 
-def test_a_table_of_predictions(digits, trained, tmp_path, capsys, fails):
+def test_a_table_of_predictions(digits, trained, tmp_path, says, fails):
     table = tmp_path / "table.csv"
     words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--predictions", str(table)]
-    assert main([*words, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(says(*words, "--json"))
     lines = table.read_text().splitlines()
     assert len(lines) == 1 + result["num_videos"]
     assert sum(",True," in line for line in lines) == round(result["top1_accuracy"] * result["num_videos"])

@@ -10,9 +10,8 @@ from tests.testing.files import ODD_FILES, make_odd_file
 from ..data.broken_videos import spread_broken_videos
 
 
-def test_a_sound_data_set(digits, capsys):
-    assert main(["inspect", str(digits), "--num-workers", "2"]) == 0
-    out = capsys.readouterr().out
+def test_a_sound_data_set(digits, says):
+    out = says("inspect", digits, "--num-workers", "2")
     assert "32 videos, 32 labelled clips" in out
     assert "train: 24 clips of 8 classes" in out and "test: 8 clips of 8 classes" in out
     assert "frames    8 to 8" in out and "size      32x32" in out and "0 broken videos" in out
@@ -72,17 +71,11 @@ def test_classes_of_almost_the_same_name_are_shown(digits, tmp_path, capsys, cap
     assert "count as different ones: 'Left-Up ' and 'left-up'" in caplog.text
 
 
-def test_files_that_are_no_videos_are_counted_and_named(digits, tmp_path, capsys):
+def test_files_that_are_no_videos_are_counted_and_named(digits, tmp_path, says):
     for name in ("left-up", "right-up"):
         shutil.copytree(digits / "test" / name, tmp_path / name)
     other = tmp_path / "left-up" / "notes.txt"
     other.touch()
-    assert main(["inspect", str(tmp_path), "--quick"]) == 0
-    out = capsys.readouterr().out
+    out = says("inspect", tmp_path, "--quick")
     assert "1 files left out" in out and str(other) in out
-    assert main(["inspect", str(tmp_path), "--quick", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["left_out"] == [str(other)]
-
-
-def test_data_that_do_not_exist(tmp_path, fails):
-    assert "does not exist" in fails("inspect", tmp_path / "none")
+    assert json.loads(says("inspect", tmp_path, "--quick", "--json"))["left_out"] == [str(other)]

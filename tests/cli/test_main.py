@@ -7,7 +7,7 @@ import pytest
 
 import hf_video
 from hf_video.cli import env
-from hf_video.cli.main import COMMANDS, main, refuse_missing
+from hf_video.cli.main import COMMANDS, refuse_missing
 from tests.cli.flags import read
 
 
@@ -27,12 +27,11 @@ def test_the_module_runs_as_the_command_does():
 
 
 @pytest.mark.parametrize("variables", [{"COLUMNS": "1"}, {"COLUMNS": "x"}, {"NO_COLOR": "1"}])
-def test_every_command_explains_itself_on_any_terminal(variables, monkeypatch, capsys):
+def test_every_command_explains_itself_on_any_terminal(variables, monkeypatch, says):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     for command in COMMANDS:
-        assert main([command.name, "--help"]) == 0
-        assert capsys.readouterr().out.startswith("usage: hf-video")
+        assert says(command.name, "--help").startswith("usage: hf-video")
 
 
 # What each command needs beside its data and its model.
@@ -73,6 +72,8 @@ def test_the_start_and_released_models_are_asked_for_nowhere_before(model, tmp_p
     [
         ([], "COMMAND"),
         (["trian"], "'trian'"),
+        (["--quick", "env"], "--quick"),
+        (["--", "env"], "'--'"),
         (["env", "--fast"], "--fast"),
         (["env", "a=b"], "a=b"),
         (["train", "."], "--output-dir"),
@@ -93,21 +94,19 @@ def test_a_file_with_the_name_of_an_option_is_explained(tmp_path, monkeypatch, f
         assert "write ./-lead.mp4" in fails("predict", *words, "--model", "model")
 
 
-def test_env_lists_versions_and_what_decides_about_the_last_bits(capsys):
-    assert main(["env"]) == 0
-    facts = dict(line.removeprefix("- ").split(": ", 1) for line in capsys.readouterr().out.splitlines() if line)
+def test_env_lists_versions_and_what_decides_about_the_last_bits(says):
+    facts = dict(line.removeprefix("- ").split(": ", 1) for line in says("env").splitlines() if line)
     assert facts["hf_video"] == hf_video.__version__
     for fact in ("Python", "OS", "CPU", "torch", "transformers", "av", "accelerator", "instructions and threads"):
         assert facts[fact]
 
 
-def test_env_says_what_is_missing_or_broken(monkeypatch, capsys):
+def test_env_says_what_is_missing_or_broken(monkeypatch, says):
     def broken():
         raise RuntimeError("libavutil.so.56 cannot be opened\nand more lines")
 
     monkeypatch.setattr(env, "torchcodec_usable", broken)
     monkeypatch.setattr(env, "PACKAGES", ("no-such-package",))
-    assert main(["env"]) == 0
-    out = capsys.readouterr().out
+    out = says("env")
     assert "- no-such-package: not installed\n" in out
     assert "- torchcodec usable: no (RuntimeError: libavutil.so.56 cannot be opened)\n" in out

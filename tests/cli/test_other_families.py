@@ -55,9 +55,9 @@ def test_the_trained_model_is_the_best_checkpoint(finished):
     assert metrics["num_videos"] == 8 and metrics["clip"] == f"{NUM_FRAMES} frames, dense"
 
 
-def test_predict_evaluate_and_the_model_agree(finished, few, video, tmp_path, capsys):
-    assert main(["predict", video, "--model", str(finished), "--device", "cpu", "--json", "--top", "1"]) == 0
-    (predicted,) = json.loads(capsys.readouterr().out.splitlines()[-1])["predictions"]
+def test_predict_evaluate_and_the_model_agree(finished, few, video, tmp_path, says):
+    out = says("predict", video, "--model", finished, "--device", "cpu", "--json", "--top", "1")
+    (predicted,) = json.loads(out.splitlines()[-1])["predictions"]
     model = AutoModelForVideoClassification.from_pretrained(finished).eval()
     inputs = load_processor(finished, model.config)(video, return_tensors="pt")
     with torch.inference_mode():

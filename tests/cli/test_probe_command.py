@@ -19,15 +19,14 @@ def probe(digits, trained, features, output_dir, *words):
     return main([*command, "--features", str(features), *words])
 
 
-def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, features, tmp_path, capsys):
+def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, features, tmp_path, capsys, says):
     out = tmp_path / "out"
     assert probe(digits, trained, features, out, "--num-train-epochs=3") == 0
     metrics = json.loads((out / "report" / "metrics.json").read_text())
     assert (metrics["split"], metrics["num_videos"], metrics["training_videos"]) == ("test", 8, 16)
     assert (out / "report" / "curves.png").exists() and (out / "report" / "worst_clips.png").exists()
     assert f"top-1 accuracy {metrics['top1_accuracy']:.1%} on 8 test videos" in capsys.readouterr().out
-    assert main(["evaluate", str(digits), "--model", str(out), "--json", "--device", "cpu"]) == 0
-    again = json.loads(capsys.readouterr().out)
+    again = json.loads(says("evaluate", digits, "--model", out, "--json", "--device", "cpu"))
     assert again["confusion_matrix"] == metrics["confusion_matrix"]
     before, after = (AutoModelForVideoClassification.from_pretrained(path).state_dict() for path in (trained, out))
     assert {name for name in before if not torch.equal(before[name], after[name])} == {

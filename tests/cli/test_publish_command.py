@@ -16,9 +16,8 @@ def unverified(monkeypatch):
     monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
 
 
-def test_a_dry_run_shows_everything_and_sends_nothing(trained, hub, unverified, capsys):  # noqa: F811
-    assert main(["publish", str(trained), REPO, "--dry-run"]) == 0
-    out = capsys.readouterr().out
+def test_a_dry_run_shows_everything_and_sends_nothing(trained, hub, unverified, says):  # noqa: F811
+    out = says("publish", trained, REPO, "--dry-run")
     size = (trained / "model.safetensors").stat().st_size
     assert f"{size:,}  model.safetensors\n" in out and "  README.md\n" in out and "  modeling_videovit.py\n" in out
     listed = listing(out)
@@ -41,14 +40,13 @@ def listing(out):
     return {line.split("  ")[1].partition(":")[0].partition(" (")[0]: line for line in lines if "  " in line}
 
 
-def test_a_dry_run_lists_what_the_command_then_does(trained, hub, unverified, capsys):  # noqa: F811
+def test_a_dry_run_lists_what_the_command_then_does(trained, hub, unverified, says):  # noqa: F811
     api = HfApi()
     api.create_repo(REPO)
     for name in ("README.md", "model-00001-of-00002.safetensors"):
         api.upload_file(path_or_fileobj=b"theirs", path_in_repo=name, repo_id=REPO)
     words = ["publish", str(trained), REPO, "--revision", "other"]
-    assert main([*words, "--dry-run"]) == 0
-    out = capsys.readouterr().out
+    out = says(*words, "--dry-run")
     listed = listing(out)
     assert listed["README.md"].startswith("left out") and "has a card" in listed["README.md"]
     assert listed["model-00001-of-00002.safetensors"].startswith("deleted") and "pipeline_tag" not in out
@@ -57,10 +55,9 @@ def test_a_dry_run_lists_what_the_command_then_does(trained, hub, unverified, ca
     assert set(api.list_repo_files(REPO, revision="other")) == sent | {"README.md"}
 
 
-def test_a_dry_run_works_without_the_hub(trained, unverified, capsys, monkeypatch):
+def test_a_dry_run_works_without_the_hub(trained, unverified, says, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert main(["publish", str(trained), REPO, "--dry-run"]) == 0
-    assert f"What is in {REPO} is unknown" in capsys.readouterr().out
+    assert f"What is in {REPO} is unknown" in says("publish", trained, REPO, "--dry-run")
 
 
 # `tests/hub` loads what was published in another process.

@@ -18,7 +18,7 @@ def indexed(tmp_path, capsys):
     return tmp_path
 
 
-def test_a_search_prints_hits(indexed, capsys):
+def test_a_search_prints_hits(indexed, capsys, says):
     search = ["search", "a glass breaks", "--index", str(indexed / "index"), "--device", "cpu", "--top-k", "3"]
     assert main([*search, "--json", "--rerank", "5"]) == 0
     said = capsys.readouterr()
@@ -27,29 +27,23 @@ def test_a_search_prints_hits(indexed, capsys):
     assert hits[0]["match"] >= hits[1]["match"] >= hits[2]["match"]
     for step in ("loading", "encoding", "search", "reranking"):
         assert f"{step} 0." in said.err or f"{step} " in said.err
-    assert main(search) == 0
-    first = capsys.readouterr().out.splitlines()[0]
+    first = says(*search).splitlines()[0]
     assert str(indexed / "videos") in first and first.endswith("0.00 to 2.00 s")
 
 
-def test_a_video_is_searched_for(indexed, capsys):
+def test_a_video_is_searched_for(indexed, says):
     video = str(indexed / "videos" / "3.mp4")
-    assert main(["search", "--video", video, "--index", str(indexed / "index"), "--device", "cpu", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[0])["path"] == video
+    out = says("search", "--video", video, "--index", indexed / "index", "--device", "cpu", "--json")
+    assert json.loads(out.splitlines()[0])["path"] == video
 
 
-def test_a_name_that_is_not_utf8_is_ranked_again(indexed, capsys):
+def test_a_name_that_is_not_utf8_is_ranked_again(indexed, says):
     video, folder = indexed / "videos" / "\udcff.mp4", str(indexed / "index")
     (indexed / "videos" / "3.mp4").rename(video)
-    assert (
-        main(["index", str(indexed / "videos"), "--model", str(indexed / "model"), "--output", folder, "--prune"]) == 0
-    )
-    capsys.readouterr()
+    says("index", indexed / "videos", "--model", indexed / "model", "--output", folder, "--prune")
     search = ["search", r"a glass of $5 or $\frac", "--index", folder, "--device", "cpu", "--rerank", "6"]
-    assert main([*search, "--json"]) == 0
-    assert str(video) in [json.loads(line)["path"] for line in capsys.readouterr().out.splitlines()]
-    assert main(search) == 0
-    assert str(indexed / "videos" / r"\udcff.mp4") in capsys.readouterr().out
+    assert str(video) in [json.loads(line)["path"] for line in says(*search, "--json").splitlines()]
+    assert str(indexed / "videos" / r"\udcff.mp4") in says(*search)
 
 
 def test_what_cannot_be_searched_is_said(indexed, fails):
@@ -59,10 +53,9 @@ def test_what_cannot_be_searched_is_said(indexed, fails):
     assert "is no index of videos" in fails("search", "a glass", "--index", str(indexed / "model"))
 
 
-def test_classes_in_words(indexed, capsys, fails):
+def test_classes_in_words(indexed, says, fails):
     predict = ["predict", str(indexed / "videos" / "0.mp4"), "--model", str(indexed / "model"), "--device", "cpu"]
-    assert main([*predict, "--labels", "a dog;a glass", "--template", "a video of {}", "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)
+    row = json.loads(says(*predict, "--labels", "a dog;a glass", "--template", "a video of {}", "--json"))
     assert {each["label"] for each in row["predictions"]} == {"a dog", "a glass"}
     assert sum(each["score"] for each in row["predictions"]) == pytest.approx(1)
     for labels in ("a dog", "a dog; a dog ;left"):

@@ -53,12 +53,11 @@ def test_one_recording_trains_and_its_last_seconds_are_measured(recording, tmp_p
     assert "--split-by part differs from the run being resumed (not set)" in capsys.readouterr().err
 
 
-def test_videos_held_out_by_a_training_are_measured_at_any_place(digits, tmp_path, capsys):
+def test_videos_held_out_by_a_training_are_measured_at_any_place(digits, tmp_path, capsys, says):
     data = shutil.copytree(digits / "train", tmp_path / "data")
     (data / "left-up" / "broken.mp4").write_bytes(b"no video")
     words = ["--output-dir", str(tmp_path / "model"), *TINY_MODEL, *TINY_RUN, "--on-error", "skip", "--seed", "3"]
-    assert main(["train", str(data), *words]) == 0
-    assert "Held out: 8 of 24 videos." in capsys.readouterr().out
+    assert "Held out: 8 of 24 videos." in says("train", data, *words)
     moved = data.rename(tmp_path / "moved")
     report = json.loads((tmp_path / "model" / "report" / "metrics.json").read_text())
     for model in (next((tmp_path / "model").glob("checkpoint-*")), tmp_path / "model"):
@@ -70,10 +69,9 @@ def test_videos_held_out_by_a_training_are_measured_at_any_place(digits, tmp_pat
     assert (result["split"], result["num_videos"]) == ("train", 24) and "part_of_training" not in result
 
 
-def test_a_column_of_the_list_is_held_out(recording, tmp_path, capsys):
+def test_a_column_of_the_list_is_held_out(recording, tmp_path, capsys, says):
     words = ["train", str(recording), "--output-dir", str(tmp_path / "model"), *TINY_MODEL, *TINY_RUN]
-    assert main([*words, "--split-by", "part"]) == 0
-    assert "Held out: 1 of 3 values of part (" in capsys.readouterr().out
+    assert "Held out: 1 of 3 values of part (" in says(*words, "--split-by", "part")
     result = evaluate(capsys, recording, tmp_path / "model")
     assert result["num_clips"] == 8 and result["known_videos"] == {"train": 0, "validation": 8}
     other = recording.with_name("other.csv")

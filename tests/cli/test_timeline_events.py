@@ -65,15 +65,14 @@ def model(tmp_path_factory):
     return folder
 
 
-def test_the_events_of_a_video_are_found(model, tmp_path, capsys):
+def test_the_events_of_a_video_are_found(model, tmp_path, capsys, says):
     events = write_event_video(tmp_path / "test.mp4", seconds=60, seed=5, held_out=True)
     write_ground_truth(tmp_path / "truth.json", {"test": (60, events)})
     words = ["--model", model, "--background", BACKGROUND, "--output", tmp_path / "found", "--device", "cpu"]
     assert main(["timeline", str(tmp_path / "test.mp4"), *map(str, words)]) == 0
     capsys.readouterr()
     words = [tmp_path / "found" / "segments.json", "--ground-truth", tmp_path / "truth.json", "--json"]
-    assert main(["evaluate", "--task", "segments", *map(str, words)]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(says("evaluate", "--task", "segments", *words))
     at = found["tious"].index(0.5)
     assert found["num_segments"] == len(events) >= 5 and set(found["classes"]) == set(DIRECTIONS)
     assert found["f1"][at] >= 0.95, found

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from hf_video.cli.main import main
 from hf_video.training import train
 from tests.cli.flags import flags_of, read, settings_of
 from tests.testing.answering import tiny_pair
@@ -90,12 +89,11 @@ def test_only_first_words_are_compared_where_the_recipe_says_so(model, data, tmp
     assert metrics["top1"] == 0
 
 
-def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data, tmp_path, capsys):
+def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data, tmp_path, says):
     words = ["train-answers", str(data / "questions"), f"--model={model}", "--device=cpu", "--num-beams=1"]
     words += ["--eval-strategy=no", "--no-load-best-model-at-end", "--lora-rank=2", "--batch-size=1"]
     words += ["--save-strategy=steps", "--save-steps=1", "--learning-rate=0.01", "--max-new-tokens=3"]
-    assert main([*words, "--max-steps=4", f"--output-dir={tmp_path / 'whole'}"]) == 0
-    assert "try it   hf-video watch" in capsys.readouterr().out
+    assert "try it   hf-video watch" in says(*words, "--max-steps=4", f"--output-dir={tmp_path / 'whole'}")
     parts = f"--output-dir={tmp_path / 'parts'}"
     trainer, _ = train(read([*words, "--max-steps=4", "--save-total-limit=4", parts]))
     for step in (3, 4):

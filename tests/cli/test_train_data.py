@@ -45,11 +45,10 @@ def test_a_model_of_several_classes_a_clip(multi_label_model):
     assert VideoClipProcessor.from_pretrained(multi_label_model).num_clips == 2
 
 
-def test_evaluation_by_average_precision(multi_label_model, directions, tmp_path, capsys):
+def test_evaluation_by_average_precision(multi_label_model, directions, tmp_path, says):
     table = tmp_path / "table.csv"
     words = ["evaluate", str(directions), "--model", str(multi_label_model), "--device", "cpu"]
-    assert main([*words, "--json", "--predictions", str(table)]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(says(*words, "--json", "--predictions", table))
     report = json.loads((multi_label_model / "report" / "metrics.json").read_text())
     assert result["mean_average_precision"] == pytest.approx(report["mean_average_precision"])
     assert result["class_names"] == NAMES and result["views"] == "2 clips x 1 crop"
@@ -58,16 +57,14 @@ def test_evaluation_by_average_precision(multi_label_model, directions, tmp_path
     assert result["mean_average_precision"] == pytest.approx(sum(result["class_average_precision"]) / 4)
     assert "confusion_matrix" not in result and "top1_accuracy" not in result
     assert table.read_text().startswith("video,labels,predictions,is_right,error,score: down")
-    assert main(words) == 0
-    out = capsys.readouterr().out
+    out = says(*words)
     assert "mean average precision" in out and "\ndown " in out
 
 
-def test_predictions_are_independent_probabilities(multi_label_model, digits, capsys):
+def test_predictions_are_independent_probabilities(multi_label_model, digits, says):
     video = str(next((digits / "test").rglob("*.mp4")))
     words = ["predict", video, "--model", str(multi_label_model), "--device", "cpu", "--json"]
-    assert main(words) == 0
-    scores = {entry["label"]: entry["score"] for entry in json.loads(capsys.readouterr().out)["predictions"]}
+    scores = {entry["label"]: entry["score"] for entry in json.loads(says(*words))["predictions"]}
     classify = pipeline("video-classification", multi_label_model)
     expected = {entry["label"]: entry["score"] for entry in classify(video, num_frames=4, top_k=4)}
     assert scores == pytest.approx(expected, abs=1e-5)
@@ -92,7 +89,7 @@ def test_options_and_models_of_one_class_a_clip_are_refused(
     assert "have one class each, the model was trained for any number" in message
 
 
-def test_a_data_set_with_a_column_of_videos(digits, tmp_path, capsys):
+def test_a_data_set_with_a_column_of_videos(digits, tmp_path, capsys, says):
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     splits = DatasetDict()
     for split in ("train", "test"):
@@ -105,8 +102,7 @@ def test_a_data_set_with_a_column_of_videos(digits, tmp_path, capsys):
         splits[split] = Dataset.from_dict({"clip": clips, "direction": names}, features=features)
     splits.save_to_disk(tmp_path / "data")
     words = ["--output-dir", str(tmp_path / "out"), *TINY_MODEL, *TINY_RUN, "--on-error", "skip"]
-    assert main(["train", str(tmp_path / "data"), *words]) == 0
-    out = capsys.readouterr().out
+    out = says("train", tmp_path / "data", *words)
     assert "1 videos could not be read" in out and "broken.mp4" in out
     facts = json.loads((tmp_path / "out" / "training_facts.json").read_text())
     assert facts["data"]["train"]["num_classes"] == 8
@@ -114,8 +110,7 @@ def test_a_data_set_with_a_column_of_videos(digits, tmp_path, capsys):
     assert report["split"] == "test" and report["num_videos"] == 8
     table = tmp_path / "table.csv"
     words = ["evaluate", str(tmp_path / "data"), "--model", str(tmp_path / "out"), "--device", "cpu", "--json"]
-    assert main([*words, "--predictions", str(table)]) == 0
-    assert json.loads(capsys.readouterr().out)["top1_accuracy"] == report["top1_accuracy"]
+    assert json.loads(says(*words, "--predictions", table))["top1_accuracy"] == report["top1_accuracy"]
     assert len({line.partition(",")[0] for line in table.read_text().splitlines()}) == 9
     assert main(["inspect", str(tmp_path / "data"), "--json"]) == 1
     assert list(json.loads(capsys.readouterr().out)["broken"]) == ["train[24] broken.mp4"]

@@ -38,13 +38,11 @@ def options_of(folder):
     return json.loads((folder / "train_options.json").read_text())
 
 
-def test_few_clips_begin_with_the_start(digits, tiny_start, tmp_path, capsys):
+def test_few_clips_begin_with_the_start(digits, tiny_start, tmp_path, says):
     out = tmp_path / "out"
-    assert main(["train", str(digits), "--output-dir", str(out), *SHORT]) == 0
-    assert (
-        "Model: the start that ships, because there are 24 training clips, at most 1,000. It knows motion and "
-        "simple shapes, and no objects; --model scratch trains from random weights." in capsys.readouterr().out
-    )
+    said = says("train", digits, "--output-dir", out, *SHORT)
+    assert "Model: the start that ships, because there are 24 training clips, at most 1,000." in said
+    assert "It knows motion and simple shapes, and no objects; --model scratch trains from random weights." in said
     assert AutoModelForVideoClassification.from_pretrained(out).config.hidden_size == 24
     saved = options_of(out)
     assert (saved["model"], saved["start_sha256"]) == ("start", start_sha256())
@@ -60,11 +58,10 @@ def test_few_clips_begin_with_the_start(digits, tiny_start, tmp_path, capsys):
         (["--model", "scratch", *TINY_MODEL], None),
     ],
 )
-def test_sizes_and_scratch_begin_with_random_weights(digits, tmp_path, capsys, words, reason):
+def test_sizes_and_scratch_begin_with_random_weights(digits, tmp_path, says, words, reason):
     out = tmp_path / "out"
     command = ["train", str(digits), "--output-dir", str(out), *words, *TINY_RUN, "--max-steps", "1"]
-    assert main(command) == 0
-    said = capsys.readouterr().out
+    said = says(*command)
     assert ("Model: " in said) == (reason is not None) and (reason or "") in said
     saved = options_of(out)
     assert saved["model"] is None and "start_sha256" not in saved and saved["learning_rate"] == 1e-3

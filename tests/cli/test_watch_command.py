@@ -79,7 +79,7 @@ def test_a_memory_is_saved_and_gone_on_from(model_folder, video, tmp_path, capsy
     assert whole.read_bytes() == before
 
 
-def test_another_question_leaves_the_memory_to_the_first(model_folder, tmp_path, capsys):
+def test_another_question_leaves_the_memory_to_the_first(model_folder, tmp_path, capsys, says):
     growing, memory = tmp_path / "growing.mp4", tmp_path / "memory"
     words = ("--model", model_folder, "--fps", 30, "--memory", memory)
     other = ("--question", "what is shown", "--max-new-tokens", "4", "--device", "cpu")
@@ -87,8 +87,7 @@ def test_another_question_leaves_the_memory_to_the_first(model_folder, tmp_path,
     assert watch(short, *words) == 0
     before = memory.read_bytes()
     capsys.readouterr()
-    assert main(["watch", short, *map(str, words), "--resume", *other]) == 0
-    assert len(answers(capsys.readouterr().out)) == 1 and memory.read_bytes() == before
+    assert len(answers(says("watch", short, *words, "--resume", *other))) == 1 and memory.read_bytes() == before
     # With more to see the memory goes on as the first question would have it.
     whole = encode_video(growing, codec_options={"qp": "0"})
     assert main(["watch", whole, *map(str, words), "--resume", *other]) == 0
