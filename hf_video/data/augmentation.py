@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,14 +62,27 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
         return math.sqrt((self.crop_min_area or 1) * height * width * _RATIOS[0])
 
     def rand_augment(self, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-        """RandAugment of frames, uint8 (T, 3, H, W), see `rand_augment`."""
-        return rand_augment(
-            frames,
-            self.rand_augment_num_ops,
-            self.rand_augment_magnitude,
-            self.rand_augment_magnitude_std,
-            generator,
-        )
+        """Draws some of `OPERATIONS`, with replacement, and applies each with probability 1/2 to all frames, uint8 (T,
+        3, H, W). The magnitudes, from 0 to 10, are drawn from a normal distribution and clipped.
+
+        The operations are Pillow's, as in the originals. So every byte is theirs; and torchvision, which has no
+        bicubic affine maps, is not faster.
+
+        Source: `rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1` of `rand_augment.py` of VideoMAE, after timm's
+        `auto_augment.py`; paper: https://arxiv.org/abs/1909.13719.
+        """
+        drawn = []
+        for name in generator.choice(list(OPERATIONS), self.rand_augment_num_ops):
+            if generator.random() < 0.5:
+                magnitude = generator.normal(self.rand_augment_magnitude, self.rand_augment_magnitude_std)
+                level = np.clip(magnitude, 0, 10) / 10
+                drawn.append((OPERATIONS[name], float(level * generator.choice([-1, 1]))))
+        if not drawn:
+            return frames
+        images = [Image.fromarray(frame) for frame in frames.permute(0, 2, 3, 1).contiguous().numpy()]
+        for operation, level in drawn:
+            images = [operation(image, level) for image in images]
+        return torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2)
 
     def crop(
         self,
@@ -123,28 +135,24 @@ def has_direction(label: str) -> bool:
     return _DIRECTIONS.search(label.replace("_", " ")) is not None
 
 
-@contextmanager
-def torch_seeded_by(generator: np.random.Generator) -> Iterator[None]:
-    """Seeds PyTorch's global CPU generator, which torchvision draws from, by `generator`; restores it afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(int(generator.integers(2**63)))
-        yield
-
-
 def _apply(transform: v2.Transform, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-    with _DrawsFrom(torch.Generator().manual_seed(int(generator.integers(2**63)))):
+    with DrawsFrom(generator):
         return transform(frames)
 
 
-class _DrawsFrom(TorchFunctionMode):
-    """Lets PyTorch's functions draw from `generator` in the calling thread. They draw what the global generator would
-    with the same seed. But a model that draws from that one in another thread, as dropout does, is not disturbed."""
+class DrawsFrom(TorchFunctionMode):
+    """Lets PyTorch's functions draw from a generator, seeded by `generator`, in the calling thread. They draw what the
+    global one would with the same seed. But a model that draws from that in another thread, as dropout does, is not
+    disturbed."""
 
-    _DRAWING = (torch.rand, torch.randint, torch.randperm, torch.Tensor.uniform_, torch.Tensor.normal_)
+    _DRAWING = (
+        *(torch.rand, torch.randint, torch.randperm, torch.multinomial, torch._sample_dirichlet),
+        *(torch.Tensor.uniform_, torch.Tensor.normal_),
+    )
 
-    def __init__(self, generator: torch.Generator):
+    def __init__(self, generator: np.random.Generator):
         super().__init__()
-        self.generator = generator
+        self.generator = torch.Generator().manual_seed(int(generator.integers(2**63)))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -167,30 +175,6 @@ def multi_scale_crop(frames: torch.Tensor, size: tuple[int, int], generator: np.
     right, down = _PLACES[generator.integers(len(_PLACES))]
     left, top = right * ((width - crop_width) // 4), down * ((height - crop_height) // 4)
     return v2.functional.resized_crop(frames, top, left, crop_height, crop_width, list(size), antialias=True)
-
-
-def rand_augment(
-    frames: torch.Tensor, num_ops: int, magnitude: float, magnitude_std: float, generator: np.random.Generator
-) -> torch.Tensor:
-    """Draws `num_ops` of `OPERATIONS`, with replacement, and applies each with probability 1/2 to all frames, uint8
-    (T, 3, H, W). The magnitudes, from 0 to 10, are drawn from a normal distribution and clipped.
-
-    The operations are Pillow's, as in the originals. So every byte is theirs; and torchvision, which has no bicubic
-    affine maps, is not faster.
-
-    Source: `rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1` of `rand_augment.py` of VideoMAE, after timm's
-    `auto_augment.py`; paper: https://arxiv.org/abs/1909.13719."""
-    drawn = []
-    for name in generator.choice(list(OPERATIONS), num_ops):
-        if generator.random() < 0.5:
-            level = np.clip(generator.normal(magnitude, magnitude_std), 0, 10) / 10
-            drawn.append((OPERATIONS[name], float(level * generator.choice([-1, 1]))))
-    if not drawn:
-        return frames
-    images = [Image.fromarray(frame) for frame in frames.permute(0, 2, 3, 1).contiguous().numpy()]
-    for operation, level in drawn:
-        images = [operation(image, level) for image in images]
-    return torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2)
 
 
 def _solarize_add(image: Image.Image, level: float) -> Image.Image:

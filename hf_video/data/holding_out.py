@@ -58,30 +58,29 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
-    if split_by != TIME:
-        values, groups = _groups(dataset, split_by)
-        is_held_out = _choose_groups(groups, label_ids(dataset), fraction, seed)
-        if is_held_out.any():
-            train, held_out = (dataset.select(np.flatnonzero(rows)) for rows in (~is_held_out, is_held_out))
-            chosen = dict.fromkeys(values[groups[is_held_out]])
-            kind = "videos" if split_by in (None, VIDEO) else f"values of {split_by} ({listed(chosen)})"
-            return train, _described(held_out, f"{len(chosen)} of {len(values)} {kind}", dataset)
-        if not label_names(dataset):
-            raise ValueError(
-                "There is one captioned video, so none can be held out. Add videos, or a validation split of your own."
-            )
-        if split_by is not None:
-            what = "video" if split_by == VIDEO else f"value of {split_by}"
-            raise ValueError(
-                f"No class has more than one {what} ({len(values)} in all), so none can be held out. "
-                "Split by time, add videos, or a validation/ folder or validation.csv of your own."
-            )
-    return _hold_out_last_seconds(dataset, fraction)
+    parts = None if split_by == TIME else _hold_out_groups(dataset, fraction, seed, split_by)
+    train, held_out, what = parts or _hold_out_last_seconds(dataset, fraction)
+    known, trained, measured = (
+        {label for of_row in label_ids(rows) for label in of_row} for rows in (dataset, train, held_out)
+    )
+    lost, missing = (
+        listed(repr(label_names(dataset)[label]) for label in sorted(known - found)) for found in (trained, measured)
+    )
+    if lost:
+        raise ValueError(
+            f"Nothing of {lost} is left for training if the last seconds of each class are held out: other classes "
+            "have the same seconds. Take these seconds out of the segments of the others, or give a validation.csv of "
+            "your own."
+        )
+    more = f" There is too little of {missing} to hold any out, so it is not measured." if missing else ""
+    held_out.info.description = f"Held out: {what}.{more}"
+    return train, held_out
 
 
-def _groups(dataset: Dataset, split_by: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """The values that rows stay together by, sorted, so that a draw does not depend on the order of rows; and the
-    number of that of each row."""
+def _hold_out_groups(
+    dataset: Dataset, fraction: float, seed: int, split_by: str | None
+) -> tuple[Dataset, Dataset, str] | None:
+    """The two parts by videos or the values of a column, and what is held out; None if that may be seconds."""
     name = "video" if split_by in (None, VIDEO) else split_by
     if name not in dataset.column_names or (column := arrow_column(dataset, name)).null_count == len(dataset):
         raise ValueError(
@@ -94,7 +93,25 @@ def _groups(dataset: Dataset, split_by: str | None) -> tuple[np.ndarray, np.ndar
             f"{column.null_count} rows have no {name}, the first of them row {row + 1}, {dataset['video'][row]}. Give "
             "each row one to split by it."
         )
-    return np.unique(column.cast(pa.string()).to_numpy(zero_copy_only=False), return_inverse=True)
+    # The values are sorted, so that a draw does not depend on the order of rows.
+    values, groups = np.unique(column.cast(pa.string()).to_numpy(zero_copy_only=False), return_inverse=True)
+    is_held_out = _choose_groups(groups, label_ids(dataset), fraction, seed)
+    if is_held_out.any():
+        train, held_out = (dataset.select(np.flatnonzero(rows)) for rows in (~is_held_out, is_held_out))
+        chosen = dict.fromkeys(values[groups[is_held_out]])
+        kind = "videos" if name == "video" else f"values of {name} ({listed(chosen)})"
+        return train, held_out, f"{len(chosen)} of {len(values)} {kind}"
+    if not label_names(dataset):
+        raise ValueError(
+            "There is one captioned video, so none can be held out. Add videos, or a validation split of your own."
+        )
+    if split_by is not None:
+        kind = "video" if name == "video" else f"value of {name}"
+        raise ValueError(
+            f"No class has more than one {kind} ({len(values)} in all), so none can be held out. Split by time, add "
+            "videos, or a validation/ folder or validation.csv of your own."
+        )
+    return None
 
 
 def _choose_groups(group_of_row: np.ndarray, ids: Sequence[Sequence[int]], fraction: float, seed: int) -> np.ndarray:
@@ -121,8 +138,8 @@ def _choose_groups(group_of_row: np.ndarray, ids: Sequence[Sequence[int]], fract
     return held_out[group_of_row]
 
 
-def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, Dataset]:
-    """The two parts by time. Each recording is split by itself."""
+def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, Dataset, str]:
+    """The two parts by time, and what is held out. Each recording is split by itself."""
     videos = VideoRows(dataset)
     starts = arrow_column(dataset, "start").fill_null(0.0).to_numpy()
     ends = arrow_column(dataset, "end").to_numpy(zero_copy_only=False).copy()
@@ -143,12 +160,11 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
             f"No class has more than one video ({len(videos)} in all), or segments of some seconds, so "
             "none can be held out. Add videos, or a validation/ folder or validation.csv of your own."
         )
-    _check_all_trained(dataset, classes, ~np.isnan(train[:, 0]))
     count = f"{len(videos)} videos" if len(videos) > 1 else os.path.basename(video)
     seconds = f"{min(gaps):g} to {max(gaps):g} s" if len(gaps) > 1 else f"{min(gaps):g} s"
     what = f"the last {100 * fraction:g} % of the seconds of each class of {count}"
     train_rows, held_out_rows = (_cut_rows(dataset, starts, ends, parts) for parts in (train, held_out))
-    return train_rows, _described(held_out_rows, f"{what}, with a gap of {seconds}", dataset)
+    return train_rows, held_out_rows, f"{what}, with a gap of {seconds}"
 
 
 def _split_recording(
@@ -220,24 +236,3 @@ def _cut_rows(dataset: Dataset, starts: np.ndarray, ends: np.ndarray, parts: np.
     rows = np.flatnonzero(~np.isnan(parts[:, 0]))
     pairs = zip(parts[rows].T, (starts[rows], ends[rows]), strict=True)
     return with_times(dataset, rows, *(np.where(part == whole, np.nan, part) for part, whole in pairs))
-
-
-def _check_all_trained(dataset: Dataset, classes: Sequence[frozenset[int]], is_trained: np.ndarray) -> None:
-    trained = frozenset().union(*(of_row for of_row, is_kept in zip(classes, is_trained, strict=True) if is_kept))
-    if lost := frozenset().union(*classes) - trained:
-        names = label_names(dataset)
-        raise ValueError(
-            f"Nothing of {listed(repr(names[label]) for label in sorted(lost))} is left for training if the last "
-            "seconds of each class are held out: other classes have the same seconds. Take these seconds out "
-            "of the segments of the others, or give a validation.csv of your own."
-        )
-
-
-def _described(held_out: Dataset, what: str, dataset: Dataset) -> Dataset:
-    """The rows that are held out, with a line that says what they are, and which classes are not among them."""
-    measured, known = ({label for of_row in label_ids(rows) for label in of_row} for rows in (held_out, dataset))
-    names = label_names(dataset)
-    missing = [repr(names[label]) for label in sorted(known - measured)]
-    more = f" There is too little of {listed(missing)} to hold any out, so it is not measured." if missing else ""
-    held_out.info.description = f"Held out: {what}.{more}"
-    return held_out

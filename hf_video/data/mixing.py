@@ -14,7 +14,7 @@ from transformers import default_data_collator
 
 from hf_video.settings import check_values
 
-from .augmentation import torch_seeded_by
+from .augmentation import DrawsFrom
 from .video_settings import ClipMixingSettings
 
 # The name of (seed, epoch, index), or (seed, epoch, row, repetition), in the item of a training clip; it seeds the
@@ -137,7 +137,7 @@ class MixingCollator:
             for rows in (batch["pixel_values"], self._targets(batch["labels"]))
         )
         generator = np.random.default_rng(np.random.SeedSequence([number for key in keys for number in key]))
-        with torch_seeded_by(generator):
+        with DrawsFrom(generator):
             clips, targets = self._transform()(tv_tensors.Video(clips), targets)
         return batch | {"pixel_values": clips.as_subclass(torch.Tensor), "labels": targets}
 

@@ -4,7 +4,7 @@ import datasets
 import pytest
 import torch
 
-from hf_video.data import ClipAugmentation, TextTask, VideoDataset
+from hf_video.data import TextTask, VideoDataset
 from hf_video.data.video_texts import load_captions
 
 from ..training.captions_testing import make_video_text_pair, write_captions
@@ -73,22 +73,6 @@ def test_captions_need_no_times(folder, processor):
     expected = VideoDataset(rows, TextTask(processor), training=False)
     assert torch.equal(whole[0]["pixel_values"], expected[0]["pixel_values"])
     assert whole[0]["video_ids"] == expected[0]["video_ids"]
-
-
-def test_a_clip_whose_caption_says_a_direction_is_not_mirrored(folder, processor):
-    rows = load_captions(folder)["train"]
-
-    def clips_of(index, **options):
-        clips = VideoDataset(rows, TextTask(processor, augmentation=ClipAugmentation(**options)), training=True)
-        found = []
-        for epoch in range(8):
-            clips.set_epoch(epoch)
-            found.append(clips[index]["pixel_values"])
-        return torch.stack(found)
-
-    for index, is_mirrored in ((1, True), (3, False)):
-        plain, flipped = clips_of(index), clips_of(index, horizontal_flip=True)
-        assert (not torch.equal(plain, flipped)) == is_mirrored
 
 
 def test_questions_are_refused(tmp_path, folder):

@@ -7,16 +7,11 @@ import pytest
 from datasets import ClassLabel, List
 
 from hf_video.data import (
-    ClipAugmentation,
-    ClipTask,
-    VideoDataset,
     hold_out,
     is_multi_label,
     label_names,
     load_video_dataset,
 )
-from hf_video.processing import VideoClipProcessor
-from tests.testing.videos import encode_video
 
 CSV = ["path,labels,start", "a.mp4,run;jump,", "b.mp4, run ; sit,0.5", "c.mp4,,"]
 JSON = [
@@ -91,24 +86,3 @@ def test_hold_out_takes_its_share_of_every_class_and_leaves_one(tmp_path):
     without = [sum(not ids for ids in part["labels"]) for part in (train, held_out)]
     assert without[1] / sum(without) == pytest.approx(0.2, abs=0.03)
     assert hold_out(dataset, 0.2, seed=0)[1]["video"][:] == held_out["video"][:]
-
-
-def test_one_direction_among_the_classes_forbids_mirroring(tmp_path):
-    write(tmp_path, lines=["path,labels", "a.mp4,run;turn left", "b.mp4,run"])
-    half_white = np.zeros((4, 16, 16), dtype=np.uint8)
-    half_white[..., :8] = 255
-    for video in "ab":
-        encode_video(tmp_path / f"{video}.mp4", half_white, fps=4)
-    processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
-    clips = VideoDataset(
-        load_video_dataset(tmp_path)["train"],
-        ClipTask(processor, augmentation=ClipAugmentation(horizontal_flip=True)),
-        training=True,
-    )
-    mirrored = {0: set(), 1: set()}
-    for epoch in range(20):
-        clips.set_epoch(epoch)
-        for index, found in mirrored.items():
-            left, right = clips[index]["pixel_values"].chunk(2, dim=-1)
-            found.add(bool(left.mean() < right.mean()))
-    assert mirrored == {0: {False}, 1: {False, True}}

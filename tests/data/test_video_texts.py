@@ -152,19 +152,3 @@ def test_training_crops_of_a_processor_that_squeezes_are_bicubic(folder):
         assert items[resample]["pixel_values"].shape[-2:] == (14, 14)
     first, second = (item["pixel_values"] for item in items.values())
     assert not torch.equal(first, second) and torch.allclose(first, second, atol=1.0)
-
-
-@pytest.mark.parametrize(("answer", "is_mirrored"), [("turn left", False), ("turn", True)])
-def test_a_clip_whose_answer_says_a_direction_is_not_mirrored(answer, is_mirrored, folder, processor, tmp_path):
-    (tmp_path / "rows.json").write_text(json.dumps([{"video": str(folder / "a.mp4"), "answer": answer}]))
-    rows = load_video_texts(tmp_path / "rows.json")["train"]
-
-    def clips_of(augmentation):
-        task = TextTask(processor, prompt="what is done", augmentation=augmentation)
-        clips = VideoDataset(rows, task, training=True)
-        for epoch in range(8):
-            clips.set_epoch(epoch)
-            yield clips[0]["pixel_values"]
-
-    plain, mirrored = clips_of(None), clips_of(ClipAugmentation(horizontal_flip=True))
-    assert all(map(torch.equal, plain, mirrored)) != is_mirrored

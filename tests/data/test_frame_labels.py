@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, load_video_dataset
+from hf_video.data import FrameTask, VideoDataset, cut_clips, load_video_dataset
 from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, split_videos
 from hf_video.processing import VideoClipProcessor
 from tests.testing.videos import encode_video, make_frames
@@ -121,18 +121,3 @@ def test_nothing_to_learn(rows):
     ]
     with pytest.raises(ValueError, match="No frame of the videos has a known label"):
         cut_clips(videos, PROCESSOR, ["bright"], fps=8, tubelet_size=2)
-
-
-@pytest.mark.parametrize("name", ["turn left", "turn"])
-def test_clips_with_a_label_that_names_a_side_are_not_mirrored(rows, name):
-    videos, flip = annotated_videos(rows), ClipAugmentation(horizontal_flip=True)
-    plain, mirrored = (
-        clips_of(videos, task=FrameTask(PROCESSOR, [name, "dark"], fps=8, augmentation=each)) for each in (None, flip)
-    )
-    changed = False
-    for epoch in range(8):
-        plain.set_epoch(epoch)
-        mirrored.set_epoch(epoch)
-        # The first clip has the first label alone.
-        changed |= not torch.equal(plain[0]["pixel_values"], mirrored[0]["pixel_values"])
-    assert changed == (name == "turn")
