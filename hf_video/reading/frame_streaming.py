@@ -103,13 +103,13 @@ class StreamClock:
         if timestamp is None:
             self._seconds += mean
             return self._seconds
-        step = None if self._origin is None else (timestamp - self._origin) - self._seconds
-        if self._origin is not None and step is not None and 0 < step <= self._longest_gap:
-            self._sum_of_steps += step
+        since = math.nan if self._origin is None else timestamp - self._origin
+        if 0 < since - self._seconds <= self._longest_gap:
+            self._sum_of_steps += since - self._seconds
             self._num_steps += 1
-            self._seconds = timestamp - self._origin
+            self._seconds = since
             self._is_in_doubt = False
-        elif step is not None and not self._is_in_doubt:
+        elif self._origin is not None and not self._is_in_doubt:
             self._seconds += mean / 2
             self._is_in_doubt = True
         else:

@@ -118,9 +118,8 @@ class VideoReader:
         frames = np.empty((len(wanted), self._frames.height, self._frames.width, 3), dtype=np.uint8)
         for row, frame in enumerate(self._frames.read(wanted.tolist())):
             if frame.shape != frames.shape[1:]:
-                name = f"{self.name}: frame {wanted[row]}"
-                if isinstance(self._frames, FrameFolder):
-                    name = str(self._frames.paths[wanted[row]])
+                paths = getattr(self._frames, "paths", {})
+                name = paths[wanted[row]] if paths else f"{self.name}: frame {wanted[row]}"
                 size, first = frame.shape[:2], frames.shape[1:3]
                 raise VideoReadError(f"{name} is {size} (height, width), but the first frame is {first}.")
             frames[row] = frame
@@ -283,10 +282,6 @@ class DecodedVideo:
 def _open_frames(source: Source, stack: ExitStack) -> VideoFile | FrameFolder | DecodedVideo:
     if source.kind == "decoder":
         return DecodedVideo(source.place, source.name)
-    if source.kind == "frames":
-        raise TypeError(
-            f"{source.name} has to be a video, such as a path, a URL or bytes, to read frames of it by number."
-        )
     if source.kind == "folder":
         return FrameFolder(Path(source.place))
     opened: Any = find_file(source)
@@ -297,12 +292,15 @@ def _open_frames(source: Source, stack: ExitStack) -> VideoFile | FrameFolder | 
 
 def find_file(source: Source) -> str | BinaryIO | None:
     """The path, or a file object, of a source that is a file here; `None` for an address. Raises `VideoReadError` for
-    the path of none."""
+    the path of none, and `TypeError` for an iterable of frames."""
     if source.kind == "bytes":
         return io.BytesIO(source.place)
+    if source.kind == "frames":
+        raise TypeError(
+            f"{source.name} has to be a video, such as a path, a URL or bytes, to read frames of it by number."
+        )
     if source.kind == "stream" and not source.scheme:
         raise VideoReadError(f"{source.name} is a camera, whose frames cannot be read by number.")
     if source.kind == "path" and not os.path.isfile(source.place):
-        is_there = os.path.exists(source.place)
-        raise VideoReadError(f"{source.name} is no file." if is_there else f"{source.name} does not exist.")
+        raise VideoReadError(f"{source.name} {'is no file' if os.path.exists(source.place) else 'does not exist'}.")
     return source.place if source.kind in ("path", "file") else None

@@ -41,56 +41,19 @@ def encode_stream(num_frames=50, first_tick=0):
     return file.getvalue()
 
 
-class Sender(threading.Thread):
-    """Sends pieces of a stream, one each `interval` seconds, until it is told to stop or has sent all."""
-
-    def __init__(self, send, data, interval):
-        super().__init__(daemon=True)
-        self.send, self.interval = send, interval
-        self.pieces = [data[i : i + PIECE] for i in range(0, len(data), PIECE)]
-        self.stopped = threading.Event()
-        self.num_sent = 0
-
-    def run(self):
-        for piece in self.pieces:
-            try:
-                self.send(piece)
-            except OSError:
-                return
-            self.num_sent += 1
-            if self.stopped.wait(self.interval):
-                return
-
-
 @contextmanager
-def sending(send, data, interval=0.0):
-    sender = Sender(send, data, interval)
-    sender.start()
-    try:
-        yield sender
-    finally:
-        sender.stopped.set()
-        sender.join(10)
+def tcp_server(data, then_wait=False):
+    """Sends to whoever connects; gives the address."""
+    finished = threading.Event()
 
+    def serve():
+        with suppress(OSError), server.accept()[0] as connection:
+            connection.sendall(data)
+            finished.wait(30 if then_wait else 0)
 
-@contextmanager
-def tcp_server(data, interval=0.0, then_wait=False):
-    """Sends to whoever connects; gives the address and the sender once it runs."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        senders = []
-        finished = threading.Event()
-
-        def serve():
-            connection, _ = server.accept()
-            with connection, sending(connection.sendall, data, interval) as sender:
-                senders.append(sender)
-                sender.join()
-                if then_wait:
-                    finished.wait(30)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"tcp://127.0.0.1:{server.getsockname()[1]}", senders
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
         finished.set()
 
 
@@ -124,26 +87,32 @@ def impatient(monkeypatch):
 
 def test_windows_of_udp_come_while_it_is_sent_and_a_dead_sender_is_named(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 3)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reserved:
-            reserved.bind(("127.0.0.1", 0))
-            port = reserved.getsockname()[1]
-        out.connect(("127.0.0.1", port))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    data, windows, sent, stopped = encode_stream(500), [], [], threading.Event()
+    pieces = [data[i : i + PIECE] for i in range(0, len(data), PIECE)]
 
-        def send(piece):
-            # Nobody listens at first.
-            with suppress(ConnectionRefusedError):
-                out.send(piece)
+    def send():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+            out.connect(("127.0.0.1", port))
+            for piece in pieces:
+                # Nobody listens at first.
+                with suppress(ConnectionRefusedError):
+                    out.send(piece)
+                sent.append(piece)
+                if stopped.wait(0.005):
+                    return
 
-        windows = []
-        with sending(send, encode_stream(500), interval=0.005) as sender:
-            with pytest.raises(VideoReadError, match=f"udp://127.0.0.1:{port}.* sent nothing for 3 s"):
-                samples = timed_samples(f"udp://127.0.0.1:{port}?fifo_size=1000", fps=RATE)
-                for window in group_samples(samples, num_frames=8, stride=4):
-                    windows.append(window)
-                    if len(windows) == 3:
-                        assert sender.is_alive() and 0 < sender.num_sent < len(sender.pieces)
-                        sender.stopped.set()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    with pytest.raises(VideoReadError, match=f"udp://127.0.0.1:{port}.* sent nothing for 3 s"):
+        samples = timed_samples(f"udp://127.0.0.1:{port}?fifo_size=1000", fps=RATE)
+        for window in group_samples(samples, num_frames=8, stride=4):
+            windows.append(window)
+            if len(windows) == 3:
+                assert sender.is_alive() and 0 < len(sent) < len(pieces)
+                stopped.set()
     assert len(windows) >= 3 and windows[0].start == 0 and windows[0].values[7].image.shape == (48, 64, 3)
     assert [window.start for window in windows] == pytest.approx([4 * j / RATE for j in range(len(windows))])
 
@@ -152,7 +121,7 @@ def test_a_tcp_stream_gives_the_frames_of_its_file_and_ends_when_its_sender_clos
     data = encode_stream(first_tick=90_000)
     (tmp_path / "stream.ts").write_bytes(data)
     expected, _ = read_video(tmp_path / "stream.ts")
-    with tcp_server(data) as (address, _):
+    with tcp_server(data) as address:
         samples = list(timed_samples(address))
     assert np.array_equal(np.stack([sample.value.image for sample in samples]), expected)
     assert [sample.start for sample in samples] == pytest.approx([number / RATE for number in range(50)], abs=1e-4)
@@ -174,7 +143,7 @@ def test_a_camera_is_read_by_rtsp_over_tcp(impatient, goes_silent):
 
 def test_a_stream_that_starts_anew_goes_on_where_it_was():
     """Its timestamps fall back by an hour."""
-    with tcp_server(encode_stream(50, first_tick=90_000) + encode_stream(50)) as (address, _):
+    with tcp_server(encode_stream(50, first_tick=90_000) + encode_stream(50)) as address:
         samples = list(timed_samples(address))
     assert len(samples) >= 95
     assert sorted({sample.value.num_restarts for sample in samples}) == [0, 1]
@@ -186,16 +155,16 @@ def test_a_stream_that_starts_anew_goes_on_where_it_was():
 def test_damage_of_a_live_stream_is_left_out():
     data = bytearray(encode_stream(100))
     data[len(data) // 2 : len(data) // 2 + 5 * 188] = bytes(5 * 188)
-    with tcp_server(bytes(data)) as (address, _):
+    with tcp_server(bytes(data)) as address:
         samples = list(timed_samples(address))
     assert 80 <= len(samples) < 100 and samples[-1].end == pytest.approx(4, abs=0.01)
 
 
 def test_a_silent_server_and_one_that_sends_no_video_are_named(impatient):
-    with tcp_server(encode_stream(30), then_wait=True) as (address, _):
+    with tcp_server(encode_stream(30), then_wait=True) as address:
         with pytest.raises(VideoReadError, match="sent nothing for 1 s"):
             list(timed_samples(address))
-    with tcp_server(b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n" * 40) as (address, _):
+    with tcp_server(b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n" * 40) as address:
         with pytest.raises(VideoReadError, match="cannot be opened as a stream"):
             list(timed_samples(address))
 

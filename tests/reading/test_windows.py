@@ -8,7 +8,7 @@ from PIL import Image
 
 from hf_video.reading import Sample, VideoReadError, group_samples, read_video, timed_samples
 from hf_video.reading.frame_streaming import StreamedFrame
-from tests.testing.videos import cut_file, encode_video, make_frames
+from tests.testing.videos import encode_video, make_frames
 
 
 def cut_windows(num_samples, num_frames, stride, last):
@@ -57,21 +57,6 @@ def test_a_value_is_transformed_once_and_only_if_a_window_holds_it():
     seen.clear()
     list(group_samples(samples, 2, 4, transform=transform))
     assert seen == [[0, 1], [4, 5], [8]]
-
-
-@pytest.mark.parametrize("fps", [7, 15, 25, 30, 100])
-def test_a_rate_takes_the_frame_that_is_shown(video, fps):
-    samples = list(timed_samples(video, fps=fps))
-    assert [sample.value.number for sample in samples] == [j * 30 // fps for j in range(2 * fps)]
-    assert [sample.start for sample in samples] == pytest.approx([j / fps for j in range(2 * fps)])
-    assert all(sample.end == after.start for sample, after in pairwise(samples))
-    assert samples[-1].end == pytest.approx(2)
-
-
-def test_frames_between_the_samples_are_left_out(video):
-    samples = list(timed_samples(video, frame_sampling_rate=4))
-    assert [sample.value.number for sample in samples] == list(range(0, 60, 4))
-    assert samples[-1].start == pytest.approx(56 / 30) and samples[-1].end == pytest.approx(2)
 
 
 @pytest.mark.parametrize("integer", [int, np.int64])
@@ -139,7 +124,7 @@ def make_video(kind, folder):
 
 
 @pytest.mark.parametrize("kind", ["b-frames", "uneven", "rotated", "matroska", "mpegts", "gif", "folder"])
-@pytest.mark.parametrize("rates", [{}, {"frame_sampling_rate": 3}, {"fps": 7}, {"fps": 45}])
+@pytest.mark.parametrize("rates", [{}, {"frame_sampling_rate": 3}, {"fps": 7}, {"fps": 30}, {"fps": 45}])
 def test_samples_are_those_of_the_whole_video(kind, rates, tmp_path):
     source, frames, times, options = make_video(kind, tmp_path)
     *times, end = times
@@ -150,15 +135,7 @@ def test_samples_are_those_of_the_whole_video(kind, rates, tmp_path):
     assert np.array_equal([sample.value.image for sample in samples], frames[numbers])
     assert [sample.start for sample in samples] == pytest.approx(starts.tolist(), abs=2e-3)
     assert [sample.end for sample in samples] == pytest.approx([*starts[1:], end], abs=2e-3)
-
-
-def test_samples_before_damage_are_given_and_then_it_is_named(tmp_path):
-    whole = encode_video(tmp_path / "front.mp4", container_options={"movflags": "faststart"})
-    found = []
-    with pytest.raises(VideoReadError, match="cut_front.mp4 is (cut off|damaged)"):
-        for sample in timed_samples(cut_file(whole, 0.6)):
-            found.append(sample)  # noqa: PERF402 (what comes before the error is kept)
-    assert 0 < len(found) < 60
+    assert all(sample.end == after.start for sample, after in pairwise(samples))
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
