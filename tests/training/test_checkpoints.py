@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from hf_video.cli.errors import explain
 from hf_video.io import FULL_DISK
-from hf_video.training import base_trainer
+from hf_video.training import trainer as base_trainer
 from hf_video.training.checkpoints import (
     MARK,
     best_of,
