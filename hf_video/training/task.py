@@ -286,6 +286,7 @@ _ROWS = (
     ),
 )
 TASKS = {row.name: row for row in _ROWS}
+"""The rows of all tasks by name; [`register_task`] adds one."""
 
 
 def register_task(row: TaskRow) -> None:

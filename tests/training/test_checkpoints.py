@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from hf_video.cli.errors import explain
 from hf_video.io import FULL_DISK
-from hf_video.training import trainer as trainer_module
+from hf_video.training import trainer as base_trainer
 from hf_video.training.checkpoints import (
     MARK,
     best_of,
@@ -75,7 +75,7 @@ def test_a_checkpoint_of_another_trainer_is_whole_with_its_state(run):
 
 def test_a_checkpoint_is_whole_when_all_processes_have_written_it(tmp_path, monkeypatch):
     """Its files may be whole before that: another process has not written its random numbers yet."""
-    monkeypatch.setattr(trainer_module, "mark_complete", lambda checkpoint: 1 / 0)
+    monkeypatch.setattr(base_trainer, "mark_complete", lambda checkpoint: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         make_trainer(tmp_path).train()
     (tmp_path / "checkpoint-1" / "rng_state.pth").unlink()

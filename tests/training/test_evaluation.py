@@ -4,17 +4,17 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from transformers import Trainer, TrainingArguments, VideoMAEConfig, VideoMAEForVideoClassification, pipeline
+from transformers import Trainer, pipeline
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_video.data import ClipTask, VideoDataset, collate_clips, load_video_dataset
 from hf_video.inference import predict_scores
-from hf_video.loading.clip_size import check_views
 from hf_video.metrics import compute_metrics
 from hf_video.reading import read_video
 from hf_video.training import VideoTrainer, evaluate_dataset, write_predictions
 from tests.hub.conftest import TINY_CLASSIFIERS, make_model
 from tests.testing.trainers import make_arguments
+from tests.testing.trainers import make_model as make_plain_model
 
 PROTOCOL = {"num_clips": 2, "num_crops": 3}
 
@@ -72,17 +72,10 @@ def test_trainer_pipeline_and_loop_have_the_scores_of_a_loop_over_views_by_hand(
     scores, labels = evaluate_dataset(model, dataset, batch_size=3, progress=False)
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     loss = -np.log(expected[np.arange(len(labels)), labels]).mean()
-    options = {"per_device_eval_batch_size": 3}
-    for trainer in (
-        VideoTrainer(model, make_arguments(tmp_path, **options), eval_dataset=dataset),
-        Trainer(
-            model,
-            TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True, label_names=["labels"], **options),
-            data_collator=collate_clips,
-            compute_metrics=compute_metrics,
-            eval_dataset=dataset,
-        ),
-    ):
+    arguments = make_arguments(tmp_path, per_device_eval_batch_size=3, label_names=["labels"])
+    own = {"data_collator": collate_clips, "compute_metrics": compute_metrics}
+    for kind, options in ((VideoTrainer, {}), (Trainer, own)):
+        trainer = kind(model, arguments, eval_dataset=dataset, **options)
         prediction = trainer.predict(dataset)
         logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
         np.testing.assert_allclose(torch.from_numpy(logits).softmax(-1), expected, atol=1e-6)
@@ -92,28 +85,21 @@ def test_trainer_pipeline_and_loop_have_the_scores_of_a_loop_over_views_by_hand(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_scores_are_float32_probabilities_whatever_the_dtype_of_the_model(dtype):
-    scores = predict_scores(MeanPixelClassifier(dtype=dtype), torch.randn(2, 4, 3, 2, 2))
-    assert scores.shape == (2, 3) and scores.dtype == torch.float32
-    torch.testing.assert_close(scores.sum(-1), torch.ones(2))
-
-
 @pytest.mark.parametrize(
     ("problem_type", "function"),
-    [("multi_label_classification", torch.sigmoid), ("regression", lambda logits: logits)],
+    [(None, lambda logits: logits.softmax(-1)), ("multi_label_classification", torch.sigmoid), ("regression", None)],
 )
-def test_scores_follow_the_problem_type(problem_type, function):
+def test_scores_are_float32_and_follow_the_problem_type(problem_type, function, dtype):
     pixel_values = torch.randn(2, 4, 3, 2, 2)
-    scores = predict_scores(MeanPixelClassifier(problem_type), pixel_values)
-    torch.testing.assert_close(scores, function(pixel_values[:, :3].mean((2, 3, 4))))
+    logits = pixel_values[:, :3].to(dtype).mean((2, 3, 4)).float()
+    scores = predict_scores(MeanPixelClassifier(problem_type, dtype), pixel_values)
+    torch.testing.assert_close(scores, function(logits) if function else logits)
 
 
-def test_models_that_average_no_views_are_refused_several():
-    sizes = {"image_size": 32, "num_frames": 2, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    model = VideoMAEForVideoClassification(VideoMAEConfig(**sizes, intermediate_size=8))
-    check_views(model, 1, 1)
-    with pytest.raises(ValueError, match="takes one view of a video, not num_clips=5 x num_crops=3"):
-        check_views(model, 5, 3)
+def test_scores_of_a_model_of_one_value_that_names_no_problem_type_are_its_values():
+    model, clips = make_plain_model(num_labels=1).eval(), torch.randn(2, 2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(predict_scores(model, clips), model(clips).logits)
 
 
 TABLE_SCORES = np.array([[0.9, 0.1], [0.3, 0.7], [0.2, 0.8], [0.6, 0.4]])

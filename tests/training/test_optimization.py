@@ -1,15 +1,22 @@
-"""Learning rates and weight decay by parameter, as literals for each family."""
+"""Learning rates and weight decay by parameter, as literals for each family; schedules, and averages of weights."""
+
+import math
+from functools import partial
 
 import pytest
 import torch
-from transformers import Trainer, TrainingArguments
+from transformers import AutoModelForVideoClassification, Trainer, TrainerCallback, TrainingArguments
 
 import hf_video
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from hf_video.training import VideoTrainer, VideoTrainingArguments, parameter_groups, parameter_settings
-from hf_video.training.optimization import NO_WEIGHT_DECAY
+from hf_video.training import EMACallback, VideoTrainer, VideoTrainingArguments, parameter_groups, parameter_settings
+from hf_video.training.optimization import EMA_FILE, NO_WEIGHT_DECAY, cosine_by_epoch
 from tests.hub.conftest import TINY_CLASSIFIERS
+from tests.testing import trainers
+from tests.testing.trainers import weights_of
+
+from .test_answers import make_trainer as make_answer_trainer
 
 SIZES = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 24, "num_labels": 2}
 
@@ -103,17 +110,12 @@ def test_every_trainable_parameter_is_in_one_group_and_the_head_leads(model):
     torch.optim.AdamW(groups)
 
 
+POSITIONS = {"layer_scale_init_value": 0.1, "position_embedding_type": "learned", "use_class_token": True}
+
+
 @pytest.mark.parametrize(
     ("family", "options", "spared"),
-    [
-        (
-            "VideoViT",
-            {"layer_scale_init_value": 0.1, "position_embedding_type": "learned", "use_class_token": True},
-            4,
-        ),
-        ("VideoMamba", {}, 8),
-        ("MemoryBankQFormer", {}, 4),
-    ],
+    [("VideoViT", POSITIONS, 4), ("VideoMamba", {}, 8), ("MemoryBankQFormer", {}, 4)],
 )
 def test_what_has_a_place_or_a_scale_of_its_own_is_not_decayed(family, options, spared, tmp_path):
     """By `VideoTrainer`, and by a plain `Trainer` with the optimizer made for it, which does it otherwise."""
@@ -133,7 +135,7 @@ def test_what_has_a_place_or_a_scale_of_its_own_is_not_decayed(family, options, 
         assert decayed and not {name for name, p in model.named_parameters() if id(p) in decayed} & own
 
 
-def test_errors():
+def test_parameters_that_are_not_there_are_named(tmp_path):
     with pytest.raises(ValueError, match="layer_decay is 1.5; a factor above 0, up to 1"):
         parameter_settings(videovit(), layer_decay=1.5)
     with pytest.raises(ValueError, match="Linear has no `layer_groups`, so layer_decay=0.5 is impossible"):
@@ -142,3 +144,113 @@ def test_errors():
         parameter_settings(videovit(), no_weight_decay=["pos_embed", "cls_token"])
     with pytest.raises(ValueError, match=r"layer_decay_only names \['pos_embed'\], which no parameter"):
         parameter_settings(videovit(), layer_decay=0.5, layer_decay_only=["pos_embed"])
+    with pytest.raises(FileNotFoundError, match="has no ema.safetensors: it was saved without ema_decay"):
+        EMACallback(0.9).load(tmp_path)
+
+
+def original_rate(epoch, batch, epochs, peak, warmup):
+    """What `LinearWarmupCosineLRScheduler.step(epoch, batch)` sets: lavis/common/optims.py of salesforce/LAVIS."""
+    if epoch > 0:
+        return peak * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+    return min(peak, 1e-8 + (peak - 1e-8) * batch / warmup)
+
+
+def original_rates(batches, epochs, accumulation, peak, warmup=1000):
+    """The rate of each step: that of the batch after which the optimizer steps (lavis/tasks/base_task.py)."""
+    each = [(epoch, batch) for epoch in range(epochs) for batch in range(batches)]
+    steps = [(epoch, batch) for epoch, batch in each if (batch + 1) % accumulation == 0]
+    return [original_rate(epoch, batch, epochs, peak, warmup) for epoch, batch in steps]
+
+
+# Those of the scripts of MA-LMM, and a warm-up that ends within the first epoch.
+@pytest.mark.parametrize(
+    ("epochs", "accumulation", "peak", "warmup"),
+    [(5, 1, 1e-4, 1000), (20, 1, 1e-4, 1000), (10, 2, 1e-5, 1000), (10, 2, 1e-4, 1000), (5, 2, 1e-4, 3)],
+)
+def test_the_cosine_by_epoch_is_that_of_ma_lmm(epochs, accumulation, peak, warmup):
+    batches = 20 * accumulation // epochs
+    optimizer, found = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=peak), []
+    lengths = {"num_epochs": epochs, "steps_per_epoch": batches // accumulation, "batches_per_step": accumulation}
+    scheduler = cosine_by_epoch(optimizer, **lengths, warmup_batches=warmup, warmup_lr_rate=1e-8 / peak)
+    for _ in range(20):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert found == pytest.approx(original_rates(batches, epochs, accumulation, peak, warmup), rel=1e-9)
+    assert found[-1] < peak / 10
+
+
+class Rates(TrainerCallback):
+    def __init__(self):
+        self.found = []
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        self.found.append(optimizer.param_groups[0]["lr"])
+
+
+def test_a_training_and_a_resumed_one_have_its_rates(answers, tmp_path):
+    options = {"lr_by_epoch": True, "lr_scheduler_type": "cosine_warmup_with_min_lr", "learning_rate": 1e-3}
+    options |= {"lr_scheduler_kwargs": {"warmup_lr_rate": 1e-5, "min_lr_rate": 0.0}, "warmup_steps": 3}
+    options |= {"max_steps": -1, "num_train_epochs": 4, "per_device_train_batch_size": 1}
+    options |= {"gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 5}
+    rates = Rates(), Rates()
+    for each, checkpoint in zip(rates, (None, tmp_path / "checkpoint-5"), strict=True):
+        trainer, *_ = make_answer_trainer(answers, tmp_path, **options)
+        trainer.add_callback(each)
+        trainer.train(checkpoint and str(checkpoint))
+    assert rates[0].found == pytest.approx(original_rates(4, 4, 2, 1e-3, 3), rel=1e-9)
+    assert rates[1].found == rates[0].found[5:]
+
+
+class WeightsOfEveryStep(EMACallback):
+    """Keeps what the average is made of."""
+
+    def __init__(self):
+        super().__init__(0.5)
+        self.steps = []
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.steps = [weights_of(kwargs["model"])]
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps.append(weights_of(kwargs["model"]))
+
+    def on_train_end(self, *args, **kwargs):
+        pass
+
+
+make_averaging_trainer = partial(trainers.make_trainer, num_train_epochs=3, ema_decay=0.5)
+
+
+def test_the_model_ends_with_the_average_of_its_weights(tmp_path):
+    watch = WeightsOfEveryStep()
+    trainer = make_averaging_trainer(tmp_path, load_best_model_at_end=False, callbacks=[watch])
+    trainer.train()
+    average = watch.steps[0]
+    for number, step in enumerate(watch.steps[1:], start=1):
+        decay = min(0.5, (1 + number) / (10 + number))
+        average = {name: decay * average[name] + (1 - decay) * step[name] for name in average}
+    torch.testing.assert_close(weights_of(trainer.model), average)
+    assert not torch.equal(watch.steps[-1]["classifier.weight"], average["classifier.weight"])
+
+
+def test_evaluation_is_of_the_average_and_training_goes_on_with_the_weights(tmp_path):
+    trainer = make_averaging_trainer(tmp_path)
+    model, ema = trainer.model, trainer.ema
+    trained = weights_of(model)
+    ema.average = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(torch.tensor(2.0).log().item())
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in weights_of(model).items())
+
+
+def test_the_best_average_is_what_is_loaded_at_the_end(tmp_path):
+    trainer = make_averaging_trainer(tmp_path)
+    trainer.train()
+    best = EMACallback(0.5)
+    best.load(trainer.state.best_model_checkpoint)
+    model = weights_of(trainer.model)
+    assert all(torch.equal(model[name], tensor) for name, tensor in best.average.items())
+    trainer.save_model()
+    saved = AutoModelForVideoClassification.from_pretrained(tmp_path)
+    torch.testing.assert_close(weights_of(saved), model, rtol=0, atol=0)
+    assert not (tmp_path / EMA_FILE).exists()

@@ -13,7 +13,7 @@ from hf_video.data import TextTask, VideoDataset, hold_out
 from hf_video.data.video_texts import load_captions
 from hf_video.training import RetrievalTrainer, RetrievalTrainingArguments
 from hf_video.training.retrieval import compute_retrieval_metrics
-from tests.testing.trainers import make_model, weights_of
+from tests.testing.trainers import LAST_WEIGHTS, make_model, weights_of
 
 from .captions_testing import make_video_text_pair, write_captions
 
@@ -31,27 +31,17 @@ def model_folder(tmp_path_factory):
     return saved
 
 
+def make_arguments(folder, **options):
+    return RetrievalTrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **LAST_WEIGHTS, **options)
+
+
 def test_three_videos_are_learned(folder, tmp_path):
     model, processor = make_video_text_pair(loss_weights={"vtc": 1.0, "vtm": 1.0})
-    arguments = RetrievalTrainingArguments(
-        str(tmp_path),
-        max_steps=60,
-        per_device_train_batch_size=4,
-        learning_rate=1e-2,
-        logging_steps=1,
-        eval_strategy="no",
-        save_strategy="no",
-        load_best_model_at_end=False,
-        use_cpu=True,
-        disable_tqdm=True,
-        reading_threads=0,
-    )
+    options = {"max_steps": 60, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "logging_steps": 1}
+    arguments = make_arguments(tmp_path, **options, reading_threads=0)
     rows = load_captions(folder)["train"]
-    clips = {
-        name: VideoDataset(rows, TextTask(processor), training=name == "train_dataset")
-        for name in ("train_dataset", "eval_dataset")
-    }
-    trainer = RetrievalTrainer(model, arguments, **clips, processing_class=processor)
+    sets = [VideoDataset(rows, TextTask(processor), training=training) for training in (True, False)]
+    trainer = RetrievalTrainer(model, arguments, None, *sets, processing_class=processor)
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     for entry in (logs[0], logs[-1]):
@@ -80,9 +70,8 @@ def test_captions_of_one_video_are_found_together():
 
 def test_an_evaluation_reads_a_video_once_and_its_loss_does_not_grow_with_captions(folder, tmp_path, monkeypatch):
     model, processor = make_video_text_pair()
-    options = {"use_cpu": True, "disable_tqdm": True, "per_device_eval_batch_size": 2, "eval_strategy": "no"}
-    options |= {"load_best_model_at_end": False, "save_strategy": "no"}
-    trainer = RetrievalTrainer(model, RetrievalTrainingArguments(str(tmp_path), **options), processing_class=processor)
+    arguments = make_arguments(tmp_path, per_device_eval_batch_size=2)
+    trainer = RetrievalTrainer(model, arguments, processing_class=processor)
     rows, reads = load_captions(folder)["train"], []
     make_clip = TextTask.make_clip
     monkeypatch.setattr(TextTask, "make_clip", lambda self, row, *more: reads.append(1) or make_clip(self, row, *more))
@@ -95,10 +84,8 @@ def test_an_evaluation_reads_a_video_once_and_its_loss_does_not_grow_with_captio
 
 
 def words(data, model, out, *more):
-    return [
-        "train",
-        *map(str, (data, "--task", "retrieval", "--model", model, "--output-dir", out, "--device", "cpu", *more)),
-    ]
+    options = ("--task", "retrieval", "--model", model, "--output-dir", out, "--device", "cpu")
+    return ["train", *map(str, (data, *options, *more))]
 
 
 def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys):
@@ -133,20 +120,14 @@ def test_whole_videos_are_held_out_with_all_their_captions(folder, model_folder,
     assert set(held_out["video"]) == {rows["video"][1]} and set(train["video"]) == {rows["video"][0], rows["video"][3]}
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        (["--num-clips", "2"], "--num-clips has no effect here, but with --task classification"),
-        (["--vtc-weight", "-1"], "--vtc-weight is -1"),
-    ],
-)
-def test_settings_without_effect_are_refused(more, sentence, folder, model_folder, tmp_path, capsys):
-    assert main(words(folder, model_folder, tmp_path / "out", *more)) == 2
-    assert sentence in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_classifier_is_no_video_text_model(folder, tmp_path, capsys):
-    make_model().save_pretrained(tmp_path / "classifier")
-    assert main(words(folder, tmp_path / "classifier", tmp_path / "out")) == 2
-    assert "a model of the type video_text_dual_encoder" in capsys.readouterr().err
+def test_what_cannot_be_is_refused(folder, model_folder, tmp_path, capsys):
+    classifier, out = tmp_path / "classifier", tmp_path / "out"
+    make_model().save_pretrained(classifier)
+    for model, more, sentence in (
+        (model_folder, ["--num-clips", "2"], "--num-clips has no effect here, but with --task classification"),
+        (model_folder, ["--vtc-weight", "-1"], "--vtc-weight is -1"),
+        (classifier, [], "a model of the type video_text_dual_encoder"),
+    ):
+        assert main(words(folder, model, out, *more)) == 2
+        assert sentence in capsys.readouterr().err
+        assert not out.exists()

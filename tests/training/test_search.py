@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 from hf_video.hub.training_facts import read_facts
 from hf_video.training import VideoTrainer
-from tests.testing.trainers import RandomClips, labelled_clips, make_arguments, make_model, weights_of
+from tests.testing.trainers import RandomClips, labelled_clips, make_arguments, make_model, make_trainer, weights_of
 
 
 class Watcher(TrainerCallback):
@@ -31,12 +31,10 @@ class Watcher(TrainerCallback):
 def search(folder, space, num_trials=2, watcher=None, train_dataset=None, **options):
     """The best trial, after each trial has taken the values of its number."""
     pytest.importorskip("optuna", reason="Optuna is missing: pip install 'hf-video-models[search]'")
+    sets = {"train_dataset": train_dataset or RandomClips(training=True), "eval_dataset": RandomClips()}
+    callbacks = [Watcher() if watcher is None else watcher]
     trainer = VideoTrainer(
-        model_init=lambda: make_model(),
-        args=make_arguments(folder, **options),
-        train_dataset=RandomClips(training=True) if train_dataset is None else train_dataset,
-        eval_dataset=RandomClips(),
-        callbacks=[Watcher() if watcher is None else watcher],
+        None, make_arguments(folder, **options), **sets, model_init=lambda: make_model(), callbacks=callbacks
     )
 
     def choose(trial):
@@ -63,19 +61,19 @@ def test_a_search_finds_the_learning_rate_that_learns(tmp_path):
     assert trainer.evaluate()["eval_top1_accuracy"] == best.objective
 
 
-def test_a_trial_changes_the_loss_and_the_average(tmp_path):
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"label_smoothing_factor": [0.0, 0.9], "ema_decay": [0.5]},
+        {"class_weights": ["balanced"], "sampler": ["random", "balanced"]},
+    ],
+)
+def test_a_trial_changes_losses_draws_and_the_average(space, tmp_path):
     watcher = Watcher()
-    space = {"label_smoothing_factor": [0.0, 0.9], "ema_decay": [0.5]}
-    search(tmp_path, space, watcher=watcher, num_train_epochs=1, learning_rate=0.0, logging_steps=2)
-    assert len(watcher.losses) == 2 and abs(watcher.losses[0] - watcher.losses[1]) > 1e-3
-    assert len([*tmp_path.glob("run-*/checkpoint-*/ema.safetensors")]) == 2
-
-
-def test_a_trial_changes_the_draws_and_weights_of_classes(tmp_path):
-    watcher, clips = Watcher(), labelled_clips([0, 0, 0, 1])
-    space = {"class_weights": ["balanced"], "sampler": ["random", "balanced"]}
-    search(tmp_path, space, watcher=watcher, train_dataset=clips, learning_rate=0.0, num_train_epochs=1)
+    options = {"train_dataset": labelled_clips([0, 0, 0, 1]), "learning_rate": 0.0, "num_train_epochs": 1}
+    search(tmp_path, space, watcher=watcher, **options)
     assert len(watcher.losses) == 2 and watcher.losses[0] != watcher.losses[1]
+    assert len([*tmp_path.glob("run-*/checkpoint-*/ema.safetensors")]) == 2 * ("ema_decay" in space)
 
 
 def test_a_trial_changes_the_batch_and_with_it_the_scaled_learning_rate(tmp_path):
@@ -105,14 +103,8 @@ def test_a_batch_that_fits_is_found(tmp_path):
     for batch_size, most_clips, is_sought in ((8, 4, True), (4, 8, False)):
         folder = tmp_path / str(batch_size)
         options = {"per_device_train_batch_size": batch_size, "auto_find_batch_size": is_sought}
-        arguments = make_arguments(folder, base_learning_rate=0.64, layer_decay=0.5, ema_decay=0.5, **options)
-        trainer = VideoTrainer(
-            limited_model(most_clips),
-            arguments,
-            train_dataset=labelled_clips([0, 1] * 8),
-            eval_dataset=RandomClips(),
-            callbacks=[watcher],
-        )
+        options |= {"base_learning_rate": 0.64, "layer_decay": 0.5, "ema_decay": 0.5, "callbacks": [watcher]}
+        trainer = make_trainer(folder, labelled_clips([0, 1] * 8), model=limited_model(most_clips), **options)
         trainer.train()
         trained.append(weights_of(trainer.model))
         facts = read_facts(folder)

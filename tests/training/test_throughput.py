@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from hf_video.data.kept_frames import KeptFrames
-from hf_video.training import VideoTrainer, throughput
+from hf_video.training import throughput
 from hf_video.training.throughput import THROUGHPUT_SCALARS, ThroughputCallback
-from tests.testing.trainers import RandomClips, make_arguments, make_model
+from tests.testing.trainers import make_trainer
 
 
 def told(monkeypatch, capsys, waited, computed, kept=None, num_steps=40, max_steps=1000, num_workers=0):
@@ -60,24 +60,16 @@ def test_where_frames_are_kept_the_first_epoch_does_not_count(monkeypatch, capsy
     assert "980 steps" in told(monkeypatch, capsys, 9, 1, Keeping([]))
 
 
-def losses(trainer):
-    return [entry for entry in trainer.state.log_history if "loss" in entry]
-
-
 def test_every_training_loss_comes_with_the_scalars_and_nothing_else_does(tmp_path):
-    trainer = VideoTrainer(
-        model=make_model(),
-        args=make_arguments(tmp_path, logging_steps=1),
-        train_dataset=RandomClips(),
-        eval_dataset=RandomClips(),
-    )
+    trainer = make_trainer(tmp_path, logging_steps=1)
     begin = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - begin
-    assert len(losses(trainer)) == 4
+    losses = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 4
     # Each step takes 4 clips, and all steps less time than the whole. A single step may be slow.
-    assert sum(4 / entry["clips_per_second"] for entry in losses(trainer)) < seconds
-    for entry in losses(trainer):
+    assert sum(4 / entry["clips_per_second"] for entry in losses) < seconds
+    for entry in losses:
         assert 0 < entry["data_wait_fraction"] < 1
         assert 0.05 < entry["peak_memory_gib"] < 1000
     others = [entry for entry in trainer.state.log_history if "loss" not in entry]

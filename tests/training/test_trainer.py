@@ -1,185 +1,209 @@
-import copy
+"""Clips that threads read ahead, streams, and an accumulated batch, which has the gradients of the whole batch for
+every head, loss and trainer."""
 
-import numpy as np
+import copy
+import threading
+
 import pytest
 import torch
-from datasets import Dataset
-from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
-from transformers import Trainer, TrainerState
+from torch import nn
+from torch.utils.data import IterableDataset
+from transformers import Trainer, TrainerCallback, default_data_collator, set_seed
 
-from hf_video.data import ClipMixing, ClipTask, MixingCollator, VideoDataset, collate_clips
-from hf_video.metrics import compute_metrics
+import hf_video
+from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, load_video_dataset
+from hf_video.hub.training_facts import read_facts
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import CrossEntropy, VideoTrainer
-from hf_video.training.callbacks import SetEpochCallback
-from tests.testing.trainers import (
-    LAST_WEIGHTS,
-    RandomClips,
-    labelled_clips,
-    make_arguments,
-    make_model,
-    make_trainer,
-    weights_of,
+from hf_video.training import VideoTrainer, VideoTrainingArguments
+from hf_video.training.answers import AnswerTrainer, AnswerTrainingArguments
+from tests.hub.conftest import TINY_CLASSIFIERS
+from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, SIZES
+from tests.models.memory_bank_qformer.test_generation import KINDS, PLACE
+from tests.models.memory_bank_qformer.test_generation import make_model as make_answering_model
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, make_model, make_trainer, weights_of
+
+NUM_CLIPS = 4
+CLASSES = torch.tensor([0, 2, 1, 2])
+TARGETS = torch.tensor([[1.0, 0, 1], [0, 1, 0], [0, 0, 0], [1, 1, 1]])
+VALUES = torch.tensor([[0.5], [-2.0], [3.0], [1.0]])
+# The problem type that the configuration names, and labels; without one their dtype decides.
+PROBLEMS = {
+    "single label": ("single_label_classification", CLASSES),
+    "single label unsaid": (None, CLASSES),
+    "multi-label": ("multi_label_classification", TARGETS),
+    "regression of one value": ("regression", VALUES[:, 0]),
+    "regression of one value, unsaid": (None, VALUES[:, 0]),
+    "regression of several values": ("regression", TARGETS * VALUES),
+}
+HEADS = [("ForVideoClassification", family) for family in TINY_CLASSIFIERS]
+HEADS += [("ForImageClassification", family) for family in ("VideoViT", "VideoMamba")]
+TRAINERS = {"Trainer": (Trainer, {}), "VideoTrainer": (VideoTrainer, {"data_collator": default_data_collator})}
+
+
+class RecordGradients(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def gradients(model, items, folder, trainer_class=Trainer, arguments_class=VideoTrainingArguments, **kwargs):
+    """Those of the first step, which sees all items in batches of two."""
+    recorded = RecordGradients()
+    arguments = arguments_class(
+        str(folder),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=len(items) // 2,
+        max_steps=1,
+        max_grad_norm=0,
+        use_cpu=True,
+        disable_tqdm=True,
+        **LAST_WEIGHTS,
+    )
+    trainer = trainer_class(copy.deepcopy(model), arguments, train_dataset=items, callbacks=[recorded], **kwargs)
+    trainer.train()
+    return recorded.found
+
+
+def check(model, items, folder, **kwargs):
+    for module in model.modules():
+        for name in ("p", "dropout", "dropout_prob"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    # Double precision, because a sum over parts is rounded otherwise than a sum over all.
+    model = model.double()
+    items = [{name: double(value) for name, value in item.items()} for item in items]
+    alone = copy.deepcopy(model).train()
+    alone(**default_data_collator(items)).loss.backward()
+    expected = {name: p.grad for name, p in alone.named_parameters() if p.grad is not None}
+    assert max(gradient.abs().max() for gradient in expected.values()) > 1e-3
+    torch.testing.assert_close(gradients(model, items, folder, **kwargs), expected, rtol=1e-5, atol=1e-6)
+
+
+def double(value):
+    return value.double() if value.is_floating_point() else value
+
+
+def rows(**tensors):
+    """One item a clip."""
+    return [{name: tensor[row] for name, tensor in tensors.items()} for row in range(NUM_CLIPS)]
+
+
+def pixels(*shape):
+    return torch.randn(NUM_CLIPS, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def make(name, family, **options):
+    set_seed(0)
+    config = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family] | options)
+    return getattr(hf_video, f"{family}{name}")(config)
+
+
+@pytest.mark.parametrize(
+    ("head", "family", "problem", "trainer"),
+    # `VideoTrainer` has losses of its own for every head, and a plain `Trainer` has those of the heads.
+    [(*HEADS[0], problem, "VideoTrainer") for problem in PROBLEMS]
+    + [(*head, problem, "Trainer") for head in HEADS for problem in ("single label", "multi-label")],
 )
+def test_classification(head, family, problem, trainer, tmp_path):
+    problem_type, labels = PROBLEMS[problem]
+    options = {"num_frames": 1, "tubelet_size": 1} if head == "ForImageClassification" else {}
+    num_labels = 1 if "one value" in problem else 3
+    model = make(head, family, problem_type=problem_type, num_labels=num_labels, **options)
+    clips = pixels(*([] if options else [4]), 3, 32, 32)
+    trainer_class, arguments = TRAINERS[trainer]
+    check(model, rows(pixel_values=clips, labels=labels), tmp_path, trainer_class=trainer_class, **arguments)
 
 
-@pytest.fixture
-def model():
-    return make_model()
+def test_masked_autoencoding(tmp_path):
+    model = make("ForPreTraining", "VideoViT", use_class_token=False, decoder_hidden_size=24)
+    mask = torch.rand(NUM_CLIPS, 8, generator=torch.Generator().manual_seed(1)).argsort(1) < 6
+    check(model, rows(pixel_values=pixels(4, 3, 32, 32), bool_masked_pos=mask), tmp_path)
 
 
-def test_training_learns_and_returns_to_the_best_checkpoint(model, tmp_path):
-    trainer = VideoTrainer(
-        model=model,
-        args=make_arguments(tmp_path, num_train_epochs=4),
-        train_dataset=RandomClips(16),
-        eval_dataset=RandomClips(),
-    )
-    before = trainer.evaluate()["eval_loss"]
-    trainer.train()
-    assert trainer.evaluate()["eval_loss"] < before
-    assert trainer.state.best_metric == trainer.evaluate()["eval_top1_accuracy"] == 1.0
+def test_masked_feature_alignment(tmp_path):
+    model = make("ForPreTraining", "VideoMamba", projection_dim=12)
+    mask = torch.rand(NUM_CLIPS, 16, generator=torch.Generator().manual_seed(1)).argsort(1) < 8
+    features = nn.functional.normalize(pixels(model.config.num_aligned_layers, 9, 12), dim=-1)
+    check(model, rows(pixel_values=pixels(4, 3, 32, 32), bool_masked_pos=mask, labels=features), tmp_path)
 
 
-def test_a_plain_trainer_does_the_same(model, tmp_path):
-    trained = []
-    for number, trainer_class in enumerate((VideoTrainer, Trainer)):
-        trainer = trainer_class(
-            model=copy.deepcopy(model),
-            args=make_arguments(tmp_path / str(number)),
-            train_dataset=RandomClips(),
-            eval_dataset=RandomClips(),
-            data_collator=collate_clips,
-            compute_metrics=compute_metrics,
-        )
+def answers(model, lengths=(5, 2, 4, 1)):
+    """Clips and texts of a prompt of two tokens, with an answer each, padded on the right."""
+    longest = max(lengths)
+    places = 0 if model.config.video_token_id is None else SIZES["num_query_tokens"]
+    words = torch.randint(3, 60, (NUM_CLIPS, longest), generator=torch.Generator().manual_seed(2))
+    has_word = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    learned = words.masked_fill(~has_word, -100)
+    before = torch.cat([torch.full((NUM_CLIPS, places), PLACE), torch.full((NUM_CLIPS, model.num_prompted), 3)], dim=1)
+    if model.config.text_config.is_encoder_decoder:
+        ids, mask, labels = before, torch.ones_like(before), learned
+    else:
+        ids = torch.cat([before, words * has_word], dim=1)
+        mask = torch.cat([torch.ones_like(before), has_word.long()], dim=1)
+        labels = torch.cat([torch.full_like(before, -100), learned], dim=1)
+    frames = pixels(6, 5, QFORMER["encoder_hidden_size"])
+    return rows(vision_embeds=frames, input_ids=ids, attention_mask=mask, labels=labels)
+
+
+@pytest.mark.parametrize(("num_prompted", "trainer"), [(2, "Trainer"), (0, "AnswerTrainer")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_generation(kind, num_prompted, trainer, tmp_path):
+    """Answers of different lengths: each of their tokens counts alike. Without a prompt the first one does, too."""
+    model = make_answering_model(kind, use_qformer_text_input=False)
+    model.num_prompted = num_prompted
+    options = {"trainer_class": AnswerTrainer, "arguments_class": AnswerTrainingArguments}
+    options = options if trainer == "AnswerTrainer" else {}
+    check(model, answers(model), tmp_path, data_collator=default_data_collator, **options)
+
+
+class WatchedClips(VideoDataset):
+    """Clips that keep the kinds of threads by which they were read."""
+
+    def __getitem__(self, index):
+        self.threads = {*getattr(self, "threads", ()), threading.current_thread().name.split("_")[0]}
+        return super().__getitem__(index)
+
+
+def test_clips_read_in_threads_train_the_same_weights(digits, tmp_path):
+    processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
+    rows = load_video_dataset(digits)["test"]
+
+    def train(reading_threads):
+        augmentation = ClipAugmentation(color_jitter=0.4, erasing_prob=0.5)
+        training = WatchedClips(rows, ClipTask(processor, augmentation=augmentation), training=True)
+        held_out = WatchedClips(rows, ClipTask(processor), training=False)
+        # Drop-out draws from the global generator while clips are read.
+        model = make_model(num_labels=8, classifier_dropout=0.3)
+        trainer = make_trainer(tmp_path, training, held_out, model=model, reading_threads=reading_threads)
         trainer.train()
-        trained.append(weights_of(trainer.model))
-    torch.testing.assert_close(trained[0], trained[1], rtol=0, atol=0)
+        return weights_of(trainer.model), trainer.evaluate()["eval_loss"], training.threads | held_out.threads
+
+    before = set(threading.enumerate())
+    weights, loss, threads = train(reading_threads=0)
+    assert threads == {threading.current_thread().name}
+    ahead, loss_ahead, threads = train(reading_threads=3)
+    assert threads == {"reading"} and set(threading.enumerate()) <= before
+    torch.testing.assert_close(ahead, weights, rtol=0, atol=0)
+    assert loss_ahead == loss
 
 
-@pytest.mark.parametrize("kind", [VideoTrainer, Trainer])
-def test_metrics_are_of_the_logits_whatever_else_a_model_gives(tmp_path, kind):
-    model = make_model(num_hidden_layers=2)
-    model.config.output_hidden_states = True
-    options = {"data_collator": collate_clips, "compute_metrics": compute_metrics}
-    trainer = kind(model, make_arguments(tmp_path), eval_dataset=RandomClips(), **options)
-    found = trainer.evaluate()["eval_top1_accuracy"]
-    model.config.output_hidden_states = False
-    assert found == trainer.evaluate()["eval_top1_accuracy"]
+def test_evaluation_measures_all_videos_where_training_drops_the_last_batch(tmp_path):
+    trainer = make_trainer(tmp_path, RandomClips(7), RandomClips(7), dataloader_drop_last=True)
+    assert len(trainer.get_train_dataloader()) == 1 and len(trainer.get_eval_dataloader()) == 2
+    assert len(trainer.predict(trainer.eval_dataset).predictions) == 7
 
 
-def test_the_epoch_reaches_the_data_set_where_the_data_loader_does_not_pass_it_on():
-    loader = DataLoader(RandomClips())
-    SetEpochCallback().on_epoch_begin(None, TrainerState(epoch=2.0), None, train_dataloader=loader)
-    assert loader.dataset.epoch == 2
+class Stream(IterableDataset):
+    """Clips without a length."""
+
+    def __iter__(self):
+        clips = RandomClips()
+        return (clips[index] for index in range(len(clips)))
 
 
-@pytest.mark.parametrize("how", ["subset", "split", "joined", "nested"])
-def test_the_epoch_reaches_data_sets_inside_of_others(how, tmp_path):
-    clips = labelled_clips([0, 1] * 4)
-    wrapped = {
-        "subset": lambda: Subset(clips, range(8)),
-        "split": lambda: random_split(clips, [8, 0])[0],
-        "joined": lambda: ConcatDataset([clips]),
-        "nested": lambda: Subset(ConcatDataset([Subset(clips, range(8))]), range(8)),
-    }[how]()
-    seen = set()
-
-    def collate(items):
-        seen.update(item["sample_key"] for item in items)
-        return collate_clips(items)
-
-    make_trainer(tmp_path, wrapped, data_collator=collate, **LAST_WEIGHTS, num_train_epochs=3).train()
-    assert len(seen) == 3 * 8 and {epoch for _, epoch, _ in seen} == {0, 1, 2}
-
-
-class NumberTask(ClipTask):
-    columns = ("video", "number")
-
-    def make(self, row, key, training):
-        pixels = np.random.default_rng(key[2]).normal(size=(1, 2, 3, 16, 16)).astype(np.float32)
-        return {"pixel_values": torch.from_numpy(pixels), "labels": row["number"]}
-
-
-def test_a_task_of_a_users_own_learns_a_number(tmp_path):
-    rows = Dataset.from_dict({"video": ["a.mp4", "b.mp4"] * 4, "number": [0.0, 3.0] * 4})
-    task = NumberTask(VideoClipProcessor(num_frames=2, size=16, crop_size=16))
-    clips = VideoDataset(rows, task, training=True)
-    model = make_model(num_labels=1, problem_type="regression")
-    trainer = make_trainer(tmp_path, clips, clips, model=model, **LAST_WEIGHTS, num_train_epochs=8)
-    before = trainer.evaluate()["eval_loss"]
+def test_streams_train_and_evaluate(tmp_path):
+    trainer = make_trainer(tmp_path, Stream(), Stream(), max_steps=4)
     trainer.train()
-    assert trainer.evaluate()["eval_loss"] < before / 2
-    with pytest.raises(ValueError, match="but not 'number'"):
-        VideoDataset(rows.remove_columns("number"), task, training=True)
-
-
-def test_soft_targets_leave_the_problem_type_alone(model, tmp_path):
-    mixing = ClipMixing(mixup_alpha=0.8, cutmix_alpha=1.0)
-    trainer = VideoTrainer(
-        model=model,
-        args=make_arguments(tmp_path, num_train_epochs=1, label_smoothing_factor=0.1),
-        train_dataset=RandomClips(training=True),
-        eval_dataset=RandomClips(),
-        data_collator=MixingCollator(mixing, 2, label_smoothing=0.1),
-    )
-    targets = next(iter(trainer.get_train_dataloader()))["labels"]
-    assert targets.shape == (4, 2) and ((targets > 0) & (targets < 1)).all()
-    trainer.train()
-    assert trainer.model.config.problem_type in (None, "single_label_classification")
-    items = [RandomClips()[index] for index in range(8)]
-    batch = collate_clips(items)
-    with torch.no_grad():
-        logits = trainer.model.eval()(batch["pixel_values"]).logits
-    expected = torch.nn.functional.cross_entropy(logits, batch["labels"])
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-4)
-
-
-def test_a_metric_that_is_not_measured_is_named_at_the_start(model, tmp_path):
-    def trainer(**options):
-        arguments = make_arguments(tmp_path, metric_for_best_model="nope")
-        return VideoTrainer(model=model, args=arguments, eval_dataset=RandomClips(), **options)
-
-    with pytest.raises(
-        ValueError, match="'nope', which is not measured: use top1_accuracy, mean_class_accuracy or loss"
-    ):
-        trainer()
-    trainer(compute_metrics=lambda prediction: {"nope": 1.0})
-
-
-@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification"])
-def test_a_plain_trainer_accumulates_float_labels_right_with_the_loss_for_them(model, tmp_path, problem_type):
-    soft = problem_type == "single_label_classification"
-    model.config.problem_type = problem_type if not soft else None
-
-    class FloatClips(RandomClips):
-        def __getitem__(self, index):
-            item = super().__getitem__(index)
-            return item | {"labels": torch.tensor([0.25, 0.75] if soft else [1.0, index % 2])}
-
-    trained = []
-    for trainer_class in (VideoTrainer, Trainer):
-        own = {"compute_loss_func": CrossEntropy(problem_type)} if trainer_class is Trainer else {}
-        trainer = trainer_class(
-            model=copy.deepcopy(model),
-            # Five clips: the last part of the only step is a smaller one.
-            args=make_arguments(
-                tmp_path / trainer_class.__name__,
-                gradient_accumulation_steps=2,
-                num_train_epochs=1,
-                optim="sgd",
-                max_grad_norm=0,
-                warmup_steps=0,
-                eval_strategy="no",
-                load_best_model_at_end=False,
-            ),
-            train_dataset=FloatClips(5),
-            eval_dataset=FloatClips(5),
-            data_collator=collate_clips,
-            **own,
-        )
-        trainer.train()
-        assert trainer.state.global_step == 1 and trainer.model.config.problem_type == model.config.problem_type
-        trained.append(weights_of(trainer.model))
-    assert not torch.equal(trained[0]["classifier.weight"], model.classifier.weight)
-    torch.testing.assert_close(trained[0], trained[1], rtol=1e-6, atol=1e-7)
+    assert trainer.state.global_step == 4 and trainer.state.best_metric is not None
+    assert trainer.evaluate()["eval_loss"] == make_trainer(tmp_path, model=trainer.model).evaluate()["eval_loss"]
+    facts = read_facts(tmp_path)
+    assert facts["data"] == {"train": {}, "validation": {}} and "eval_loss" in facts["validation"]

@@ -1,11 +1,10 @@
-"""The video classifiers of Transformers with our processor, trainer and commands."""
+"""Classifiers, ours and those of Transformers, with the processors and the sizes that they are trained with."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 import torchvision.transforms.v2.functional as TF
 from PIL import Image
 from safetensors.torch import load_file
@@ -14,21 +13,19 @@ from transformers import (
     AutoModelForVideoClassification,
     AutoVideoProcessor,
     VivitVideoProcessor,
-    default_data_collator,
 )
 
 from hf_video.inference import predict_scores, watch_features
+from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import load_classifier, load_trained_classifier
-from hf_video.loading.clip_size import check_clips, clip_size, set_input_size
+from hf_video.loading.clip_size import check_clips, check_views, clip_size, set_input_size
 from hf_video.loading.processors import load_processor
+from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
-from tests.testing.trainers import make_arguments
+from tests.testing.trainers import make_arguments, make_model
 from tests.testing.transformers_families import FAMILIES, IMAGE_SIZE, NUM_FRAMES, save_family
 
-from .test_accumulation import gradients
-
 NAMES = ["clap", "jump", "wave"]
-SOFT_TARGETS = torch.tensor([[0.5, 0.5, 0], [0, 1, 0], [0.1, 0.2, 0.7], [1, 0, 0]])
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -70,7 +67,7 @@ def pillow_difference(frames, shortest_edge):
     return int(abs(ours.astype(int) - theirs).max())
 
 
-def test_our_processor_and_scores_are_those_of_the_family(saved):
+def test_our_processor_scores_and_features_are_those_of_the_family(saved):
     family, folder = saved
     model = load_trained_classifier(folder).eval()
     processor = load_processor(folder, model.config)
@@ -90,20 +87,17 @@ def test_our_processor_and_scores_are_those_of_the_family(saved):
         with torch.inference_mode():
             expected = plain(**{plain.main_input_name: values}).logits.reshape(1, len(NAMES)).softmax(-1)
         torch.testing.assert_close(predict_scores(model, values), expected, atol=1e-5, rtol=0)
+    with torch.inference_mode(), watch_features(model) as pooled:
+        logits = model(**{model.main_input_name: ours}).logits
+        torch.testing.assert_close(model.classifier(pooled[0]), logits)
+    assert pooled[0].shape == (1, model.classifier.in_features) and logits.shape == (1, len(NAMES))
 
 
 def test_training_keeps_and_loads_the_best_weights_by_their_names(saved, tmp_path):
     _, folder = saved
     model = load_classifier(folder, NAMES)
-    arguments = make_arguments(
-        tmp_path / "run",
-        gradient_accumulation_steps=2,
-        per_device_train_batch_size=1,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        load_best_model_at_end=True,
-        metric_for_best_model="loss",
-    )
+    options = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 1}
+    arguments = make_arguments(tmp_path / "run", metric_for_best_model="loss", **options)
     trainer = VideoTrainer(model=model, args=arguments, train_dataset=Clips(), eval_dataset=Clips(3))
     trainer.train()
     # As if the last epoch had been worse.
@@ -113,31 +107,6 @@ def test_training_keeps_and_loads_the_best_weights_by_their_names(saved, tmp_pat
     torch.testing.assert_close(dict(trainer.model.state_dict()), best, rtol=0, atol=0)
     loaded = load_trained_classifier(trainer.state.best_model_checkpoint)
     torch.testing.assert_close(dict(loaded.state_dict()), best, rtol=0, atol=0)
-
-
-def test_an_accumulated_batch_has_the_gradients_of_its_loss(saved, tmp_path):
-    _, folder = saved
-    model = load_classifier(folder, NAMES)
-    clips = torch.randn(4, NUM_FRAMES, 3, IMAGE_SIZE, IMAGE_SIZE, generator=torch.Generator().manual_seed(0))
-    items = [{"pixel_values": clip, "labels": label} for clip, label in zip(clips, SOFT_TARGETS, strict=True)]
-    logits = model.train()(**{model.main_input_name: clips}).logits
-    F.cross_entropy(logits, SOFT_TARGETS).backward()
-    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    assert max(gradient.abs().max() for gradient in expected.values()) > 1e-3
-    model.zero_grad()
-    for batch_size in (4, 1):
-        found = gradients(model, items, tmp_path, batch_size, VideoTrainer, data_collator=default_data_collator)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_input_of_the_head_gives_the_logits(saved):
-    _, folder = saved
-    model = load_trained_classifier(folder).eval()
-    clips = torch.randn(2, NUM_FRAMES, 3, IMAGE_SIZE, IMAGE_SIZE, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode(), watch_features(model) as pooled:
-        logits = model(**{model.main_input_name: clips}).logits
-        torch.testing.assert_close(model.classifier(pooled[0]), logits)
-    assert pooled[0].shape == (2, model.classifier.in_features) and logits.shape == (2, len(NAMES))
 
 
 def test_frames_that_a_model_was_not_made_for_are_refused(saved):
@@ -202,3 +171,52 @@ def test_an_encoder_alone_is_trained_whole_but_not_frozen_under_random_weights(f
         load_classifier(tmp_path / "encoder", NAMES, is_frozen=True)
     with pytest.raises(ValueError, match=r"lacks weights of .*classifier\.bias"):
         load_trained_classifier(tmp_path / "encoder")
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """The folder of a classifier of our own, without a processor, and the classifier."""
+    model = make_model(num_labels=3, id2label=dict(enumerate(NAMES)))
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model", model
+
+
+def test_a_head_is_kept_for_the_same_classes_alone(ours, caplog):
+    folder, model = ours
+    torch.testing.assert_close(load_classifier(folder, NAMES).state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert not [record for record in caplog.records if record.name == "hf_video.loading.classifiers"]
+    for names in (["clap", "jump", "run"], ["clap", "run"]):
+        loaded = load_classifier(folder, names, classifier_init_scale=0.001)
+        assert class_names_of(loaded.config) == names
+        assert loaded.config.label2id == {name: index for index, name in enumerate(names)}
+        torch.testing.assert_close(loaded.videovit.state_dict(), model.videovit.state_dict(), rtol=0, atol=0)
+        # The new head is drawn as the model draws it, and scaled.
+        assert loaded.classifier.weight.shape == (len(names), 24) and not loaded.classifier.bias.any()
+        assert 0 < loaded.classifier.weight.abs().max() < 1e-3
+        message = caplog.records[-1].getMessage()
+        assert f"knows 3 other classes (clap, jump, wave), the data have {len(names)}" in message
+
+
+def test_options_of_a_processor_are_given_or_saved_or_follow_the_configuration(ours, caplog):
+    folder, model = ours
+    processor = load_processor(folder, model.config)
+    assert processor.num_frames == 2 and dict(processor.crop_size) == {"height": 16, "width": 16}
+    assert "has no processor file" in caplog.text
+    VideoClipProcessor(num_frames=8, sampling_strategy="uniform", num_clips=2).save_pretrained(folder)
+    processor = load_processor(folder, model.config, num_clips=3, num_crops=None)
+    assert (processor.num_frames, processor.sampling_strategy) == (8, "uniform")
+    assert (processor.num_clips, processor.num_crops) == (3, 1)
+
+
+def test_the_input_size_is_baked_in(ours):
+    _, model = ours
+    set_input_size(model, image_size=48, num_frames=8)
+    assert (model.config.image_size, model.config.num_frames) == (48, 8)
+    assert model(torch.zeros(1, 8, 3, 48, 48)).logits.shape == (1, 3)
+
+
+def test_models_that_average_no_views_are_refused_several(saved):
+    model = load_trained_classifier(saved[1])
+    check_views(model, 1, 1)
+    with pytest.raises(ValueError, match="takes one view of a video, not num_clips=5 x num_crops=3"):
+        check_views(model, 5, 3)
