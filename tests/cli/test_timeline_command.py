@@ -7,7 +7,6 @@ import json
 import resource
 import shutil
 import signal
-import time
 import tracemalloc
 
 import av
@@ -165,13 +164,6 @@ def test_a_damaged_video_gives_the_segments_before_the_damage(model_folder, vide
     assert "NOTE The timeline ends at 0:00:02, before the video does: " in (folder / "segments.vtt").read_text()
     with av.open(str(folder / "annotated.mp4")) as container:
         assert 60 < len(list(container.decode(video=0))) <= 76
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
 
 
 def follow_windows(windows, finder, processor, folder):
