@@ -7,13 +7,23 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers.image_utils import ChannelDimension, infer_channel_dimension_format
+from transformers.image_utils import ChannelDimension, PILImageResampling, infer_channel_dimension_format
 from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoMetadata
+
+from .option_checks import check_shapes
 
 
 class TensorVideoProcessor(BaseVideoProcessor):
     """A video processor whose videos (..., num_frames, height, width, channels) need not have four dimensions."""
+
+    do_convert_rgb = do_resize = do_rescale = do_normalize = True
+    default_to_square = False
+    resample = PILImageResampling.BILINEAR
+
+    def __init__(self, **kwargs: Any):
+        check_shapes(kwargs)
+        super().__init__(**kwargs)
 
     def _prepare_input_videos(
         self, videos: list[Any], do_convert_rgb: bool | None = None, input_data_format: Any = None, device: Any = None

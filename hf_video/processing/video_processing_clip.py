@@ -105,25 +105,17 @@ class VideoClipProcessor(TensorVideoProcessor):
     repeat_last_frame = True
     frame_interval: float | None = None
 
-    do_convert_rgb = True
-    do_resize = True
     size = {"shortest_edge": 224}
-    default_to_square = False
-    resample = PILImageResampling.BILINEAR
     antialias = False
     round_resized = False
     do_center_crop = True
     crop_size = {"height": 224, "width": 224}
     num_crops = 1
-    do_rescale = True
-    rescale_factor = 1 / 255
-    do_normalize = True
     image_mean = IMAGENET_DEFAULT_MEAN
     image_std = IMAGENET_DEFAULT_STD
 
     def __init__(self, **kwargs: Unpack[VideoClipProcessorKwargs]):
         kwargs = self._settle_rate(kwargs)
-        check_shapes(kwargs)
         super().__init__(**kwargs)
         if self.frame_interval is not None:
             require_positive("frame_interval", self.frame_interval)

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 from transformers.image_processing_utils import BatchFeature
-from transformers.image_utils import PILImageResampling, SizeDict
+from transformers.image_utils import SizeDict
 from transformers.processing_utils import Unpack, VideosKwargs
 from transformers.video_utils import VideoInput
 
-from .option_checks import check_shapes, check_statistics, is_number, require, require_count, require_positive
+from .option_checks import check_statistics, is_number, require, require_count, require_positive
 from .uint8_resize import resize_bilinear
 from .video_inputs import TensorVideoProcessor, check_values, flatten_videos, is_array
 
@@ -76,21 +76,13 @@ class VideoDetectionProcessor(TensorVideoProcessor):
     frame_sampling_rate = 4
     fps = 30
 
-    do_convert_rgb = True
-    do_resize = True
     size = {"shortest_edge": 256}
-    default_to_square = False
-    resample = PILImageResampling.BILINEAR
-    do_rescale = True
-    rescale_factor = 1 / 255
-    do_normalize = True
     image_mean = [0.45, 0.45, 0.45]
     image_std = [0.225, 0.225, 0.225]
     pad_size_divisor = 32
     person_threshold = 0.6
 
     def __init__(self, **kwargs: Unpack[VideoDetectionProcessorKwargs]):
-        check_shapes(kwargs)
         super().__init__(**kwargs)
         for name in ("num_frames", "pad_size_divisor"):
             require_count(name, getattr(self, name))
