@@ -163,7 +163,9 @@ def write_boxes(path: str | os.PathLike, boxes: LabelledBoxes, actions: Sequence
         pa.array(column.round(5)).cast(pa.decimal128(20, 5)).cast(pa.string())
         for column in (*boxes.boxes.T, boxes.score)
     )
-    rows = pc.binary_join_element_wise(_quoted(boxes.names()), pa.array(times), *coordinates, names, score, ",")
+    rows = pc.binary_join_element_wise(
+        _quoted(boxes.names()), pa.array(times, pa.string()), *coordinates, names, score, ","
+    )
     with replacing_file(path) as unfinished, open(unfinished, "w", encoding="utf-8", newline="") as file:
         file.writelines(f"{row}\n" for row in rows.to_pylist())
 
