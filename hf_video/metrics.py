@@ -294,6 +294,12 @@ def count_clips(videos: Sequence[str]) -> dict[str, int]:
     return {"num_videos": number} | ({"num_clips": len(videos)} if len(videos) > number else {})
 
 
+def tell_views(num_clips: int, num_crops: int) -> str:
+    """The views of a video, such as "2 clips x 1 crop"."""
+    numbers = {"clip": num_clips, "crop": num_crops}
+    return " x ".join(f"{number} {noun}{'s' * (number != 1)}" for noun, number in numbers.items())
+
+
 def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
     """The `compute_metrics` of a `Trainer` for classification: every metric of logits in `METRICS`, by whether
     `label_ids` are labels or targets. Of several outputs, such as hidden states, the first are the logits."""

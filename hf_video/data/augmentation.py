@@ -154,17 +154,11 @@ class _DrawsFrom(TorchFunctionMode):
 
 
 def multi_scale_crop(frames: torch.Tensor, size: tuple[int, int], generator: np.random.Generator) -> torch.Tensor:
-    """
-    A part of the frames, the same in all of them, resized bilinearly and smoothed against aliasing, as by Pillow.
+    """A part of the frames, uint8 (num_frames, num_channels, height, width), the same in all of them, resized
+    bilinearly to a size (height, width) and smoothed against aliasing, as by Pillow.
 
     Height and width are each one of `SCALES` times the shorter side, at most one scale apart. Source:
-    `GroupMultiScaleCrop` of VideoMAE (`transforms.py`), after TSN (https://arxiv.org/abs/1608.00859).
-
-    Args:
-        frames: uint8 `(num_frames, num_channels, height, width)`.
-        size: height and width of the result in pixels.
-        generator: source of the draws.
-    """
+    `GroupMultiScaleCrop` of VideoMAE (`transforms.py`), after TSN (https://arxiv.org/abs/1608.00859)."""
     height, width = frames.shape[-2:]
     sides = [int(min(height, width) * scale) for scale in SCALES]
     heights, widths = ([s if abs(side - s) < _TOLERANCE else side for side in sides] for s in size)
@@ -178,25 +172,14 @@ def multi_scale_crop(frames: torch.Tensor, size: tuple[int, int], generator: np.
 def rand_augment(
     frames: torch.Tensor, num_ops: int, magnitude: float, magnitude_std: float, generator: np.random.Generator
 ) -> torch.Tensor:
-    """
-    Draw `num_ops` of `OPERATIONS`, with replacement, and apply each with probability 1/2 to all frames.
+    """Draws `num_ops` of `OPERATIONS`, with replacement, and applies each with probability 1/2 to all frames, uint8
+    (T, 3, H, W). The magnitudes, from 0 to 10, are drawn from a normal distribution and clipped.
 
     The operations are Pillow's, as in the originals. So every byte is theirs; and torchvision, which has no bicubic
     affine maps, is not faster.
 
     Source: `rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1` of `rand_augment.py` of VideoMAE, after timm's
-    `auto_augment.py`; paper: https://arxiv.org/abs/1909.13719.
-
-    Args:
-        frames: uint8 (T, 3, H, W).
-        num_ops: Operations to draw.
-        magnitude: Mean magnitude, from 0 to 10.
-        magnitude_std: Standard deviation of the magnitude of each operation; what is drawn is clipped to [0, 10].
-        generator: Draws everything.
-
-    Returns:
-        uint8 (T, 3, H, W); `frames` itself if no operation is applied.
-    """
+    `auto_augment.py`; paper: https://arxiv.org/abs/1909.13719."""
     drawn = []
     for name in generator.choice(list(OPERATIONS), num_ops):
         if generator.random() < 0.5:

@@ -47,16 +47,10 @@ _NAME, _ID = re.compile(rf"\bname\s*:\s*({_QUOTED})"), re.compile(r"\b(?:label_)
 
 
 class LabelledBoxes(NamedTuple):
-    """
-    Boxes of key frames, each with one action; a person with several actions has as many rows.
-
-    Attributes:
-        video: (n,) text, the name of the video: a list or an array.
-        second: (n,) float64, the time of the key frame in seconds.
-        boxes: (n, 4) float64, left, top, right and bottom.
-        action: (n,) int64, the number of the class; -1 for one that does not count, or none.
-        score: (n,) float64, the confidence of a detection; 1 for an annotation.
-    """
+    """Boxes of key frames, each with one action; a person with several actions has as many rows: `video` (n,) names, a
+    list or an array; `second` (n,) float64; `boxes` (n, 4) float64, left, top, right and bottom; `action` (n,) int64,
+    the number of the class, -1 for one that does not count, or none; `score` (n,) float64, the confidence of a
+    detection, 1 for an annotation."""
 
     video: Any
     second: np.ndarray
@@ -71,12 +65,8 @@ class LabelledBoxes(NamedTuple):
 
 def read_label_map(path: str | os.PathLike) -> dict[int, str]:
     """The names of actions by their ids, of a label map of AVA: a text file of protocol buffers, whose blocks have
-    `name` and `id` or `label_id`.
-
-    Raises:
-        FileNotFoundError, OSError: See `read_text`.
-        ValueError: The file has no such blocks, an id below 1, or an id or a name twice; or as `read_text`.
-    """
+    `name` and `id` or `label_id`. Raises as `read_text`, and `ValueError` if the file has no such blocks, an id below
+    1, or an id or a name twice."""
     found: dict[int, str] = {}
     for block in _BLOCK.findall(read_text(path)):
         name, number = _NAME.search(block), _ID.search(re.sub(_QUOTED, "", block))
@@ -150,17 +140,9 @@ def _finite(where: str, column: str, value: Any) -> float:
 
 
 def read_boxes(path: str | os.PathLike, classes: Mapping[str, int], *, scored: bool = False) -> LabelledBoxes:
-    """The boxes of a file.
-
-    Args:
-        path: The file.
-        classes: The numbers of classes by their names and ids, as the file writes them; others are -1.
-        scored: Whether rows are detections, which have a score.
-
-    Raises:
-        FileNotFoundError, OSError: The file cannot be opened.
-        ValueError: The file has no rows or lacks columns, a number of it is none, or detections have no score.
-    """
+    """The boxes of a file; those of detections are `scored`. The numbers of `classes` are by their names and ids, as
+    the file writes them; others are -1. Raises `OSError` if the file cannot be opened, and `ValueError` if it has no
+    rows, lacks columns or scores, or a number of it is none."""
     table, has_names = read_box_table(path)
     column = "score" if has_names else "last"
     if scored and column not in table:
@@ -173,13 +155,8 @@ def read_boxes(path: str | os.PathLike, classes: Mapping[str, int], *, scored: b
 
 
 def write_boxes(path: str | os.PathLike, boxes: LabelledBoxes, actions: Sequence[str | int]) -> None:
-    """Writes detections in AVA's form, with five decimals, as a whole.
-
-    Args:
-        path: The file.
-        boxes: The rows.
-        actions: What stands for each class in the file: its id or its name.
-    """
+    """Writes detections in AVA's form, with five decimals, as a whole. `actions` stand for the classes in the file:
+    ids or names."""
     times = [f"{second:04.0f}" if second.is_integer() else repr(second) for second in boxes.second.tolist()]
     names = _quoted(pa.array(map(str, actions), pa.string())).take(pa.array(boxes.action))
     *coordinates, score = (

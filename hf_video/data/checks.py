@@ -48,15 +48,9 @@ Clip = tuple[str, float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class InspectedVideo:
-    """The result of reading a video.
-
-    Attributes:
-        path: the file, the folder of frames, or the name of a video that is stored inside a data set.
-        error: why the video cannot be read, None if it can be.
-        num_frames: number of frames, 0 if unknown.
-        duration: duration in seconds, None if unknown.
-        height, width: size of a frame in pixels, 0 if unknown.
-    """
+    """The result of reading a video: its path, or its name if it is stored inside a data set; why it cannot be read,
+    if it cannot; its number of frames, 0 if unknown; its duration in seconds, None if unknown; and the size of a frame
+    in pixels, 0 if unknown."""
 
     path: str
     error: str | None = None

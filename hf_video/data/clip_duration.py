@@ -24,19 +24,9 @@ def clip_duration(clips: VideoDataset) -> float | None:
 
 
 def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
-    """Cuts rows with times that last at least twice as long as a clip into windows, which share a row out evenly and
-    last about as long as a clip. A row keeps its other columns.
-
-    Args:
-        rows: of `load_video_dataset`. Rows that are whole videos stay as they are.
-        seconds: of a clip.
-
-    Returns:
-        The rows, in their order, with the windows of a row in its place; `rows` itself if none is long.
-
-    Raises:
-        VideoReadError: a row ends with its video, and that cannot be read.
-    """
+    """Cuts rows with times that last at least twice as long as a clip of so many seconds into windows, which share a
+    row out evenly and last about as long as a clip. They have its place and its other columns. Rows that are whole
+    videos stay as they are. Raises `VideoReadError` if a row ends with its video, and that cannot be read."""
     if not {"start", "end"} <= set(rows.column_names):
         return rows
     starts = arrow_column(rows, "start").to_numpy(zero_copy_only=False)
@@ -59,21 +49,12 @@ def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
 
 
 def median_frame_interval(clips: VideoDataset) -> float | None:
-    """The seconds between two frames next to each other in a training clip: the median over clips of their mean.
+    """The seconds between two frames next to each other in a training clip: the median over clips of their mean; None
+    if no video has times, as folders of frames, or a clip has one frame.
 
-    Clips are drawn as in training, `NUM_CLIPS` of each of at most `NUM_VIDEOS` videos, but not decoded: a table, or
-    the packets of the file, say how many frames a video has and how long it lasts. The same data give the same
-    result.
-
-    Args:
-        clips: the training set.
-
-    Returns:
-        Seconds; None if no video has times, as folders of frames, or a clip has one frame.
-
-    Raises:
-        ValueError: a clip does not fit into a video, and the processor repeats no frames.
-    """
+    Clips are drawn as in training, `NUM_CLIPS` of each of at most `NUM_VIDEOS` videos, always the same ones, but not
+    decoded: a table, or the packets of the file, say how many frames a video has and how long it lasts. Raises
+    `ValueError` if a clip does not fit into a video, and the processor repeats no frames."""
     generator = np.random.default_rng(0)
     num_videos = len(clips.rows)
     chosen = np.sort(generator.choice(num_videos, min(num_videos, NUM_VIDEOS), replace=False))

@@ -1,6 +1,6 @@
 """A PyTorch data set of videos: rows, and a task that says what is made of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import datasets
@@ -19,7 +19,71 @@ from .video_settings import OnError
 Index = int | tuple[int, int]
 
 
-class VideoDataset(Dataset):
+class TaskItems:
+    """What a [`VideoDataset`] and a [`VideoStream`] share: a task makes their items, and videos may be broken."""
+
+    training: bool
+
+    def __init__(self, rows: Any, task: Task, seed: int, on_error: str, expected: str = ""):
+        """`expected` are videos of another form than those of the rows."""
+        names = [*(rows.features or ())]
+        if missing := [name for name in task.columns if name not in names] or (["video"] if expected else []):
+            raise ValueError(
+                f"The rows have the columns {', '.join(names) or 'none'}, but not {missing[0]!r}"
+                f"{f' with {expected}' if missing == ['video'] and expected else ''}: make them with "
+                "load_video_dataset, which also takes data sets with a column of the feature Video, with "
+                "load_video_stream, or with the function of the task."
+            )
+        if on_error not in get_args(OnError):
+            raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
+        self.rows = rows
+        self.task: Any = task.for_rows(rows)
+        self.seed = seed
+        self.on_error = on_error
+
+    def _find(self, index: Any) -> tuple[Any, tuple[int, ...], Sequence[Any]]:
+        """The row of an index, the key of its draws, and the rows that may stand in for it."""
+        raise NotImplementedError
+
+    def _read(self, row: Any, key: tuple[int, ...]) -> Mapping[str, Any]:
+        """The item of a row, drawn by a key that may be that of another row. A broken video is remembered."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Mapping[str, Any] | None:
+        row, key, others = self._find(index)
+        try:
+            return self._read(row, key)
+        except VideoReadError:
+            if self.on_error == "error":
+                raise
+        return self._replacement(key, others) if self.on_error == "replace" else None
+
+    def complete_batch(
+        self, items: list[Mapping[str, Any] | None], indices: Sequence[Any]
+    ) -> list[Mapping[str, Any] | None]:
+        """The items of a batch, of what `__getitem__` returned for each index; in training at least one is not None.
+        See `ReadAheadLoader`."""
+        if self.training and all(item is None for item in items):
+            items[0] = self._replacement(*self._find(indices[0])[1:])
+        return items
+
+    def _replacement(self, key: tuple[int, ...], rows: Sequence[Any]) -> Mapping[str, Any]:
+        """Another item, drawn from the key of the broken one."""
+        reason = ""
+        for number in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(rows)).tolist():
+            # A video that is known to be broken is tried again: the draw must not depend on what was read before.
+            try:
+                return self._read(rows[number], key)
+            except VideoReadError as error:
+                reason = str(error)
+        raise _nothing_readable(len(rows), reason)
+
+
+def _nothing_readable(num_rows: int, reason: str) -> VideoReadError:
+    return VideoReadError(f"None of the {num_rows} videos can be read. Of one of them: {reason}")
+
+
+class VideoDataset(TaskItems, Dataset):
     """The items that a task makes of rows.
 
     Every draw of training depends on (seed, epoch, index) alone. So it does not matter which worker or machine draws,
@@ -45,21 +109,11 @@ class VideoDataset(Dataset):
     """
 
     def __init__(self, rows: datasets.Dataset, task: Task, *, training: bool, seed: int = 0, on_error: str = "error"):
-        missing = [name for name in task.columns if name not in rows.column_names]
-        if missing or isinstance(rows.features["video"], datasets.Video):
-            raise ValueError(
-                f"The data set has the columns {rows.column_names}, but not {(missing or ['video'])[0]!r}"
-                f"{'' if missing else ' with the paths of videos'}: make it with load_video_dataset, which also takes "
-                "data sets with a column of the feature Video, or with the function of its task."
-            )
-        check_on_error(on_error)
         if not training and on_error == "replace":
             raise ValueError('on_error="replace" is for training: a score must belong to its video.')
-        self.rows = rows
-        self.task: Any = task.for_rows(rows)
+        is_feature = isinstance(rows.features.get("video"), datasets.Video)
+        super().__init__(rows, task, seed, on_error, "paths of videos" if is_feature else "")
         self.training = training
-        self.seed = seed
-        self.on_error = on_error
         # Shared memory, because persistent DataLoader workers keep the copy of the data set that they started with.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._is_broken = torch.zeros(len(rows), dtype=torch.bool).share_memory_()
@@ -80,21 +134,13 @@ class VideoDataset(Dataset):
         return sorted(self._dropped.union(self.rows.select(self._is_broken.nonzero().flatten())["video"]))
 
     def drop_broken(self, num_workers: int = 1) -> "VideoDataset":
-        """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows. Then
-        no batch of an evaluation is empty, and the batches of several processes have the same size.
+        """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows, and
+        return this data set. Then no batch of an evaluation is empty, and the batches of several processes have the
+        same size.
 
-        Every video is decoded once in full. If there are several processes, each of them must call this: each decodes
-        its share. With `on_error="error"` nothing is decoded.
-
-        Args:
-            num_workers: processes that read videos; this one reads them if it is 0 or 1.
-
-        Returns:
-            This data set.
-
-        Raises:
-            VideoReadError: no video can be read.
-        """
+        Every video is decoded once in full, by `num_workers` processes. If there are several processes, each of them
+        must call this: each decodes its share. With `on_error="error"` nothing is decoded. Raises `VideoReadError` if
+        no video can be read."""
         if self.on_error == "error":
             return self
         broken = find_broken(self.rows, decode=True, num_workers=num_workers)
@@ -103,7 +149,7 @@ class VideoDataset(Dataset):
             return self
         kept = rows_without(self.rows, broken)
         if not len(kept):
-            raise self._nothing_readable(next(iter(broken.values())))
+            raise _nothing_readable(len(self), next(iter(broken.values())))
         self.rows = self.rows.select(kept)
         self._is_broken = self._is_broken[kept].share_memory_()
         return self
@@ -111,58 +157,21 @@ class VideoDataset(Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Index) -> Mapping[str, Any] | None:
-        key = self._key(index)
-        try:
-            return self._make(key[2], key)
-        except VideoReadError:
-            if self.on_error == "error":
-                raise
-        return self._replacement(key) if self.on_error == "replace" else None
-
     def __getitems__(self, indices: list[Index]) -> list[Mapping[str, Any] | None]:
-        """The items of a batch, for a DataLoader. In training at least one of them is not None."""
+        """The items of a batch, for a DataLoader; see `complete_batch`."""
         return self.complete_batch([self[index] for index in indices], indices)
 
-    def complete_batch(
-        self, items: list[Mapping[str, Any] | None], indices: list[Index]
-    ) -> list[Mapping[str, Any] | None]:
-        """What `__getitems__` returns, of what `__getitem__` returned for each index; see `ReadAheadLoader`."""
-        if self.training and all(item is None for item in items):
-            items[0] = self._replacement(self._key(indices[0]))
-        return items
-
-    def _key(self, index: Index) -> tuple[int, ...]:
+    def _find(self, index: Index) -> tuple[int, tuple[int, ...], range]:
         row, repetition = index if isinstance(index, tuple) else (index, 0)
-        key = self.seed, self.epoch, range(len(self))[row]
-        return (*key, repetition) if repetition else key
+        row = range(len(self))[row]
+        return row, (self.seed, self.epoch, row, *([repetition] if repetition else [])), range(len(self))
 
-    def _make(self, index: int, key: tuple[int, ...]) -> Mapping[str, Any]:
-        """The item of a row, drawn by a key that may be that of another row."""
+    def _read(self, row: int, key: tuple[int, ...]) -> Mapping[str, Any]:
         try:
-            return self.task.make(self.rows[index], key, self.training)
+            return self.task.make(self.rows[row], key, self.training)
         except VideoReadError:
-            self._is_broken[index] = True
+            self._is_broken[row] = True
             raise
-
-    def _replacement(self, key: tuple[int, ...]) -> Mapping[str, Any]:
-        """Another item, drawn from the key of the broken one."""
-        reason = ""
-        for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():
-            # A video that is known to be broken is tried again: the draw must not depend on what was read before.
-            try:
-                return self._make(index, key)
-            except VideoReadError as error:
-                reason = str(error)
-        raise self._nothing_readable(reason)
-
-    def _nothing_readable(self, reason: str) -> VideoReadError:
-        return VideoReadError(f"None of the {len(self)} videos can be read. Of one of them: {reason}")
-
-
-def check_on_error(on_error: str) -> None:
-    if on_error not in get_args(OnError):
-        raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
 
 
 def with_those_inside(dataset: Any) -> Iterator[Any]:

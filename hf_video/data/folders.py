@@ -197,11 +197,8 @@ def _holds_classes(folder: Path) -> bool:
 
 
 def read_class_folders(folder: Path) -> list[tuple[Path, str]]:
-    """The videos of the class folders in a folder, each with the name of its class. What is left out is logged.
-
-    Raises:
-        ValueError: there is no class folder, or one has no video, or some of its videos lie deeper.
-    """
+    """The videos of the class folders in a folder, each with the name of its class. What is left out is logged. Raises
+    `ValueError` if there is no class folder, or one has no video, or some of its videos lie deeper."""
     entries = visible_entries(folder)
     if not _folders_in(folder):
         holds = f"It holds {listed(entry.name for entry in entries)}." if entries else "It is empty."

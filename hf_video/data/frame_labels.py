@@ -1,7 +1,7 @@
 """Makes labels of frames from segments of videos: which class, or which classes, a moment shows."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,22 +9,18 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from .checks import read_durations
 from .holding_out import TIME, VIDEO, hold_out
-from .rows import DURATION, label_ids, label_names
+from .rows import DURATION, VideoRows, arrow_column, label_ids, label_names
 
 UNKNOWN = -100
 # Labels of moments at a border do not depend on rounding.
 _ROUNDING = 1e-6
+_NOTHING = np.empty((0, 2))
 
 
 class AnnotatedVideo(NamedTuple):
-    """A video, its labelled segments, and the parts of it that are used.
-
-    Attributes:
-        row: the first of its rows, for `open_video`.
-        starts, ends: (num_segments,) float64 seconds; infinite for a segment that has no end.
-        labels: the class ids of each segment.
-        parts: begin and end in seconds of each part that is used, in their order.
-    """
+    """A video: the first of its rows, for `open_video`; its labelled segments, (num_segments,) float64 seconds, of
+    which ends may be infinite, and the class ids of each; and begin and end in seconds of each part that is used, in
+    their order."""
 
     row: Mapping[str, Any]
     starts: np.ndarray
@@ -35,16 +31,8 @@ class AnnotatedVideo(NamedTuple):
     def labels_at(
         self, seconds: np.ndarray, num_classes: int, background: int | None = None, several: bool = False
     ) -> np.ndarray:
-        """The labels of moments.
-
-        Args:
-            seconds: (n,) after the first frame.
-            num_classes: number of classes.
-            background: the class of a moment outside of all segments; by default it is unknown.
-            several: whether a moment may have several classes.
-
-        Returns:
-            (n,) int64 class ids, or, with `several`, zeros and ones (n, num_classes) float32. -100 is unknown.
+        """The labels of moments, (n,) seconds after the first frame: (n,) int64 class ids; with `several` zeros and
+        ones, (n, num_classes) float32. -100 is unknown, as a moment outside of all segments is without `background`.
         """
         is_inside = (seconds[:, None] >= self.starts - _ROUNDING) & (seconds[:, None] < self.ends - _ROUNDING)
         shown = np.zeros((len(seconds), num_classes), bool)
@@ -63,50 +51,34 @@ class AnnotatedVideo(NamedTuple):
 
 
 def annotated_videos(dataset: Dataset) -> list[AnnotatedVideo]:
-    """The videos of rows of `load_video_dataset`, in the order of their first rows.
-
-    Raises:
-        ValueError: a video has no times, as a folder of frames.
-        VideoReadError: a video cannot be read.
-    """
-    rows_of = defaultdict[str, list[int]](list)
-    for number, video in enumerate(dataset["video"][:]):
-        rows_of[video].append(number)
+    """The videos of rows of `load_video_dataset`, in the order of their first rows. Raises `ValueError` if one has no
+    times, as a folder of frames, and `VideoReadError` if one cannot be read."""
     durations = read_durations(dataset, share=True)
-    starts, ends, ids = dataset["start"][:], dataset["end"][:], label_ids(dataset)
-    videos = []
-    for video, rows in rows_of.items():
-        row = dataset[rows[0]]
-        duration = durations[video]
-        if not duration:
-            raise ValueError(f"{video} has no times, so its frames cannot be labelled: give a video file.")
-        videos.append(
-            AnnotatedVideo(
-                row,
-                np.array([starts[each] or 0.0 for each in rows]),
-                np.array([np.inf if ends[each] is None else ends[each] for each in rows]),
-                [ids[each] for each in rows],
-                [(0.0, duration)],
-            )
-        )
-    return videos
+    if without := [video for video, duration in durations.items() if not duration]:
+        raise ValueError(f"{without[0]} has no times, so its frames cannot be labelled: give a video file.")
+    return [
+        AnnotatedVideo(dataset[rows[0]], starts, ends, labels, [(0.0, duration)])
+        for (rows, starts, ends, labels), duration in zip(_by_video(dataset), durations.values(), strict=True)
+    ]
+
+
+def _by_video(dataset: Dataset) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, list[list[int]]]]:
+    """The rows of each video, and their starts, ends and class ids."""
+    starts = arrow_column(dataset, "start").fill_null(0.0).to_numpy()
+    ends = arrow_column(dataset, "end").fill_null(np.inf).to_numpy()
+    videos, ids = VideoRows(dataset), label_ids(dataset)
+    for rows in map(videos.rows, range(len(videos))):
+        yield rows, starts[rows], ends[rows], [ids[row] for row in rows]
 
 
 def have_several_labels(dataset: Dataset) -> bool:
     """Whether a moment of the videos of rows has more than one class."""
-    segments = defaultdict[str, list[tuple[float, float, list[int]]]](list)
-    columns = (dataset["video"][:], dataset["start"][:], dataset["end"][:], label_ids(dataset))
-    for video, start, end, ids in zip(*columns, strict=True):
-        segments[video].append((start or 0.0, np.inf if end is None else end, ids))
-    for of_video in segments.values():
-        of_video.sort(key=lambda segment: segment[0])
-        for place, (_, end, ids) in enumerate(of_video):
-            classes = set(ids)
-            for other_start, _, other_ids in of_video[place + 1 :]:
-                if other_start >= end - _ROUNDING:
-                    break
-                classes |= set(other_ids)
-            if len(classes) > 1:
+    for _, *columns in _by_video(dataset):
+        segments = sorted(zip(*columns, strict=True), key=lambda segment: segment[0])
+        begins = [begin for begin, _, _ in segments]
+        for place, (_, end, ids) in enumerate(segments):
+            meanwhile = segments[place + 1 : bisect_left(begins, end - _ROUNDING)]
+            if len(set(ids).union(*(others for _, _, others in meanwhile))) > 1:
                 return True
     return False
 
@@ -118,18 +90,10 @@ def split_videos(
     split_by: str | None = None,
     background: str | None = None,
 ) -> tuple[dict[str, list[AnnotatedVideo]], str]:
-    """The videos of each split, with "validation" among them, and a sentence that says what was held out for it; empty
-    if nothing was.
-
-    Args:
-        splits: from `load_video_dataset`. Without "validation", a part of "train" is held out.
-        fraction, seed, split_by: see [`hold_out`]. By default whole videos are held out, and the last seconds of each
-            class of a single one.
-        background: the class of moments outside of all segments, if they have one.
-
-    Raises:
-        ValueError, VideoReadError: see [`hold_out`] and [`annotated_videos`].
-    """
+    """The videos of each split of `load_video_dataset`, with "validation" among them, and a sentence that says what
+    was held out for it by [`hold_out`]; empty if nothing was. By default whole videos are held out, and the last
+    seconds of each class of a single one. `background` is the class of moments outside of all segments, if they have
+    one. Raises what [`hold_out`] and [`annotated_videos`] do."""
     rows, sentence = dict(splits), ""
     is_cut = split_by == TIME or (split_by is None and len(set(rows["train"]["video"])) == 1)
     if "validation" not in rows and not is_cut:
@@ -139,7 +103,8 @@ def split_videos(
     if "validation" not in videos:
         segments = _segments(videos["train"], frame_classes(rows["train"], background), background)
         kept, held_out = hold_out(segments, fraction, seed, TIME)
-        pairs = [_cut(video, *map(_times_by_video, (segments, kept, held_out))) for video in videos["train"]]
+        times = [_times_by_video(each) for each in (segments, kept, held_out)]
+        pairs = [_cut(video, *(each.get(video.row["video"], _NOTHING) for each in times)) for video in videos["train"]]
         for name, parts in zip(("train", "validation"), zip(*pairs, strict=True), strict=True):
             cut = zip(videos["train"], parts, strict=True)
             videos[name] = [video._replace(parts=of_video) for video, of_video in cut if of_video]
@@ -167,17 +132,16 @@ def _segments(videos: Sequence[AnnotatedVideo], names: list[str], background: st
 
 
 def _times_by_video(segments: Dataset) -> dict[str, np.ndarray]:
-    times = defaultdict[str, list[tuple[float, float]]](list)
-    for video, *row in zip(segments["video"][:], segments["start"][:], segments["end"][:], strict=True):
-        times[video].append(tuple(row))
-    return {video: np.array(rows) for video, rows in times.items()}
+    videos, times = VideoRows(segments), np.stack([segments["start"][:], segments["end"][:]], axis=1)
+    return {video: times[videos.rows(number)] for number, video in enumerate(videos.videos.to_pylist())}
 
 
-def _cut(video: AnnotatedVideo, *of_videos: dict[str, np.ndarray]) -> list[list[tuple[float, float]]]:
+def _cut(
+    video: AnnotatedVideo, every: np.ndarray, kept: np.ndarray, held_out: np.ndarray
+) -> list[list[tuple[float, float]]]:
     """The parts of a video to train on, and those that are held out, of the times of all segments, of what is left of
     them for training, and of what is held out. Moments without a label are seen in training."""
     [(_, duration)] = video.parts
-    every, kept, held_out = (times.get(video.row["video"], np.empty((0, 2))) for times in of_videos)
     borders = np.unique(np.concatenate([every, kept, held_out, [[0.0, duration]]]))
     middles = (borders[1:] + borders[:-1])[:, None] / 2
     is_labelled, is_kept, is_held = (

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from .checks import read_durations
 from .folders import listed
-from .rows import arrow_column, label_ids, label_names, with_times
+from .rows import VideoRows, arrow_column, label_ids, label_names, with_times
 
 TIME, VIDEO = "time", "video"
 # Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
@@ -59,14 +59,13 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
     if not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
     if split_by != TIME:
-        groups = _values(dataset, split_by)
-        is_held_out = _choose_groups(groups.indices.to_numpy(), label_ids(dataset), fraction, seed)
+        values, groups = _groups(dataset, split_by)
+        is_held_out = _choose_groups(groups, label_ids(dataset), fraction, seed)
         if is_held_out.any():
             train, held_out = (dataset.select(np.flatnonzero(rows)) for rows in (~is_held_out, is_held_out))
-            values = groups.filter(pa.array(is_held_out)).unique().to_pylist()
-            what = f"{len(values)} of {len(groups.dictionary)} "
-            what += "videos" if split_by in (None, VIDEO) else f"values of {split_by} ({listed(values)})"
-            return train, _described(held_out, what, dataset)
+            chosen = dict.fromkeys(values[groups[is_held_out]])
+            kind = "videos" if split_by in (None, VIDEO) else f"values of {split_by} ({listed(chosen)})"
+            return train, _described(held_out, f"{len(chosen)} of {len(values)} {kind}", dataset)
         if not label_names(dataset):
             raise ValueError(
                 "There is one captioned video, so none can be held out. Add videos, or a validation split of your own."
@@ -74,34 +73,28 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
         if split_by is not None:
             what = "video" if split_by == VIDEO else f"value of {split_by}"
             raise ValueError(
-                f"No class has more than one {what} ({len(groups.dictionary)} in all), so none can be held out. "
+                f"No class has more than one {what} ({len(values)} in all), so none can be held out. "
                 "Split by time, add videos, or a validation/ folder or validation.csv of your own."
             )
     return _hold_out_last_seconds(dataset, fraction)
 
 
-def _values(dataset: Dataset, split_by: str | None) -> pa.DictionaryArray:
-    """What stays together, one value a row; the dictionary is sorted, so that a draw does not depend on the rows."""
-    if split_by in (None, VIDEO):
-        column = arrow_column(dataset, "video")
-    elif split_by in dataset.column_names and (column := arrow_column(dataset, split_by)).null_count < len(dataset):
-        if column.null_count:
-            row = pc.index(column.is_null(), True).as_py()
-            raise ValueError(
-                f"{column.null_count} rows have no {split_by}, the first of them row {row + 1}, "
-                f"{dataset['video'][row]}. Give each row one to split by it."
-            )
-        column = column.cast(pa.string())
-    else:
+def _groups(dataset: Dataset, split_by: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """The values that rows stay together by, sorted, so that a draw does not depend on the order of rows; and the
+    number of that of each row."""
+    name = "video" if split_by in (None, VIDEO) else split_by
+    if name not in dataset.column_names or (column := arrow_column(dataset, name)).null_count == len(dataset):
         raise ValueError(
-            f"The videos have no column {split_by!r} to split by. Give the name of a column of the CSV or JSON file, "
+            f"The videos have no column {name!r} to split by. Give the name of a column of the CSV or JSON file, "
             "or of the data set, time or video."
         )
-    encoded = column.dictionary_encode()
-    order = pc.sort_indices(encoded.dictionary)
-    place = np.argsort(order.to_numpy())
-    indices = pa.array(place[encoded.indices.to_numpy()], pa.int64())
-    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary.take(order))
+    if column.null_count:
+        row = pc.index(column.is_null(), True).as_py()
+        raise ValueError(
+            f"{column.null_count} rows have no {name}, the first of them row {row + 1}, {dataset['video'][row]}. Give "
+            "each row one to split by it."
+        )
+    return np.unique(column.cast(pa.string()).to_numpy(zero_copy_only=False), return_inverse=True)
 
 
 def _choose_groups(group_of_row: np.ndarray, ids: Sequence[Sequence[int]], fraction: float, seed: int) -> np.ndarray:
@@ -130,30 +123,30 @@ def _choose_groups(group_of_row: np.ndarray, ids: Sequence[Sequence[int]], fract
 
 def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, Dataset]:
     """The two parts by time. Each recording is split by itself."""
-    videos = _values(dataset, VIDEO)
+    videos = VideoRows(dataset)
     starts = arrow_column(dataset, "start").fill_null(0.0).to_numpy()
     ends = arrow_column(dataset, "end").to_numpy(zero_copy_only=False).copy()
     classes = [frozenset(of_row) for of_row in label_ids(dataset)]
     train, held_out = np.full((2, len(dataset), 2), np.nan)
     gaps = set[float]()
     durations = read_durations(dataset)
-    by_video = np.argsort(videos.indices.to_numpy(), kind="stable")
-    for rows in np.split(by_video, np.flatnonzero(np.diff(videos.indices.to_numpy()[by_video])) + 1):
+    for number, video in enumerate(videos.videos.to_pylist()):
+        rows = videos.rows(number)
         # A list may have ends that its videos do not reach; NaN is the end of the video.
-        ends[rows] = np.maximum(np.fmin(ends[rows], durations[dataset[int(rows[0])]["video"]]), starts[rows])
+        ends[rows] = np.maximum(np.fmin(ends[rows], durations[video]), starts[rows])
         of_rows = [classes[row] for row in rows]
         train[rows], held_out[rows], gap = _split_recording(starts[rows], ends[rows], of_rows, fraction)
         if not np.isnan(held_out[rows]).all():
             gaps.add(gap)
     if not gaps:
         raise ValueError(
-            f"No class has more than one video ({len(videos.dictionary)} in all), or segments of some seconds, so "
+            f"No class has more than one video ({len(videos)} in all), or segments of some seconds, so "
             "none can be held out. Add videos, or a validation/ folder or validation.csv of your own."
         )
     _check_all_trained(dataset, classes, ~np.isnan(train[:, 0]))
-    name, count = os.path.basename(videos.dictionary[0].as_py()), len(videos.dictionary)
+    count = f"{len(videos)} videos" if len(videos) > 1 else os.path.basename(video)
     seconds = f"{min(gaps):g} to {max(gaps):g} s" if len(gaps) > 1 else f"{min(gaps):g} s"
-    what = f"the last {100 * fraction:g} % of the seconds of each class of {name if count == 1 else f'{count} videos'}"
+    what = f"the last {100 * fraction:g} % of the seconds of each class of {count}"
     train_rows, held_out_rows = (_cut_rows(dataset, starts, ends, parts) for parts in (train, held_out))
     return train_rows, _described(held_out_rows, f"{what}, with a gap of {seconds}", dataset)
 
@@ -161,17 +154,8 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
 def _split_recording(
     starts: np.ndarray, ends: np.ndarray, classes: Sequence[frozenset[int]], fraction: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Splits the segments of one recording.
-
-    Args:
-        starts, ends: (num_segments,) float64 seconds.
-        classes: the classes of each segment; those with the same ones are split together.
-        fraction: the share of their seconds that is held out.
-
-    Returns:
-        Start and end of what of each segment is trained on and of what is held out, (num_segments, 2) float64 each,
-        NaN where that is nothing; and the gap in seconds.
-    """
+    """Start and end, (num_segments, 2) float64, of what of each segment of a recording is trained on, and of what is
+    held out, NaN where that is nothing; and the gap in seconds. Segments of the same classes are split together."""
     gap = min(_MAX_GAP, round(_GAP_SHARE * (ends - starts).sum(), 2))
     train, held_out = np.full((2, len(starts), 2), np.nan)
     rows_of = {kind: [row for row, of_row in enumerate(classes) if of_row == kind] for kind in dict.fromkeys(classes)}

@@ -41,19 +41,9 @@ _PIECE = 32
 
 
 class KeptVideo(VideoReader):
-    """Frames of a video at the size at which they are kept.
-
-    Args:
-        path: the video.
-        reader: its reader.
-        size: height and width of the frames in pixels.
-        numbers: (num_frames,) int64, the numbers of the frames that items can ask for, rising.
-        shrink: gives frames, uint8 (n, height, width, 3), the size.
-        gain: how many frames fewer are decoded in the training if these are kept.
-
-    Attributes:
-        file: where they are kept; None if each item decodes its own.
-    """
+    """Frames of a video at the size (height, width) at which they are kept, which `shrink` gives frames, uint8 (n,
+    height, width, 3). Items can ask for those with the `numbers`, (num_frames,) int64, rising. `gain` frames fewer are
+    decoded in the training if they are kept, in the `file`; without one each item decodes its own."""
 
     file: Path | None = None
 
@@ -154,14 +144,10 @@ class KeptFrames:
 
 @contextmanager
 def keeping_frames(data_sets: Iterable[Any], folder: Path, gib: float, num_epochs: float) -> Iterator[KeptFrames]:
-    """In the block, the data sets of a training take their frames from files, which are removed behind it.
-
-    Args:
-        data_sets: each [`VideoDataset`] of a [`ClipTask`] among them is changed, unless it stores its videos.
-        folder: the new folder of the files, the same in all processes.
-        gib: the most that is kept, besides half of the free disk; 0 changes nothing.
-        num_epochs: how often an item is asked for.
-    """
+    """In the block, the data sets of a training take their frames from files in a new folder, the same in all
+    processes, which is removed behind it. Each [`VideoDataset`] of a [`ClipTask`] among them is changed, unless it
+    stores its videos. At most so many GiB are kept, and half of the free disk; 0 changes nothing. An item is asked for
+    in each of the epochs."""
     found = [each for each in data_sets if gib and isinstance(each, VideoDataset) and isinstance(each.task, ClipTask)]
     found = [each for each in found if BYTES not in each.rows.column_names]
     found = [each for each in found if len(VideoRows(each.rows)) <= MOST_VIDEOS]

@@ -11,7 +11,7 @@ import torch
 from accelerate.utils import recursively_apply
 from torch.utils.data import DataLoader, get_worker_info
 
-from .batches import collate_clips
+from .mixing import collate_clips
 
 Item = TypeVar("Item")
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, List, NamedSplit
+from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, IterableDataset, List, NamedSplit
 
 from .folders import listed
 
@@ -40,6 +40,12 @@ def stored_sha256(row: Mapping[str, Any]) -> str | None:
     return None if row.get(BYTES) is None else hashlib.sha256(row[BYTES]).hexdigest()
 
 
+def number_of_clip(video: str, row: Mapping[str, Any]) -> int:
+    """A number below 2^64 that depends on the name or digest of a video and the segment of a row alone."""
+    text = repr((video, row.get("start"), row.get("end")))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+
+
 def is_stored(dataset: Dataset) -> list[bool]:
     """Whether each row stores its video, without reading it."""
     if BYTES not in dataset.column_names:
@@ -53,18 +59,27 @@ def is_multi_label(dataset: Dataset) -> bool:
     return "labels" in dataset.column_names
 
 
+def item_of(feature: Any) -> Any:
+    """The feature of the items of a list, or the feature itself."""
+    return feature.feature if isinstance(feature, List) else feature
+
+
+def declared_names(rows: Dataset | IterableDataset) -> list[str] | None:
+    """The class names that the labels of rows declare, by id; None for labels without names, or no labels."""
+    features = rows.features or {}
+    return getattr(item_of(features.get("labels", features.get("label"))), "names", None)
+
+
 def label_names(dataset: Dataset) -> list[str]:
     """The class names of a data set of `load_video_dataset`, by id; none of captioned videos."""
-    if not {"label", "labels"} & set(dataset.column_names):
-        return []
-    return dataset.features["labels"].feature.names if is_multi_label(dataset) else dataset.features["label"].names
+    return declared_names(dataset) or []
 
 
 def label_ids(dataset: Dataset) -> list[list[int]]:
     """The class ids of every row; none of captioned videos."""
-    if not {"label", "labels"} & set(dataset.column_names):
-        return [[]] * len(dataset)
-    return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"][:]]
+    if is_multi_label(dataset):
+        return dataset["labels"][:]
+    return [[label] for label in dataset["label"][:]] if "label" in dataset.column_names else [[]] * len(dataset)
 
 
 def class_counts(dataset: Dataset) -> np.ndarray:

@@ -26,7 +26,6 @@ from datasets import (
     DatasetDict,
     Features,
     IterableDataset,
-    List,
     Value,
     Video,
     concatenate_datasets,
@@ -54,7 +53,7 @@ from .folders import (
     visible_entries,
 )
 from .lists import NOT_OF_TYPE, known_names, read_list
-from .rows import BYTES, FRAMES, arrow_column, is_stored
+from .rows import BYTES, FRAMES, arrow_column, is_stored, item_of
 
 logger = logging.getLogger(__name__)
 Split = TypeVar("Split")
@@ -77,6 +76,8 @@ class Table:
     # The number of each row in a file, and what it counts; None for a data set.
     lines: Sequence[int] | None = None
     word: str = "line"
+    # Whether the rows are what a folder holds, as it is.
+    is_folder: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -162,6 +163,8 @@ class Table:
     def videos(self) -> tuple[pa.Array, list[str]]:
         """The addresses of the videos, a name for one that is stored inside; and the places of those that do not
         exist. What is neither a file nor a folder of frames raises `ValueError`."""
+        if self.is_folder:
+            return self.column("video"), []
         column, found = self.column("video"), np.empty(len(self), object)
         is_inside, is_believed = np.array(is_stored(self.rows), bool), np.zeros(len(self), bool)
         if FRAMES in self:
@@ -233,14 +236,14 @@ def open_tables(
     video_root: str | os.PathLike | None = None,
     *,
     expected: str = LAYOUTS,
-    read_folder: Callable[[Path], pa.Table] | None = None,
+    read_folder: Callable[[Path], Table] | None = None,
     config: str | None = None,
     revision: str | None = None,
     train_split: str | None = None,
     validation_split: str | None = None,
-) -> dict[str, Any]:
-    """The tables of data, see `load_video_dataset`, by "train", "validation" and "test": each a [`Table`], or what
-    `read_folder` makes of a folder without; by default that is an error, which says what is `expected`."""
+) -> dict[str, Table]:
+    """The tables of data, see `load_video_dataset`, by "train", "validation" and "test". `read_folder` makes that of a
+    folder without any; by default that is an error, which says what is `expected`."""
     named = {"config": config, "revision": revision, "train_split": train_split, "validation_split": validation_split}
     require_root(video_root)
     if isinstance(data, IterableDataset) or (isinstance(data, Mapping) and not isinstance(data, DatasetDict)):
@@ -268,20 +271,20 @@ def open_tables(
             raise ValueError(f"{path} holds no such file. {expected}")
         require_root(video_root, path)
 
-    def read(source: Path) -> Any:
+    def read(source: Path) -> Table:
         if read_folder is not None and source.is_dir():
             return read_folder(source)
         root = absolute(video_root or source.parent)
-        columns, *numbers = read_list(source, root, expected)
-        return Table(Dataset(pa.table(columns)), str(source), root, *numbers)
+        columns, lines, word = read_list(source, root, expected)
+        return Table(Dataset(pa.table(columns)), str(source), root, lines, word)
 
     return _by_column({split: read(source) for split, source in sources.items()})
 
 
-def _by_column(tables: dict[str, Any]) -> dict[str, Any]:
+def _by_column(tables: dict[str, Table]) -> dict[str, Table]:
     """The rows of one file by their column `split`, if it has one."""
     (table, *others) = tables.values()
-    if others or not isinstance(table, Table) or "split" not in table:
+    if others or "split" not in table:
         return tables
     found = np.array(table.converted(table.column("split"), "split", _split, pa.string()).to_pylist())
     parts = {name: table.select(np.flatnonzero(found == name)) for name in SPLITS}
@@ -395,11 +398,6 @@ def column_of(source: str, features: Features, what: str) -> str:
             f"{LAYOUTS}"
         )
     return found[0]
-
-
-def item_of(feature: Any) -> Any:
-    """The feature of the items of a list, or the feature itself."""
-    return feature.feature if isinstance(feature, List) else feature
 
 
 def _plain(rows: Dataset) -> Dataset:

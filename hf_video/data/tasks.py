@@ -1,7 +1,6 @@
 """Says for each task how a row becomes an item, and items a batch."""
 
 import copy
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -17,11 +16,11 @@ from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReader
 
 from .augmentation import ClipAugmentation, has_direction
-from .batches import SAMPLE_KEY, collate_clips, only_readable
 from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
-from .rows import BYTES, open_video
+from .mixing import SAMPLE_KEY, collate_clips, only_readable
+from .rows import BYTES, declared_names, number_of_clip, open_video
 from .video_texts import clean_answer, clean_question
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
@@ -279,7 +278,7 @@ class TextTask(ClipTask):
     def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> BatchFeature:
         item = self.make_clip(row, key, training)
         if self.prompt is None:
-            item["text"], item["video_ids"] = row["caption"], number_of_clip(row)
+            item["text"], item["video_ids"] = row["caption"], number_of_clip(row["video"], row) >> 1
         else:
             item["text"] = self.prompt.replace("{}", clean_question(row["question"]))
             item["text_target"] = clean_answer(row["answer"])
@@ -410,9 +409,7 @@ def cut_clips(
     outside = None if background is None else list(class_names).index(background)
     step = max(round(num_tokens * (1 - overlap)), 1)
     seconds = tubelet_size / fps
-    stored = [BYTES] if videos and BYTES in videos[0].row else []
-    names = ("video", "start", "end", "num_frames", "frame_labels", *stored)
-    clips: dict[str, list[Any]] = {name: [] for name in names}
+    clips: list[dict[str, Any]] = []
     for video, (begin, end) in [(each, part) for each in videos for part in each.parts]:
         # Samples are taken as long as the video shows something.
         total = math.ceil((end - begin) * fps - 1e-3) // tubelet_size
@@ -427,12 +424,10 @@ def cut_clips(
                 continue
             row = {"video": video.row["video"], "start": start, "end": start + length * seconds}
             row |= {"num_frames": length * tubelet_size, "frame_labels": labels.tolist()}
-            row |= {name: video.row[name] for name in stored}
-            for name, value in row.items():
-                clips[name].append(value)
-    if not clips["video"]:
+            clips.append(row | {name: video.row[name] for name in (BYTES,) if name in video.row})
+    if not clips:
         raise ValueError("No frame of the videos has a known label: give segments, or a background.")
-    return datasets.Dataset.from_dict(clips)
+    return datasets.Dataset.from_list(clips)
 
 
 class BoxTask(Task):
@@ -492,16 +487,3 @@ class BoxTask(Task):
             "original_sizes": torch.stack([item["original_sizes"] for item in readable]),
             "labels": [item["labels"] for item in readable],
         }
-
-
-def number_of_clip(row: Mapping[str, Any]) -> int:
-    """A number below 2^63 that depends on the video and the segment of a row alone."""
-    text = repr((row["video"], row.get("start"), row.get("end")))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
-
-
-def declared_names(rows: datasets.Dataset | datasets.IterableDataset) -> list[str] | None:
-    """The class names that the labels of rows declare, by id; None for labels without names, or no labels."""
-    features = rows.features or {}
-    feature = features.get("labels", features.get("label"))
-    return getattr(feature.feature if isinstance(feature, datasets.List) else feature, "names", None)

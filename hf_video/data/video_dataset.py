@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, Value
 
 from .folders import find_videos, read_class_folders, sources_by_split, split_sources, tell_others, visible_entries
-from .rows import DURATION, FRAMES, KNOWN_COLUMNS, data_sets
-from .tables import Table, cell_text, column_of, holds_table, item_of, open_tables, require_videos
+from .rows import DURATION, FRAMES, KNOWN_COLUMNS, data_sets, item_of
+from .tables import Table, cell_text, column_of, holds_table, open_tables, require_videos
 
 logger = logging.getLogger(__name__)
 # What a table says of its videos, if the columns have these types.
@@ -37,10 +37,7 @@ def load_video_dataset(
     order: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
     columns: Sequence[str] | None = (),
-    config: str | None = None,
-    revision: str | None = None,
-    train_split: str | None = None,
-    validation_split: str | None = None,
+    **options: Any,
 ) -> DatasetDict:
     """List the labelled videos of a folder, of a list or table, or of a data set with a column of videos.
 
@@ -73,10 +70,8 @@ def load_video_dataset(
         video_root: The folder, or its URL, that relative paths count from; by default that of the files, for a data
             set the working directory. Class folders have none.
         columns: Further columns that are kept, such as "person" for `hold_out`; None for all.
-        config, revision: Of a data set of the `datasets` library: the name of its configuration, and on the Hub a
-            branch, tag or commit.
-        train_split, validation_split: Of such a data set: the splits to train on and to validate with; by default
-            those with a usual name.
+        options: Of a data set of the `datasets` library: `config`, the name of its configuration; `revision`, on the
+            Hub a branch, tag or commit; `train_split` and `validation_split`, by default those with a usual name.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
@@ -94,22 +89,19 @@ def load_video_dataset(
     """
     if known := KNOWN_COLUMNS.intersection(columns or ()):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
-    named: dict[str, Any] = {"config": config, "revision": revision}
-    named |= {"train_split": train_split, "validation_split": validation_split}
-    tables = open_tables(data, video_root, read_folder=_classes_in, **named)
-    found = {name: table for name, table in tables.items() if isinstance(table, Table)}
-    label_of = {name: column_of(table.name, table.rows.features, "label") for name, table in found.items()}
+    tables = open_tables(data, video_root, read_folder=_classes_in, **options)
+    label_of = {name: column_of(table.name, table.rows.features, "label") for name, table in tables.items()}
     for name, label in label_of.items():
-        if all(value.as_py() in _UNKNOWN for value in found[name].column(label)):
-            logger.warning(f"The {name} split is left out: none of its {len(found[name])} rows has a label.")
-            del tables[name], found[name]
+        if all(value.as_py() in _UNKNOWN for value in tables[name].column(label)):
+            logger.warning(f"The {name} split is left out: none of its {len(tables[name])} rows has a label.")
+            del tables[name]
     if not tables:
         raise ValueError(f"The data set has no labels in its column {next(iter(label_of.values()))!r}.")
     if columns is None:
-        of_all = {name: kind for table in found.values() for name, kind in table.rows.features.items()}
+        of_all = {name: kind for table in tables.values() for name, kind in table.rows.features.items()}
         columns = [name for name, kind in of_all.items() if isinstance(kind, Value) and kind.dtype != "binary"]
     kept = [name for name in columns if name not in {*KNOWN_COLUMNS, *label_of.values()}]
-    for name, table in found.items() if labels is None else ():
+    for name, table in tables.items() if labels is None else ():
         labels = labels or getattr(item_of(table.rows.features[label_of[name]]), "names", None)
     return _rows(data, tables, label_of, kept, labels, order)
 
@@ -149,20 +141,18 @@ def load_unlabelled_videos(
 
 def _rows(
     data: Any,
-    tables: Mapping[str, Table | pa.Table],
+    tables: Mapping[str, Table],
     label_of: Mapping[str, str] | None = None,
     kept: Sequence[str] = (),
     labels: Sequence[str] | None = None,
     order: Sequence[str] | None = None,
 ) -> DatasetDict:
-    """The rows of tables, with the labels in the columns `label_of`, or of folders, which are rows already."""
-    found = {name: table for name, table in tables.items() if isinstance(table, Table)}
-    videos = require_videos(found)
-    settled = {**tables} | {
-        name: _settle(table, videos[name], (label_of or {}).get(name), kept) for name, table in found.items()
-    }
+    """The rows of tables, with the labels in the columns `label_of`."""
+    videos = require_videos(tables)
+    labelled = label_of or dict.fromkeys(tables)
+    settled = {name: _settle(table, videos[name], labelled[name], kept) for name, table in tables.items()}
     loaded = data_sets("The data set" if isinstance(data, Dataset | DatasetDict) else data, settled, labels, order)
-    for name, table in found.items():
+    for name, table in tables.items():
         loaded[name] = table.with_files(loaded[name])
         # Says where on the Hub it comes from.
         loaded[name].info.download_checksums = table.rows.info.download_checksums
@@ -175,18 +165,18 @@ def _settle(table: Table, videos: pa.Array, label: str | None, kept: Sequence[st
     if label is not None:
         values, feature = table.column(label), table.rows.features[label]
         is_multi = label == "labels" or pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
-        found["labels" if is_multi else "label"] = (_several if is_multi else _names)(table, values, feature)
-    times = table.times()
-    has_times = pc.or_(times["start"].is_valid(), times["end"].is_valid())
+        names_of = _several if is_multi else _names
+        found["labels" if is_multi else "label"] = values if table.is_folder else names_of(table, values, feature)
+    found |= table.times()
+    has_times = pc.or_(found["start"].is_valid(), found["end"].is_valid())
     for video in pc.unique(videos.filter(has_times)).to_pylist():
         if FRAMES not in table and os.path.isdir(video):
             row = pc.index(pc.and_(has_times, pc.equal(videos, video)), True).as_py()
             raise ValueError(
                 f"{table.place(row)}: {video} is a folder of frames, which have no times; leave start and end empty."
             )
-    facts = [name for name, kind in _FACTS.items() if table.rows.features.get(name) == kind]
-    found |= times | {name: table.column(name) for name in facts} | {name: table.texts(name) for name in kept}
-    return pa.table(found)
+    found |= {name: table.column(name) for name, kind in _FACTS.items() if table.rows.features.get(name) == kind}
+    return pa.table(found | {name: table.texts(name) for name in kept if not table.is_folder})
 
 
 def _names(table: Table, values: pa.Array, feature: Any, rows: np.ndarray | None = None) -> pa.Array:
@@ -216,13 +206,13 @@ def _several(table: Table, values: pa.Array, feature: Any) -> pa.Array:
     return named
 
 
-def _classes_in(folder: Path) -> pa.Table:
+def _classes_in(folder: Path) -> Table:
     """The videos of class folders."""
     found = read_class_folders(folder)
-    return _whole_videos([video for video, _ in found], label=[label for _, label in found])
+    return _found_in(folder, [video for video, _ in found], label=[label for _, label in found])
 
 
-def _videos_in(folder: Path) -> pa.Table:
+def _videos_in(folder: Path) -> Table:
     """The videos at any depth of a folder, or of a folder of training videos inside if there is one."""
     folders = (entry for entry in visible_entries(folder) if entry.is_dir())
     folder = sources_by_split((entry.name, entry) for entry in folders).get("train", folder)
@@ -230,14 +220,14 @@ def _videos_in(folder: Path) -> pa.Table:
     if not videos:
         raise ValueError(f"{folder} has no videos inside. {_EXPECTED}")
     tell_others(folder, others)
-    return _whole_videos(videos)
+    return _found_in(folder, videos)
 
 
-def _whole_videos(videos: Sequence[Path], **columns: Sequence[str]) -> pa.Table:
-    times = {name: pa.nulls(len(videos), pa.float64()) for name in ("start", "end")}
+def _found_in(folder: Path, videos: Sequence[Path], **columns: Sequence[str]) -> Table:
     try:
         texts = {"video": [*map(str, videos)], **columns}
-        return pa.table({name: pa.array(values, pa.string()) for name, values in texts.items()} | times)
+        rows = Dataset(pa.table({name: pa.array(values, pa.string()) for name, values in texts.items()}))
     except UnicodeEncodeError as error:
         name = os.fsencode(error.object).decode(errors="backslashreplace")
         raise ValueError(f"The name of {name} is not UTF-8. Rename the file or folder.") from error
+    return Table(rows, str(folder), str(folder), is_folder=True)

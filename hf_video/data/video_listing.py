@@ -36,15 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListedVideo:
-    """A video and its name among others.
-
-    Attributes:
-        id: name without suffix; for a video of a folder or list its path from there, with slashes. Videos that differ
-            in the suffix alone keep it.
-        source: absolute path, or URL; a name for a video that is stored inside a data set.
-        rows: the data set that stores the video.
-        row: its number there.
-    """
+    """A video and its name among others: `id`, the name without suffix, for a video of a folder or list its path from
+    there, with slashes, and with the suffix where videos differ in that alone; `source`, an absolute path, a URL, or a
+    name for a video that is stored in the `row` of the data set `rows`."""
 
     id: str
     source: str
@@ -70,17 +64,13 @@ class ListedVideo:
 def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = None) -> list[ListedVideo]:
     """The videos that words name, each once, in their order.
 
-    Args:
-        words: Each is a video file, a URL, a folder of frames, a folder with videos at any depth, or what
-            `load_video_dataset` takes: a list of videos, a table, or a data set; they need no labels. Of these, the
-            whole videos count, not their segments. A file that does not exist is listed as well.
-        video_root: The folder that relative paths in lists count from; by default that of the list.
+    A word is a video file, a URL, a folder of frames, a folder with videos at any depth, or what `load_video_dataset`
+    takes: a list of videos, a table, or a data set; they need no labels. Of these, the whole videos count, not their
+    segments, and relative paths count from `video_root`, by default the folder of the list. A file that does not exist
+    is listed as well.
 
-    Raises:
-        ValueError: If a folder has no videos, or videos and a `video_root`, a list is wrong, or two videos have one
-            id; the error names both.
-        FileNotFoundError: If `video_root`, or a video of a list, does not exist.
-    """
+    Raises `ValueError` if a folder has no videos, or videos and a `video_root`, a list is wrong, or two videos have
+    one id, and names both; `FileNotFoundError` if `video_root`, or a video of a list, does not exist."""
     require_root(video_root)
     listed = [video for word in words for video in _list(word, video_root)]
     sources = defaultdict[str, set[str]](set)

@@ -1,8 +1,9 @@
 """Streams of the `datasets` library: opening them, and training on their videos while none are kept."""
 
-import hashlib
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -13,12 +14,12 @@ from torch.utils.data import IterableDataset
 
 from hf_video.reading import VideoReadError
 
-from .dataset import check_on_error
+from .dataset import TaskItems
 from .folders import listed
 from .loader import iterate_ahead
-from .rows import BYTES, stored_sha256
+from .rows import BYTES, declared_names, item_of, number_of_clip, stored_sha256
 from .tables import column_of, find_dataset, known_splits
-from .tasks import Task, declared_names
+from .tasks import Task
 from .video_dataset import load_video_dataset
 
 SHUFFLE_BUFFER_SIZE = 256
@@ -27,14 +28,8 @@ NUM_OPEN_SHARDS = 8
 
 
 class StreamedClip(NamedTuple):
-    """A clip that is not read yet.
-
-    Attributes:
-        row: `video`, `bytes` if the stream has them, and the other columns, as of `load_video_dataset`.
-        key: what its draws depend on.
-        state: the state of the stream after it, see `VideoStream.state_dict`.
-        block: the rows that were shuffled together with it.
-    """
+    """A clip that is not read yet: its row, as of `load_video_dataset`; the key that its draws depend on; the state of
+    the stream after it, see `VideoStream.state_dict`; and the block of rows that were shuffled together with it."""
 
     row: dict[str, Any]
     key: tuple[int, ...]
@@ -42,7 +37,7 @@ class StreamedClip(NamedTuple):
     block: list[dict[str, Any]]
 
 
-class VideoStream(IterableDataset):
+class VideoStream(TaskItems, IterableDataset):
     """The training items that a task makes of a stream of the `datasets` library, epoch after epoch without end.
 
     In every epoch the shards come in another order. Eight are read at a time, a row of each in turn, and rows are
@@ -85,21 +80,11 @@ class VideoStream(IterableDataset):
         on_error: str = "error",
     ):
         features = rows.features or {}
-        if not isinstance(features.get("video"), Video) or features["video"].decode:
-            raise ValueError(
-                f"The stream has the columns {', '.join(features) or 'none'}, but not 'video' with "
-                "Video(decode=False): make it with load_video_stream."
-            )
-        if missing := [name for name in task.columns if name not in features]:
-            raise ValueError(f"The stream has the columns {', '.join(features)}, but not {missing[0]!r}.")
+        is_read = isinstance(features.get("video"), Video) and not features["video"].decode
         if shuffle_buffer_size < 1:
             raise ValueError(f"shuffle_buffer_size={shuffle_buffer_size}: at least 1 row is expected.")
-        check_on_error(on_error)
-        self.rows = rows
-        self.task: Any = task.for_rows(rows)
-        self.seed = seed
+        super().__init__(rows, task, seed, on_error, "" if is_read else "Video(decode=False)")
         self.shuffle_buffer_size = shuffle_buffer_size
-        self.on_error = on_error
         self._label = next((name for name in ("labels", "label") if name in features), None)
         names = require_names(getattr(self.task, "class_names", None)) if self._label else []
         self._ids = {name: index for index, name in enumerate(names)}
@@ -117,11 +102,8 @@ class VideoStream(IterableDataset):
         return self._place | {"made_for": self._made_for}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was.
-
-        Raises:
-            ValueError: The state is of a stream with another seed, size of the buffer or number of processes.
-        """
+        """Go on where `state_dict` was. The state of a stream with another seed, size of the buffer or number of
+        processes is a `ValueError`."""
         for name, value in self._made_for.items():
             if state["made_for"][name] != value:
                 raise ValueError(
@@ -163,7 +145,7 @@ class VideoStream(IterableDataset):
             order = draws.permutation(len(rows)).tolist()
             for position in range(start, len(rows)):
                 row = rows[order[position]]
-                key = (self.seed, place["epoch"], _number(row))
+                key = (self.seed, place["epoch"], number_of_clip(stored_sha256(row) or row["video"], row))
                 yield StreamedClip(row, key, place | {"position": position + 1}, rows)
             start = 0
 
@@ -171,23 +153,26 @@ class VideoStream(IterableDataset):
         """The blocks of rows from the current one on, each with its place."""
         epoch, block, source = (self._place[name] for name in ("epoch", "block", "source"))
         while True:
-            shards = self._shards(epoch, source)
-            rows, begin, is_empty = iter(shards), source, block == 0
-            while found := [self._plain(row) for row in islice(rows, self.shuffle_buffer_size)]:
-                yield {"epoch": epoch, "block": block, "source": begin}, found
-                begin, block, is_empty = shards.state_dict(), block + 1, False
+            rows, begin, is_empty = self._rows_of(epoch, source), source, block == 0
+            while found := [*islice(rows, self.shuffle_buffer_size)]:
+                place = {"epoch": epoch, "block": block, "source": begin}
+                begin, block, is_empty = found[-1][1], block + 1, False
+                yield place, [self._plain(row) for row, _ in found]
             if is_empty:
                 raise ValueError(
                     f"The stream has no row for each of {self._num_processes} processes: start fewer processes."
                 )
             epoch, block, source = epoch + 1, 0, None
 
-    def _shards(self, epoch: int, source: Mapping[str, Any] | None) -> "_Shards":
-        """The rows of an epoch that belong to this process, from a state on."""
+    def _rows_of(
+        self, epoch: int, source: Mapping[str, Any] | None
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """The rows of an epoch that belong to this process, from a state on, and the state after each."""
         order = np.random.default_rng(np.random.SeedSequence((self.seed, epoch))).permutation(self.rows.num_shards)
-        if len(order) % self._num_processes == 0:
-            return _Shards(self.rows, order[self._process :: self._num_processes].tolist(), source)
-        return _Shards(self.rows, order.tolist(), source, self._process, self._num_processes)
+        process, num = self._process, self._num_processes
+        if len(order) % num == 0:
+            order, process, num = order[process::num], 0, 1
+        return _read_shards(self.rows, order.tolist(), source, process, num)
 
     def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row as of `load_video_dataset`."""
@@ -206,8 +191,7 @@ class VideoStream(IterableDataset):
     def _ids_of(self, value: Any, video: str) -> Any:
         if isinstance(value, list):
             return [self._ids_of(each, video) for each in value]
-        feature = self.rows.features[self._label]
-        feature = feature.feature if isinstance(feature, List) else feature
+        feature = item_of(self.rows.features[self._label])
         if isinstance(feature, ClassLabel) and value is not None and value >= 0:
             value = feature.int2str(value)
         if str(value) not in self._ids:
@@ -217,107 +201,63 @@ class VideoStream(IterableDataset):
             )
         return self._ids[str(value)]
 
-    def __getitem__(self, clip: StreamedClip) -> Mapping[str, Any] | None:
-        """The item of a clip; None for a video that cannot be read, if `on_error` is "skip"."""
-        try:
-            return self.task.make(clip.row, clip.key, True)
-        except VideoReadError:
-            self._broken.add(clip.row["video"])
-            if self.on_error == "error":
-                raise
-        return self._replacement(clip) if self.on_error == "replace" else None
+    def _find(self, clip: StreamedClip) -> tuple[dict[str, Any], tuple[int, ...], list[dict[str, Any]]]:
+        return clip.row, clip.key, clip.block
 
-    def complete_batch(
-        self, items: list[Mapping[str, Any] | None], clips: Sequence[StreamedClip]
-    ) -> list[Mapping[str, Any] | None]:
-        """The items of a batch, at least one of which is not None; see `ReadAheadLoader`."""
-        if all(item is None for item in items):
-            items[0] = self._replacement(clips[0])
-        return items
+    def _read(self, row: dict[str, Any], key: tuple[int, ...]) -> Mapping[str, Any]:
+        try:
+            return self.task.make(row, key, True)
+        except VideoReadError:
+            self._broken.add(row["video"])
+            raise
 
     def mark_used(self, clips: Sequence[StreamedClip]) -> None:
         """Let `state_dict` be the state after these clips."""
         self._place = clips[-1].state
 
-    def _replacement(self, clip: StreamedClip) -> Mapping[str, Any]:
-        reason = ""
-        for index in np.random.default_rng(np.random.SeedSequence(clip.key)).permutation(len(clip.block)).tolist():
-            try:
-                return self.task.make(clip.block[index], clip.key, True)
-            except VideoReadError as error:
-                self._broken.add(clip.block[index]["video"])
-                reason = str(error)
-        raise VideoReadError(f"None of {len(clip.block)} videos next to each other can be read. Of one: {reason}")
 
-
+@dataclass
 class _OpenShard:
-    """A shard that is being read, from a state on; `place` is that in the order of shards."""
+    """A shard that is being read; its place in the order of shards, and the state up to which it is read."""
 
-    def __init__(self, place: int, rows: datasets.IterableDataset, state: dict[str, Any] | None):
+    place: int
+    state: dict[str, Any] | None
+    source: datasets.IterableDataset
+    rows: Iterator[dict[str, Any]]
+
+
+def _read_shards(
+    source: datasets.IterableDataset, order: Sequence[int], state: Mapping[str, Any] | None, process: int, num: int
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The rows of shards in an order, and the state after each, for JSON. `NUM_OPEN_SHARDS` are read at a time, of
+    which each gives a row in turn. Of `num` processes each takes its part of the rows."""
+
+    def begin(place: int, state: dict[str, Any] | None = None) -> _OpenShard:
+        rows = source if source.num_shards == 1 else source.shard(source.num_shards, order[place])
         rows.load_state_dict(state)
-        self.place, self.state = place, state
-        self._source, self._rows = rows, iter(rows)
+        return _OpenShard(place, state, rows, iter(rows))
 
-    def read(self) -> dict[str, Any] | None:
-        """The next row; None at the end."""
-        row = next(self._rows, None)
+    state = state or {"num_begun": 0, "turn": 0, "num_rows": 0, "open": []}
+    turn, num_rows = state["turn"], state["num_rows"]
+    shards = [begin(*each) for each in state["open"]]
+    waiting = deque(range(state["num_begun"], len(order)))
+    while len(shards) < NUM_OPEN_SHARDS and waiting:
+        shards.append(begin(waiting.popleft()))
+    while shards:
+        turn %= len(shards)
+        shard = shards[turn]
+        row = next(shard.rows, None)
         # The library has no state of a shard of which nothing was read.
-        self.state = self._source.state_dict()
-        return row
-
-
-class _Shards:
-    """The rows of shards in an order, `NUM_OPEN_SHARDS` of them at a time, of which each gives a row in turn. Of
-    several processes each takes its part of the rows."""
-
-    def __init__(
-        self,
-        rows: datasets.IterableDataset,
-        order: Sequence[int],
-        state: Mapping[str, Any] | None,
-        process: int = 0,
-        num_processes: int = 1,
-    ):
-        self._source, self._order = rows, order
-        self._process, self._num_processes = process, num_processes
-        state = state or {"num_begun": 0, "turn": 0, "num_rows": 0, "open": []}
-        self._num_begun, self._turn, self._num_rows = (state[name] for name in ("num_begun", "turn", "num_rows"))
-        self._open = [self._begin(place, inner) for place, inner in state["open"]]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the shards are after the rows that were taken, for JSON."""
-        return {
-            "num_begun": self._num_begun,
-            "turn": self._turn,
-            "num_rows": self._num_rows,
-            "open": [[shard.place, shard.state] for shard in self._open],
-        }
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        while len(self._open) < NUM_OPEN_SHARDS and (shard := self._begin_next()):
-            self._open.append(shard)
-        while self._open:
-            self._turn %= len(self._open)
-            row = self._open[self._turn].read()
-            if row is None:
-                following = self._begin_next()
-                self._open[self._turn : self._turn + 1] = [following] if following else []
-                continue
-            is_own = self._num_rows % self._num_processes == self._process
-            self._turn, self._num_rows = self._turn + 1, self._num_rows + 1
-            if is_own:
-                yield row
-
-    def _begin_next(self) -> _OpenShard | None:
-        if self._num_begun == len(self._order):
-            return None
-        self._num_begun += 1
-        return self._begin(self._num_begun - 1, None)
-
-    def _begin(self, place: int, state: dict[str, Any] | None) -> _OpenShard:
-        count = self._source.num_shards
-        rows = self._source if count == 1 else self._source.shard(count, self._order[place])
-        return _OpenShard(place, rows, state)
+        shard.state = shard.source.state_dict()
+        if row is None:
+            shards[turn : turn + 1] = [begin(waiting.popleft())] if waiting else []
+            continue
+        is_own = num_rows % num == process
+        turn, num_rows = turn + 1, num_rows + 1
+        if is_own:
+            places = [[each.place, each.state] for each in shards]
+            num_begun = len(order) - len(waiting)
+            yield row, {"num_begun": num_begun, "turn": turn, "num_rows": num_rows, "open": places}
 
 
 def require_names(names: Sequence[str] | None) -> list[str]:
@@ -336,10 +276,7 @@ def load_video_stream(
     *,
     labels: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
-    config: str | None = None,
-    revision: str | None = None,
-    train_split: str | None = None,
-    validation_split: str | None = None,
+    **options: str | None,
 ) -> tuple[datasets.IterableDataset, DatasetDict]:
     """Open the training split of a data set with a column of the feature `Video` as a stream for `VideoStream`.
 
@@ -348,7 +285,7 @@ def load_video_stream(
             splits.
         labels: The class names by id, such as those of a trained model; by default those that the data set declares.
         video_root: The folder that relative paths of the other splits count from.
-        config, revision, train_split, validation_split: As for `load_video_dataset`.
+        options: `config`, `revision`, `train_split` and `validation_split`; see `load_video_dataset`.
 
     Returns:
         The stream, with the columns `video` (`Video(decode=False)`), `label` or `labels`, `start` and `end`; and the
@@ -359,9 +296,7 @@ def load_video_stream(
         ValueError: The data cannot be a stream, a split is not there, the columns are not clear, or the labels have no
             names.
     """
-    splits = open_video_streams(
-        data, config=config, revision=revision, train_split=train_split, validation_split=validation_split
-    )
+    splits = open_video_streams(data, **options)
     stream = splits.pop("train")
     names = require_names(declared_names(stream) if labels is None else labels)
     if not splits:
@@ -373,15 +308,14 @@ def load_video_stream(
 def open_video_streams(
     data: str | os.PathLike | Mapping[str, datasets.IterableDataset],
     *,
-    config: str | None = None,
-    revision: str | None = None,
     train_split: str | None = None,
     validation_split: str | None = None,
+    **version: str | None,
 ) -> dict[str, datasets.IterableDataset]:
     """All splits of `load_video_stream` as streams, by "train", "validation" and "test"; there is "train"."""
     found: object = data
     if isinstance(data, str | os.PathLike):
-        found, _ = find_dataset(data, config=config, revision=revision, streaming=True)
+        found, _ = find_dataset(data, streaming=True, **version)
     if not isinstance(found, dict) or not all(isinstance(split, datasets.IterableDataset) for split in found.values()):
         raise ValueError(
             f"{data} cannot be a stream: data sets on the Hub and folders of Parquet files or tars can, and streams "
@@ -412,9 +346,3 @@ def _with_plain_columns(stream: datasets.IterableDataset) -> datasets.IterableDa
     if not isinstance(features[video], Video):
         stream = stream.cast_column(video, Video(decode=False))
     return stream.rename_columns({old: new for old, new in names.items() if old != new})
-
-
-def _number(row: Mapping[str, Any]) -> int:
-    """A number of a clip that depends on its video and segment alone."""
-    text = repr((stored_sha256(row) or row["video"], row.get("start"), row.get("end")))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])

@@ -26,24 +26,17 @@ def load_video_texts(
 ) -> datasets.DatasetDict:
     """List the questions or captions of videos.
 
-    Args:
-        data: A file of rows, or a folder of files named after splits. CSV has a first line of names, JSON a list of
-            objects, JSON Lines an object a line; UTF-8. Or a data set or table of `load_video_dataset` with these
-            columns. Several answers to one question are as many rows; several captions of one video are as many rows,
-            or a list.
-        video_root: The folder that relative paths count from; see `load_video_dataset`.
-        options: `config`, `revision`, `train_split` and `validation_split`; see `load_video_dataset`.
+    Data are a file of rows (CSV with a first line of names, JSON, JSON Lines), a folder of files named after splits,
+    or a data set or table of `load_video_dataset` with these columns. Several answers to one question are as many
+    rows; several captions of one video are as many rows, or a list. For the options see `load_video_dataset`.
 
-    Returns:
-        The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
-        (absolute path or URL), `question` ("" if there is none), `answer`, `start` and `end` (float64, seconds, or
-        None); if videos are stored inside the data set, `bytes` holds them and `video` is a name.
+    Returns the splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
+    (absolute path or URL), `question` ("" if there is none), `answer`, `start` and `end` (float64, seconds, or None);
+    if videos are stored inside the data set, `bytes` holds them and `video` is a name.
 
-    Raises:
-        FileNotFoundError: If `data`, `video_root` or a video that `data` names does not exist.
-        ValueError: If there are no such files or rows, or a row lacks a video or an answer, holds a list in place of a
-            text, or names a video that is neither file nor folder of frames, such as a FIFO.
-    """
+    Raises `FileNotFoundError` if `data`, `video_root` or a video that `data` names does not exist; `ValueError` if
+    there are no such files or rows, or a row lacks a video or an answer, holds a list in place of a text, or names a
+    video that is neither file nor folder of frames, such as a FIFO."""
     tables = open_tables(data, video_root, expected=_EXPECTED, **options)
     texts = {name: _texts(table) for name, table in tables.items()}
     videos = require_videos(tables)

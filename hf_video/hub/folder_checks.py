@@ -41,6 +41,8 @@ TOKEN = re.compile(
     """
 )
 SELF_TEST = "self_test"
+# The adapters that a training merged into the model, as PEFT writes them.
+ADAPTER_CONFIG = "adapter/adapter_config.json"
 # The Auto class that loads each of them.
 PROCESSORS = {
     VIDEO_PROCESSOR_NAME: "AutoVideoProcessor",
@@ -57,7 +59,7 @@ PUBLISHED = (
     *("config.json", "generation_config.json", *PROCESSORS, "*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
     *(*TOKENIZER, *(f"qformer_tokenizer/{name}" for name in TOKENIZER), CARD, "LICENSE*", FACTS_FILE),
     # Not the picture of the worst clips, which shows frames of the user's videos.
-    *("report/curves.png", "report/confusion_matrix.png"),
+    *("report/curves.png", "report/confusion_matrix.png", ADAPTER_CONFIG, "adapter/adapter_model.safetensors"),
 )
 # Why other files stay behind; the first pattern that fits decides.
 LEFT_OUT = {

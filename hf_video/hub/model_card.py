@@ -12,7 +12,7 @@ from transformers.utils import VIDEO_PROCESSOR_NAME
 
 from hf_video.auto import CLASSES
 from hf_video.io import read_own_json, sha256_of
-from hf_video.metrics import Metric, measured_in
+from hf_video.metrics import Metric, measured_in, tell_views
 from hf_video.settings import few
 
 from .folder_checks import CARD, SELF_TEST
@@ -36,8 +36,8 @@ PIPELINES = {
 
 
 class Result(NamedTuple):
-    """The value of a metric, with the data, the split and the views that it was measured on. A detector is measured
-    on key frames, which are counted in place of videos."""
+    """The value of a metric, with the data, the split and the views that it was measured on, and what is known of its
+    chance. A detector is measured on key frames, which are counted in place of videos."""
 
     data: str
     split: str
@@ -45,6 +45,7 @@ class Result(NamedTuple):
     views: str
     metric: Metric
     value: float
+    worth: str = ""
 
 
 def write_card(folder: Path, repo_id: str, facts: dict[str, Any]) -> None:
@@ -74,6 +75,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any]) -> None:
         results=measured,
         counted="key frames" if auto_class == DETECTOR else "videos",
         sections=_sections(folder, facts),
+        pictures={path.stem.replace("_", " "): f"report/{path.name}" for path in sorted(folder.glob("report/*.png"))},
         limits=_limits(config, facts, auto_class),
     )
     card.save(folder / CARD)
@@ -142,7 +144,7 @@ def results(facts: dict[str, Any], auto_class: str) -> list[Result]:
     data = facts.get("data", {})
     name = data.get("train", {}).get("name", "own videos")
     views = facts.get("views", {})
-    protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
+    protocol = tell_views(views.get("num_clips", 1), views.get("num_crops", 1))
     counted = "num_videos"
     if auto_class == DETECTOR:
         protocol, counted = "1 clip a key frame", "num_key_frames"
@@ -153,7 +155,12 @@ def results(facts: dict[str, Any], auto_class: str) -> list[Result]:
     if report.get("split") != "validation":
         number = data.get("validation", {}).get(counted, 0)
         measured.append(("validation", number, measured_in(facts.get("validation", {}), "eval_")))
-    return [Result(name, split, number, protocol, *row) for split, number, rows in measured for row in rows]
+    found = [Result(name, split, number, protocol, *row) for split, number, rows in measured for row in rows]
+    if "chance" in report and found and found[0].split == report["split"]:
+        low, high = report.get("top1_interval") or report["interval"]
+        worth = f" (95% interval {low:.1%} to {high:.1%}, by chance {report['chance']:.1%})"
+        found[0] = found[0]._replace(worth=worth)
+    return found
 
 
 def usage(

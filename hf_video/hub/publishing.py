@@ -29,6 +29,7 @@ from hf_video.io import sha256_of
 from .connection import PublishError, explained
 from .custom_code import add_code, write_json
 from .folder_checks import (
+    ADAPTER_CONFIG,
     CARD,
     TEXT,
     TRAINER_STATE_NAME,
@@ -162,6 +163,12 @@ def stage(
         content = read_part(staging, TRAINER_STATE_NAME)
         # The path is one of this machine, which a resumed run elsewhere could not use.
         write_json(state, content | {"best_model_checkpoint": None})
+    if (staging / ADAPTER_CONFIG).is_file():
+        # PEFT writes where the adapted model was, which may be a folder of this machine.
+        adapter = read_part(staging, ADAPTER_CONFIG)
+        adapted = str(adapter.get("base_model_name_or_path"))
+        adapter["base_model_name_or_path"] = Path(adapted).name if os.path.isabs(adapted) else adapted
+        write_json(staging / ADAPTER_CONFIG, adapter)
     config, problems = read_config(staging)
     _refuse(folder, problems)
     if labels is not None:

@@ -12,6 +12,7 @@ from hf_video.io import naming
 from hf_video.settings import closest, few
 
 from .released import find_released, locate_released, released_models
+from .start import SHIPPED, START_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,8 @@ ONE_VIEW = {"num_clips": 1, "num_crops": 1}
 def locate_model(name: str, option: str = "") -> str:
     """The folder or Hub name of a model: a folder comes before a released model of this name, and that before the Hub.
 
-    A released model is fetched and converted if that was not done before, see `locate_released`.
+    A released model is fetched and converted if that was not done before, see `locate_released`. "start" is the start
+    that ships.
 
     Raises:
         ValueError: there is no such folder, and the Hub allows no such name; or a released model cannot be had. The
@@ -47,6 +49,8 @@ def locate_model(name: str, option: str = "") -> str:
         raise ValueError(f"{name} is a file; the folder of a model, or its name on the Hub, is expected.")
     if released is not None:
         return locate_released(released)
+    if name == SHIPPED:
+        return str(START_FOLDER)
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -271,16 +275,18 @@ def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
     The first time, the authors' file is fetched from the Hub and converted, see `locate_model`.
 
     Args:
-        name: the name of a released model.
+        name: the name of a released model, or "start".
         options: those of `from_pretrained`, such as `dtype`.
 
     Raises:
         ValueError: there is no released model of this name, or it cannot be had.
     """
-    if name not in released_models():
-        hint = closest(name, released_models()) or "`hf-video models` lists them."
+    classes = {each: row.auto_class for each, row in released_models().items()}
+    classes[SHIPPED] = "AutoModelForVideoClassification"
+    if name not in classes:
+        hint = closest(name, classes) or "`hf-video models` lists them."
         raise ValueError(f"There is no released model {name!r}. {hint}")
-    folder, auto_class = locate_model(name), released_models()[name].auto_class
+    folder, auto_class = locate_model(name), classes[name]
 
     import transformers
 

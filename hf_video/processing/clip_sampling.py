@@ -15,56 +15,48 @@ import numpy as np
 Generator = np.random.Generator | None
 
 
-def dense_indices(
-    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
-) -> np.ndarray:
-    """Every `frame_sampling_rate`-th frame from evenly spaced starts; a single clip lies in the centre (I3D). Training
+def dense_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
+    """Every `rate`-th frame from evenly spaced starts; a single clip lies in the centre (I3D). Training
     draws the start and keeps the distance; of a video that is shorter than a clip it never takes the last frame.
 
     Source: `VideoClsDataset` of VideoMamba (`datasets/kinetics.py`), test mode, whose training is that of "strided".
     Training is that of the pre-training of VideoMAE (`VideoMAE._get_frame_id_list` of its `kinetics.py`).
     """
-    starts = _clip_starts(total_num_frames - num_frames * frame_sampling_rate, num_clips, generator)
+    starts = _clip_starts(total - num_frames * rate, num_clips, generator)
     if generator is not None:
-        total_num_frames = max(total_num_frames - 1, 1)
-    return _strided(starts, total_num_frames, num_frames, frame_sampling_rate)
+        total = max(total - 1, 1)
+    return _strided(starts, total, num_frames, rate)
 
 
-def strided_indices(
-    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
-) -> np.ndarray:
-    """Dense clips out of every `frame_sampling_rate`-th frame of the video, so that all clips share one grid.
+def strided_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
+    """Dense clips out of every `rate`-th frame of the video, so that all clips share one grid.
 
     Starts differ from `dense_indices` by less than one step. Training begins anywhere and spreads the frames from the
-    first to the last of `num_frames * frame_sampling_rate`; so their distance is slightly larger.
+    first to the last of `num_frames * rate`; so their distance is slightly larger.
 
     Source: `VideoClsDataset` of VideoMAE (`kinetics.py`).
     """
     if generator is not None:
-        return _random_spans(total_num_frames, num_frames, frame_sampling_rate, num_clips, generator)
-    starts = _clip_starts(np.ceil(total_num_frames / frame_sampling_rate) - num_frames, num_clips, generator)
-    return _strided(starts * frame_sampling_rate, total_num_frames, num_frames, frame_sampling_rate)
+        return _random_spans(total, num_frames, rate, num_clips, generator)
+    starts = _clip_starts(np.ceil(total / rate) - num_frames, num_clips, generator)
+    return _strided(starts * rate, total, num_frames, rate)
 
 
-def uniform_indices(
-    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
-) -> np.ndarray:
+def uniform_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
     """One frame from each of `num_frames` equal segments: the middle for a single clip, else the position
     `clip / num_clips` inside the segment. Training draws the position.
 
     Source: `SSVideoClsDataset` of VideoMAE and VideoMamba (`ssv2.py`), test mode, and VideoMAE V2 for more than two
     clips. Their training is that of "tsn".
     """
-    segment = total_num_frames / num_frames
+    segment = total / num_frames
     if generator is not None:
         return _random_in_segments(segment * np.arange(num_frames + 1), num_clips, generator)
     offsets = np.array([segment / 2]) if num_clips == 1 else segment / num_clips * np.arange(num_clips)
     return np.floor(segment * np.arange(num_frames) + offsets[:, None])
 
 
-def tsn_indices(
-    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
-) -> np.ndarray:
+def tsn_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
     """As `uniform_indices`, but training draws from segments of whole numbers of frames and leaves the rest of the
     video out. Of a video with too few frames for that it repeats the first, a clip without motion.
 
@@ -72,59 +64,63 @@ def tsn_indices(
     VideoMamba (`ssv2.py`), training mode.
     """
     if generator is None:
-        return uniform_indices(total_num_frames, num_frames, frame_sampling_rate, num_clips)
-    segment = total_num_frames // num_frames
+        return uniform_indices(total, num_frames, rate, num_clips, None)
+    segment = total // num_frames
     return segment * np.arange(num_frames) + generator.integers(max(segment, 1), size=(num_clips, num_frames))
 
 
-def sparse_indices(
-    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
-) -> np.ndarray:
-    """One frame from each of `num_frames` segments of [0, total_num_frames - 1], whose borders are rounded half to
+def padded_tsn_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
+    """As `tsn_indices`, but training shows all frames of a video with fewer than a clip, behind repeats of the first.
+
+    Source: `RawFrameClsDataset` of VideoMAE V2 (`dataset/datasets.py`), training mode.
+    """
+    if generator is not None and total < num_frames:
+        return np.tile(np.arange(total - num_frames, total).clip(0), (num_clips, 1))
+    return tsn_indices(total, num_frames, rate, num_clips, generator)
+
+
+def sparse_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
+    """One frame from each of `num_frames` segments of [0, total - 1], whose borders are rounded half to
     even. Clip `c` has the position `(c + 1) / (num_clips + 1)` of the segment. Training draws from border to border.
 
     Source: `VideoClsDataset_sparse` of VideoMamba (`datasets/kinetics_sparse.py`).
     """
-    segment = (total_num_frames - 1) / num_frames
+    segment = (total - 1) / num_frames
     borders = np.rint(segment * np.arange(num_frames + 1))
     if generator is not None:
         return generator.integers(borders[:-1], borders[1:], size=(num_clips, num_frames), endpoint=True)
     offsets = np.floor(segment / (num_clips + 1) * np.arange(1, num_clips + 1))
-    return np.minimum(borders[:-1] + offsets[:, None], total_num_frames - 1)
+    return np.minimum(borders[:-1] + offsets[:, None], total - 1)
 
 
-def linspace_indices(
-    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
-) -> np.ndarray:
+def linspace_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
     """Evenly spaced from the first frame to the last, rounded half to even; several clips take turns. Training draws
     one frame from each of `num_frames` segments.
 
     Source: `load_video` and the data sets of MA-LMM (`lavis/datasets/datasets`).
     """
     if generator is not None:
-        return _random_in_segments(np.linspace(0, total_num_frames, num_frames + 1), num_clips, generator)
-    indices = np.rint(np.linspace(0, total_num_frames - 1, num_frames * num_clips))
+        return _random_in_segments(np.linspace(0, total, num_frames + 1), num_clips, generator)
+    indices = np.rint(np.linspace(0, total - 1, num_frames * num_clips))
     return indices.reshape(num_frames, num_clips).T
 
 
-def middle_indices(
-    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
-) -> np.ndarray:
+def middle_indices(total: int, num_frames: int, rate: float, num_clips: int, generator: Generator) -> np.ndarray:
     """The middle frame of each of `num_frames` segments whose borders are whole numbers, rounded down; several clips
     spread over the segment. Of a video with fewer frames than that it takes all, and repeats the last. Training draws
     from the segment without its last frame or, if a segment has one frame, from the whole video without repetition.
 
     Source: `get_frame_indices` of VideoMamba (`video_mm/dataset/video_utils.py`), "middle" and "rand".
     """
-    num_segments = min(num_frames, total_num_frames)
-    borders = np.linspace(0, total_num_frames, num_segments + 1).astype(np.int64)
+    num_segments = min(num_frames, total)
+    borders = np.linspace(0, total, num_segments + 1).astype(np.int64)
     low, high = borders[:-1], borders[1:] - 1
     if generator is None:
         indices = low + (high - low) * np.arange(1, num_clips + 1)[:, None] // (num_clips + 1)
     elif (low < high).all():
         indices = generator.integers(low, high, size=(num_clips, num_segments))
     else:
-        videos = np.tile(np.arange(total_num_frames), (num_clips, 1))
+        videos = np.tile(np.arange(total), (num_clips, 1))
         indices = np.sort(generator.permuted(videos, axis=1)[:, :num_segments])
     return np.pad(indices, ((0, 0), (0, num_frames - num_segments)), mode="edge")
 
@@ -134,6 +130,7 @@ SAMPLING_STRATEGIES: dict[str, Callable[..., np.ndarray]] = {
     "strided": strided_indices,
     "uniform": uniform_indices,
     "tsn": tsn_indices,
+    "padded_tsn": padded_tsn_indices,
     "sparse": sparse_indices,
     "linspace": linspace_indices,
     "middle": middle_indices,
@@ -158,17 +155,12 @@ def sample_clip_indices(
 
     Args:
         sampling_strategy (`str`):
-            A name of `SAMPLING_STRATEGIES`: "dense", "strided", "uniform", "tsn", "sparse", "linspace" or
-            "middle".
-        total_num_frames (`int`):
-            Number of frames of the video.
-        num_frames (`int`):
-            Number of frames of a clip.
+            A name of `SAMPLING_STRATEGIES`.
+        total_num_frames, num_frames, num_clips (`int`):
+            Number of frames of the video and of a clip, and of clips.
         frame_sampling_rate (`float`, defaults to 1):
             Distance between the frames of a clip, in frames of the video; need not be a whole number. Only "dense" and
             "strided" read it; the others spread a clip over the whole video.
-        num_clips (`int`, defaults to 1):
-            Number of clips.
         repeat_last_frame (`bool`, defaults to `True`):
             Whether a video that is shorter than a clip may repeat frames (the last one if dense).
         generator (`np.random.Generator`, *optional*):

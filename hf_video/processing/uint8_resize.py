@@ -9,19 +9,9 @@ _WEIGHT_SCALE = 1 << 11
 
 def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """
-    Resize in the fixed-point arithmetic of `cv2.resize(..., interpolation=cv2.INTER_LINEAR)`, without smoothing. Every
-    byte is that of OpenCV.
-
-    Args:
-        video (`torch.Tensor`):
-            (..., height, width) uint8.
-        height (`int`):
-            New height in pixels.
-        width (`int`):
-            New width in pixels.
-
-    Returns:
-        `torch.Tensor`: (..., height, width) uint8, on the device of `video`; `video` itself if it has this size.
+    Frames (..., height, width) uint8 resized to `height` and `width` in the fixed-point arithmetic of `cv2.resize(...,
+    interpolation=cv2.INTER_LINEAR)`, without smoothing: every byte is that of OpenCV. Frames of this size are returned
+    themselves.
     """
     if tuple(video.shape[-2:]) == (height, width):
         return video
@@ -48,21 +38,9 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
 
 def resize_bicubic(video: torch.Tensor, height: int, width: int, rounds: bool = False) -> torch.Tensor:
     """
-    Resize by PyTorch's bicubic interpolation and drop the fractions, as the video processor of LAVIS and MA-LMM does,
-    or round, as torchvision does. Values beyond black and white are clamped; in LAVIS they wrap around.
-
-    Args:
-        video (`torch.Tensor`):
-            (num_frames, channels, height, width) uint8.
-        height (`int`):
-            New height in pixels.
-        width (`int`):
-            New width in pixels.
-        rounds (`bool`, defaults to `False`):
-            Whether values are rounded.
-
-    Returns:
-        `torch.Tensor`: (num_frames, channels, height, width) uint8, on the device of `video`.
+    Frames (num_frames, channels, height, width) uint8 resized to `height` and `width` by PyTorch's bicubic
+    interpolation. Fractions are dropped, as in the video processor of LAVIS and MA-LMM, or with `rounds` rounded, as
+    in torchvision. Values beyond black and white are clamped; in LAVIS they wrap around.
     """
     resized = F.interpolate(video.float(), size=(height, width), mode="bicubic", align_corners=False)
     return (resized.round() if rounds else resized).clamp(0, 255).to(torch.uint8)

@@ -8,17 +8,33 @@ import numpy as np
 import torch
 from PIL import Image
 from transformers.image_utils import ChannelDimension, infer_channel_dimension_format
+from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoMetadata
+
+
+class TensorVideoProcessor(BaseVideoProcessor):
+    """A video processor whose videos (..., num_frames, height, width, channels) need not have four dimensions."""
+
+    def _prepare_input_videos(
+        self, videos: list[Any], do_convert_rgb: bool | None = None, input_data_format: Any = None, device: Any = None
+    ) -> list[torch.Tensor]:
+        prepared = []
+        for video in videos:
+            # Reversed arrays have negative strides, which tensors cannot have.
+            tensor = video if isinstance(video, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(video))
+            frames = channels_first(tensor.to(device), input_data_format)
+            prepared.append(self.convert_to_rgb(frames) if do_convert_rgb else frames)
+        return prepared
+
+    def normalize_frames(self, frames: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        """As `rescale_and_normalize`, by the options of a call."""
+        names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
+        return self.rescale_and_normalize(frames, *(options[name] for name in names))
 
 
 def is_array(video: Any) -> bool:
     """Whether a video is an array or tensor of frames, so that nothing has to be read."""
     return isinstance(video, (np.ndarray, torch.Tensor))
-
-
-def to_tensor(video: Any) -> torch.Tensor:
-    """The frames of an array or tensor. Reversed arrays have negative strides, which tensors cannot have."""
-    return video if isinstance(video, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(video))
 
 
 def flatten_videos(videos: Any) -> list[Any]:
@@ -37,16 +53,14 @@ def flatten_videos(videos: Any) -> list[Any]:
         return [video for item in videos for video in flatten_videos(item)]
     if isinstance(videos, Image.Image):
         raise ValueError("Got a single image; a video is a list of frames: wrap it in a list.")
-    if not is_array(videos):
+    if not is_array(videos) or videos.ndim == 4:
         return [videos]
     if videos.ndim == 5:
         return list(videos)
-    if videos.ndim != 4:
-        raise ValueError(
-            "An array video is (num_frames, height, width, channels) or (num_frames, channels, height, width), "
-            f"got {videos.ndim} dimensions: {tuple(videos.shape)}."
-        )
-    return [videos]
+    raise ValueError(
+        "An array video is (num_frames, height, width, channels) or (num_frames, channels, height, width), "
+        f"got {videos.ndim} dimensions: {tuple(videos.shape)}."
+    )
 
 
 def _stack_frames(frames: Any) -> Any:
@@ -66,19 +80,15 @@ def sample_array(
     video: Any, metadata: VideoMetadata | None, sample_indices_fn: Callable[..., np.ndarray] | None
 ) -> tuple[Any, VideoMetadata]:
     """
-    Sample the frames of an array (total_num_frames, ...), of which by default only the number of frames is known.
-
-    Returns:
-        `tuple`: the frames (*indices.shape, ...) at the indices that `sample_indices_fn(metadata=...)` returns, by
-        default all of them; and the metadata with `frames_indices`.
+    The frames (*indices.shape, ...) of an array (total_num_frames, ...) at the indices that
+    `sample_indices_fn(metadata=...)` returns, by default all of them; and the metadata with `frames_indices`.
 
     Raises:
         `ValueError`: if there is no frame, or the metadata have another number of frames.
     """
     if len(video) == 0:
         raise ValueError(f"A video has at least one frame, got an array of shape {tuple(video.shape)}.")
-    if metadata is None:
-        metadata = VideoMetadata(total_num_frames=len(video))
+    metadata = metadata or VideoMetadata(total_num_frames=len(video))
     if sample_indices_fn is None:
         return video, metadata
     if metadata.total_num_frames != len(video):
@@ -94,30 +104,22 @@ def channels_first(video: torch.Tensor, input_data_format: str | ChannelDimensio
     """
     Move the channels of (..., num_frames, height, width, channels) before height and width. By default the shape tells
     where they are: if two dimensions can be the channels, the one of three is taken, else the one after the frames.
-
-    Raises:
-        `ValueError`: if neither dimension is 1, 3 or 4.
+    Raises `ValueError` if neither dimension is 1, 3 or 4.
     """
     if input_data_format is None and video.shape[-1] == 3 != video.shape[-3]:
         input_data_format = ChannelDimension.LAST
-    if input_data_format is None:
-        try:
-            input_data_format = infer_channel_dimension_format(video, num_channels=(1, 3, 4))
-        except ValueError as error:
-            raise ValueError(
-                f"A video has 1, 3 or 4 channels, last or after the frames; got the shape {tuple(video.shape[-4:])}."
-            ) from error
+    try:
+        input_data_format = input_data_format or infer_channel_dimension_format(video, num_channels=(1, 3, 4))
+    except ValueError as error:
+        raise ValueError(
+            f"A video has 1, 3 or 4 channels, last or after the frames; got the shape {tuple(video.shape[-4:])}."
+        ) from error
     return video.movedim(-1, -3).contiguous() if input_data_format == ChannelDimension.LAST else video
 
 
 def check_values(video: torch.Tensor, do_rescale: bool | None) -> None:
-    """
-    Check the dtype of a video and, with `do_rescale`, that its values are in [0, 255].
-
-    Raises:
-        `ValueError`: for a dtype other than uint8 and float. With `do_rescale`, also for float values outside
-            [0, 255], and for values that are all in [0, 1], which are rescaled already.
-    """
+    """Raise `ValueError` for a dtype other than uint8 and float. With `do_rescale`, also for float values outside
+    [0, 255], and for values that are all in [0, 1], which are rescaled already."""
     if video.dtype == torch.uint8:
         return
     if not video.is_floating_point():

@@ -1,7 +1,5 @@
 """Video processor that makes the input of a model: samples clips, resizes, crops and normalises."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +17,12 @@ from transformers.image_utils import (
 )
 from transformers.processing_utils import Unpack, VideosKwargs
 from transformers.utils import TensorType
-from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoInput, VideoMetadata, make_batched_metadata
 
 from .clip_sampling import STRIDED_STRATEGIES, sample_at_rate, sample_clip_indices
-from .option_checks import check_options, check_shapes, check_statistics, is_positive
+from .option_checks import check_options, check_shapes, check_statistics, require_positive
 from .uint8_resize import resize_bicubic, resize_bilinear
-from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array, to_tensor
+from .video_inputs import TensorVideoProcessor, check_values, flatten_videos, is_array, sample_array
 
 
 class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-arg]
@@ -40,8 +37,7 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
         fps (`float`, *optional*):
             Frames per second of a "dense" or "strided" clip, for videos of any rate.
         sampling_strategy (`str`, *optional*, defaults to `"dense"`):
-            How clips are laid out in the video: "dense", "strided", "uniform", "tsn", "sparse", "linspace" or
-            "middle"; see `sample_clip_indices`.
+            How clips are laid out in the video: a name of `SAMPLING_STRATEGIES`; see `sample_clip_indices`.
         num_clips (`int`, *optional*, defaults to 1):
             Number of clips of a video.
         num_crops (`int`, *optional*, defaults to 1):
@@ -65,7 +61,7 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
     round_resized: bool | None
 
 
-class VideoClipProcessor(BaseVideoProcessor):
+class VideoClipProcessor(TensorVideoProcessor):
     r"""
     Constructs a video processor that samples clips from videos, resizes their shorter side, crops and normalises.
 
@@ -129,9 +125,8 @@ class VideoClipProcessor(BaseVideoProcessor):
         kwargs = self._settle_rate(kwargs)
         check_shapes(kwargs)
         super().__init__(**kwargs)
-        interval = self.frame_interval
-        if interval is not None and not is_positive(interval):
-            raise ValueError(f"frame_interval={interval!r} must be a positive, finite number of seconds, or None.")
+        if self.frame_interval is not None:
+            require_positive("frame_interval", self.frame_interval)
         check_options({name: getattr(self, name) for name in self.valid_kwargs.__annotations__})
 
     def preprocess(self, videos: VideoInput, **kwargs: Unpack[VideoClipProcessorKwargs]) -> BatchFeature:
@@ -177,14 +172,10 @@ class VideoClipProcessor(BaseVideoProcessor):
         Args:
             metadata (`VideoMetadata`):
                 Metadata of the video. To sample clips at a given `fps`, its rate must be known.
-            num_frames (`int`, *optional*):
-                Number of frames of a clip. Defaults to that of the processor.
-            fps (`int` or `float`, *optional*):
-                Frames per second of a clip. Defaults to that of the processor.
+            num_frames, fps, kwargs (`VideoClipProcessorKwargs`):
+                The options of sampling. They default to those of the processor.
             generator (`np.random.Generator`, *optional*):
                 Draws the clips at random, for training. By default the clips are those of evaluation.
-            kwargs (`VideoClipProcessorKwargs`):
-                The other options of sampling. They default to those of the processor.
 
         Returns:
             `np.ndarray`: (num_clips, num_frames) int64.
@@ -193,13 +184,12 @@ class VideoClipProcessor(BaseVideoProcessor):
             `ValueError`: if `fps` is given and the rate of the video is unknown, or the video is shorter than a clip
                 and `repeat_last_frame` is off.
         """
-        options = {
-            name: getattr(self, name) if kwargs.get(name) is None else kwargs[name]
-            for name in ("sampling_strategy", "frame_sampling_rate", "num_clips", "repeat_last_frame")
-        }
-        num_frames = num_frames if num_frames is not None else self.num_frames
-        if fps is None and kwargs.get("frame_sampling_rate") is None:
-            fps = self.fps
+        names = ("sampling_strategy", "num_clips", "repeat_last_frame")
+        options = {name: getattr(self, name) if kwargs.get(name) is None else kwargs[name] for name in names}
+        rate, is_strided = kwargs.get("frame_sampling_rate"), options["sampling_strategy"] in STRIDED_STRATEGIES
+        fps = self.fps if fps is None and rate is None else fps
+        rate = self.frame_sampling_rate if rate is None else rate
+        num_frames = self.num_frames if num_frames is None else num_frames
         if fps is not None:
             if not metadata.fps:
                 raise ValueError(
@@ -208,33 +198,20 @@ class VideoClipProcessor(BaseVideoProcessor):
                 )
             # `hf_video.reading` tells the times of frames.
             times = getattr(metadata, "times", None)
-            if times is not None and metadata.duration and options["sampling_strategy"] in STRIDED_STRATEGIES:
-                given = {name: options[name] for name in ("sampling_strategy", "num_clips", "repeat_last_frame")}
-                unsteady = sample_at_rate(times, metadata.duration, fps, num_frames, generator=generator, **given)
+            if times is not None and metadata.duration and is_strided:
+                unsteady = sample_at_rate(times, metadata.duration, fps, num_frames, generator=generator, **options)
                 if unsteady is not None:
                     return unsteady
-            options["frame_sampling_rate"] = metadata.fps / fps
-        if options["sampling_strategy"] not in STRIDED_STRATEGIES or options["frame_sampling_rate"] is None:
-            options["frame_sampling_rate"] = 1
-        if num_frames is None:
-            num_frames = max(int(metadata.total_num_frames / options["frame_sampling_rate"]), 1)
-        return sample_clip_indices(
-            total_num_frames=metadata.total_num_frames, num_frames=num_frames, generator=generator, **options
-        )
+            rate = metadata.fps / fps
+        rate = 1 if rate is None or not is_strided else rate
+        total = metadata.total_num_frames
+        num_frames = max(int(total / rate), 1) if num_frames is None else num_frames
+        strategy = options.pop("sampling_strategy")
+        return sample_clip_indices(strategy, total, num_frames, rate, generator=generator, **options)
 
     def fetch_videos(self, video_url_or_urls: Any, sample_indices_fn: Any = None) -> Any:
-        """
-        Read one video with `read_video`, or each of a list.
-
-        Args:
-            video_url_or_urls:
-                Whatever `read_video` takes, or a (nested) list of it.
-            sample_indices_fn (`Callable`, *optional*):
-                Called with `metadata=`, returns the indices of the frames to read.
-
-        Returns:
-            Frames and metadata of a video; for a list of videos, a list of all frames and a list of all metadata.
-        """
+        """Frames and metadata of what `read_video` takes, at the indices that `sample_indices_fn(metadata=)` returns;
+        for a (nested) list, a list of all frames and a list of all metadata."""
         if isinstance(video_url_or_urls, (list, tuple)):
             fetched = [self.fetch_videos(video, sample_indices_fn) for video in video_url_or_urls]
             return [list(column) for column in zip(*fetched, strict=True)]
@@ -246,17 +223,11 @@ class VideoClipProcessor(BaseVideoProcessor):
         return read_video(video_url_or_urls, sample_indices_fn)
 
     def _decode_and_sample_videos(
-        self,
-        videos: VideoInput,
-        video_metadata: Any,
-        do_sample_frames: bool | None = None,
-        sample_indices_fn: Any = None,
+        self, videos: VideoInput, video_metadata: Any, do_sample_frames: Any = None, sample_indices_fn: Any = None
     ) -> tuple[list[Any], list[VideoMetadata]]:
         """The clips (num_clips, num_frames, ...) and the metadata of each video."""
         sources = flatten_videos(videos)
-        given: list[Any] = [None] * len(sources)
-        if video_metadata is not None:
-            given = make_batched_metadata(sources, video_metadata)
+        given = [None] * len(sources) if video_metadata is None else make_batched_metadata(sources, video_metadata)
         read = [
             sample_array(source, metadata, sample_indices_fn)
             if is_array(source)
@@ -265,76 +236,44 @@ class VideoClipProcessor(BaseVideoProcessor):
         ]
         return [frames if do_sample_frames else frames[None] for frames, _ in read], [metadata for _, metadata in read]
 
-    def _prepare_input_videos(
-        self,
-        videos: list[Any],
-        do_convert_rgb: bool | None = None,
-        input_data_format: str | ChannelDimension | None = None,
-        device: Any = None,
-    ) -> list[torch.Tensor]:
-        clips = [channels_first(to_tensor(video).to(device), input_data_format) for video in videos]
-        return [self.convert_to_rgb(clip) if do_convert_rgb else clip for clip in clips]
-
     def resize(
-        self,
-        image: torch.Tensor,
-        size: SizeDict,
-        resample: Any = None,
-        antialias: bool = True,
-        round_resized: bool = False,
-        **kwargs: Any,
+        self, image: torch.Tensor, size: SizeDict, resample: Any = None, antialias: Any = True, **kwargs: Any
     ) -> torch.Tensor:
         """As in the base class. But 8-bit resizing without antialiasing gives the values of the originals' tools."""
-        bicubic = partial(resize_bicubic, rounds=round_resized)
-        exact_resizes: dict[Any, Callable[..., torch.Tensor]] = {
-            PILImageResampling.BILINEAR: resize_bilinear,
-            InterpolationMode.BILINEAR: resize_bilinear,
-            PILImageResampling.BICUBIC: bicubic,
-            InterpolationMode.BICUBIC: bicubic,
-        }
-        exact = exact_resizes.get(resample)
-        if antialias or exact is None or image.dtype != torch.uint8 or size.longest_edge or size.max_height:
-            return super().resize(image, size, resample, antialias=antialias, **kwargs)
+        rounds = bool(kwargs.pop("round_resized", False))
+        is_bilinear = resample in (PILImageResampling.BILINEAR, InterpolationMode.BILINEAR)
+        is_bicubic = resample in (PILImageResampling.BICUBIC, InterpolationMode.BICUBIC)
+        is_exact = (is_bilinear or is_bicubic) and not antialias and image.dtype == torch.uint8
+        if not is_exact or size.longest_edge or size.max_height:
+            return super().resize(image, size, resample, antialias=bool(antialias), **kwargs)
         if size.shortest_edge:
             height, width = get_resize_output_image_size(
                 image, size.shortest_edge, default_to_square=False, input_data_format=ChannelDimension.FIRST
             )
         else:
             height, width = size.height, size.width
-        return exact(image, height, width)
+        if is_bilinear:
+            return resize_bilinear(image, height, width)
+        return resize_bicubic(image, height, width, rounds)
 
     def _preprocess(
-        self,
-        videos: list[torch.Tensor],
-        do_resize: bool,
-        size: SizeDict,
-        resample: Any,
-        antialias: bool,
-        round_resized: bool,
-        do_center_crop: bool,
-        crop_size: SizeDict,
-        num_crops: int,
-        do_rescale: bool,
-        rescale_factor: float,
-        do_normalize: bool,
-        image_mean: float | list[float] | None,
-        image_std: float | list[float] | None,
-        return_tensors: str | TensorType | None = None,
-        **kwargs: Any,
+        self, videos: list[torch.Tensor], return_tensors: str | TensorType | None = None, **options: Any
     ) -> BatchFeature:
         prepared: list[torch.Tensor] = []
         for clips in videos:
-            check_values(clips, do_rescale)
+            check_values(clips, options["do_rescale"])
             frames = clips.flatten(0, 1)
-            if do_resize:
-                options = {"antialias": bool(antialias), "round_resized": bool(round_resized)}
-                frames = self.resize(frames, size=size, resample=resample, **options)
-            if do_normalize:
-                check_statistics(image_mean, image_std, num_channels=frames.shape[-3])
-            crops = self._crop(frames, crop_size, num_crops) if do_center_crop else [frames]
+            if options["do_resize"]:
+                given = {name: options[name] for name in ("size", "resample", "antialias", "round_resized")}
+                frames = self.resize(frames, **given)
+            if options["do_normalize"]:
+                check_statistics(options["image_mean"], options["image_std"], num_channels=frames.shape[-3])
+            crops = [frames]
+            if options["do_center_crop"]:
+                crops = self._crop(frames, options["crop_size"], options["num_crops"])
             # Bytes are copied before they become floats, which are four times as large.
             views = torch.stack([crop.unflatten(0, clips.shape[:2]) for crop in crops], dim=1).flatten(0, 1)
-            views = self.rescale_and_normalize(views, do_rescale, rescale_factor, do_normalize, image_mean, image_std)
+            views = self.normalize_frames(views, options)
             prepared.append(views if len(views) > 1 else views[0])
         shapes = sorted({tuple(video.shape[-4:]) for video in prepared})
         if return_tensors is not None and len(shapes) > 1:
@@ -378,13 +317,9 @@ class VideoClipProcessor(BaseVideoProcessor):
     @staticmethod
     def _settle_rate(kwargs: Any) -> Any:
         """Options in which `fps` switches `frame_sampling_rate` off, and vice versa."""
-        fps, frame_sampling_rate = kwargs.get("fps"), kwargs.get("frame_sampling_rate")
-        if fps is not None and frame_sampling_rate is not None:
+        rates = {name: kwargs.get(name) for name in ("fps", "frame_sampling_rate")}
+        if None not in rates.values():
             raise ValueError(
-                f"fps={fps} and frame_sampling_rate={frame_sampling_rate} both set the rate of a clip; give one."
+                f"{' and '.join(f'{k}={v}' for k, v in rates.items())} both set the rate of a clip; give one."
             )
-        if fps is not None:
-            return {**kwargs, "frame_sampling_rate": None}
-        if frame_sampling_rate is not None:
-            return {**kwargs, "fps": None}
-        return kwargs
+        return {**kwargs, **rates} if any(rate is not None for rate in rates.values()) else kwargs

@@ -8,13 +8,11 @@ import torch
 from transformers.image_processing_utils import BatchFeature
 from transformers.image_utils import PILImageResampling, SizeDict
 from transformers.processing_utils import Unpack, VideosKwargs
-from transformers.utils import TensorType
-from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoInput
 
-from .option_checks import check_shapes, check_statistics, is_number, is_positive, is_whole
+from .option_checks import check_shapes, check_statistics, is_number, require, require_count, require_positive
 from .uint8_resize import resize_bilinear
-from .video_inputs import channels_first, check_values, flatten_videos, is_array, to_tensor
+from .video_inputs import TensorVideoProcessor, check_values, flatten_videos, is_array
 
 # Without a person above the threshold, the original returns so many queries.
 _NUM_FALLBACK = 3
@@ -38,7 +36,7 @@ class VideoDetectionProcessorKwargs(VideosKwargs, total=False):  # type: ignore[
     person_threshold: float | None
 
 
-class VideoDetectionProcessor(BaseVideoProcessor):
+class VideoDetectionProcessor(TensorVideoProcessor):
     r"""
     Constructs a video processor for action detectors such as STMixer. A clip lies around a key frame, whose persons
     are detected; it is resized with its boxes, normalised, and padded at the right and bottom.
@@ -95,25 +93,16 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         check_shapes(kwargs)
         super().__init__(**kwargs)
         for name in ("num_frames", "pad_size_divisor"):
-            _check_whole(name, getattr(self, name))
+            require_count(name, getattr(self, name))
         for name in ("frame_sampling_rate", "fps"):
-            if not is_positive(getattr(self, name)):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be positive and finite.")
-        if not is_number(self.person_threshold) or not 0 <= self.person_threshold <= 1:
-            raise ValueError(f"person_threshold={self.person_threshold!r} must be a number from 0 to 1.")
+            require_positive(name, getattr(self, name))
+        threshold = self.person_threshold
+        require("person_threshold", threshold, is_number(threshold) and 0 <= threshold <= 1, "a number from 0 to 1")
         check_statistics(self.image_mean, self.image_std)
 
     def key_frame_times(self, second: float) -> np.ndarray:
-        """
-        The times of the frames of a clip.
-
-        Args:
-            second (`float`):
-                The time of the key frame, which is frame `num_frames // 2` of the clip.
-
-        Returns:
-            `np.ndarray`: (num_frames,) float64, seconds. Those outside of the video stand for its first or last frame.
-        """
+        """The times of the frames of a clip, (num_frames,) float64 in seconds, whose frame `num_frames // 2` is at
+        `second`. Those outside of the video stand for its first or last frame."""
         return second + (np.arange(self.num_frames) - self.num_frames // 2) * self.frame_sampling_rate / self.fps
 
     def preprocess(
@@ -147,9 +136,7 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         divisor = kwargs.get("pad_size_divisor")
         prepared = super().preprocess(videos, **kwargs)
         clips, raw_sizes = prepared["clips"], prepared["raw_sizes"]
-        for name, values in {"annotations": annotations, "flip": flip}.items():
-            if values is not None and len(values) != len(clips):
-                raise ValueError(f"There are {len(clips)} clips, but {len(values)} {name}; one for each is expected.")
+        _check_lengths(len(clips), annotations=annotations, flip=flip)
         flips = [False] * len(clips) if flip is None else flip
         sizes = [tuple(clip.shape[-2:]) for clip in clips]
         clips = [clip.flip(-1) if is_flipped else clip for clip, is_flipped in zip(clips, flips, strict=True)]
@@ -167,23 +154,15 @@ class VideoDetectionProcessor(BaseVideoProcessor):
 
     def pad_clips(self, clips: Sequence[torch.Tensor], pad_size_divisor: int | None = None) -> torch.Tensor:
         """
-        Join clips of any heights and widths.
-
-        Args:
-            clips (`Sequence[torch.Tensor]`):
-                (num_frames, channels, height, width), normalised.
-            pad_size_divisor (`int`, *optional*):
-                Defaults to that of the processor.
-
-        Returns:
-            `torch.Tensor`: (batch, num_frames, channels, height, width), zero at the right and bottom. Height and
-            width are the largest ones, rounded up to multiples of `pad_size_divisor`.
+        Join clips (num_frames, channels, height, width) to (batch, num_frames, channels, height, width), zero at the
+        right and bottom. Height and width are the largest ones, rounded up to multiples of `pad_size_divisor`, by
+        default that of the processor. Raises `ValueError` for clips of unequal numbers of frames.
         """
         lengths = sorted({len(clip) for clip in clips})
         if len(lengths) > 1:
             raise ValueError(f"Clips of {lengths} frames do not fit into one batch; num_frames of each are expected.")
         divisor = self.pad_size_divisor if pad_size_divisor is None else pad_size_divisor
-        _check_whole("pad_size_divisor", divisor)
+        require_count("pad_size_divisor", divisor)
         height, width = (-(-max(clip.shape[dim] for clip in clips) // divisor) * divisor for dim in (-2, -1))
         batch = clips[0].new_zeros(len(clips), *clips[0].shape[:2], height, width)
         for canvas, clip in zip(batch, clips, strict=True):
@@ -230,13 +209,11 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         if original and target_sizes is not None:
             raise ValueError("original=True gives shares of width and height, and target_sizes pixels; use one.")
         logits, action_logits, boxes = (
-            values.to(torch.promote_types(values.dtype, torch.float32))
-            for values in (outputs.logits, outputs.action_logits, outputs.pred_boxes)
+            each.to(torch.promote_types(each.dtype, torch.float32))
+            for each in (outputs.logits, outputs.action_logits, outputs.pred_boxes)
         )
         scores, action_scores = logits.softmax(dim=-1)[..., 0], action_logits.sigmoid()
-        for name, sizes in {"original_sizes": original_sizes, "target_sizes": target_sizes}.items():
-            if sizes is not None and len(sizes) != len(boxes):
-                raise ValueError(f"There are {len(boxes)} clips, but {len(sizes)} {name}; one for each is expected.")
+        _check_lengths(len(boxes), original_sizes=original_sizes, target_sizes=target_sizes)
         if original_sizes is not None:
             whwh = _whwh(original_sizes, boxes)
             boxes = boxes.clamp(min=0).minimum(whwh - 1)
@@ -249,13 +226,8 @@ class VideoDetectionProcessor(BaseVideoProcessor):
             chosen = (of_clip >= threshold).nonzero().flatten()
             if original and not len(chosen):
                 chosen = of_clip.topk(min(_NUM_FALLBACK, len(of_clip))).indices
-            results.append(
-                {
-                    "boxes": boxes[clip, chosen],
-                    "scores": of_clip[chosen],
-                    "action_scores": action_scores[clip, chosen],
-                }
-            )
+            found = {"boxes": boxes[clip, chosen], "scores": of_clip[chosen]}
+            results.append({**found, "action_scores": action_scores[clip, chosen]})
         return results
 
     def _decode_and_sample_videos(self, videos: VideoInput, **kwargs: Any) -> tuple[list[Any], None]:
@@ -268,31 +240,12 @@ class VideoDetectionProcessor(BaseVideoProcessor):
                 )
         return clips, None
 
-    def _prepare_input_videos(
-        self, videos: list[Any], do_convert_rgb: bool | None = None, input_data_format: Any = None, device: Any = None
-    ) -> list[torch.Tensor]:
-        clips = [channels_first(to_tensor(clip), input_data_format) for clip in videos]
-        return [(self.convert_to_rgb(clip) if do_convert_rgb else clip).to(device) for clip in clips]
-
-    def _preprocess(
-        self,
-        videos: list[torch.Tensor],
-        do_resize: bool,
-        size: SizeDict,
-        do_rescale: bool,
-        rescale_factor: float,
-        do_normalize: bool,
-        image_mean: Any,
-        image_std: Any,
-        return_tensors: str | TensorType | None = None,
-        **kwargs: Any,
-    ) -> BatchFeature:
+    def _preprocess(self, videos: list[torch.Tensor], **options: Any) -> BatchFeature:
         clips = []
         for video in videos:
-            check_values(video, do_rescale)
-            clip = self.resize(video, size) if do_resize else video
-            options = (do_rescale, rescale_factor, do_normalize, image_mean, image_std)
-            clips.append(self.rescale_and_normalize(clip, *options))
+            check_values(video, options["do_rescale"])
+            clip = self.resize(video, options["size"]) if options["do_resize"] else video
+            clips.append(self.normalize_frames(clip, options))
         return BatchFeature({"clips": clips, "raw_sizes": [tuple(video.shape[-2:]) for video in videos]})
 
     def resize(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
@@ -307,9 +260,10 @@ class VideoDetectionProcessor(BaseVideoProcessor):
         return resize_bilinear(image, height, width)
 
 
-def _check_whole(name: str, value: Any) -> None:
-    if not is_whole(value) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number, at least 1.")
+def _check_lengths(num_clips: int, **options: Any) -> None:
+    for name, values in options.items():
+        if values is not None and len(values) != num_clips:
+            raise ValueError(f"There are {num_clips} clips, but {len(values)} {name}; one for each is expected.")
 
 
 def _move_boxes(boxes: Any, raw_size: tuple[int, int], size: tuple[int, int], is_flipped: bool) -> torch.Tensor:

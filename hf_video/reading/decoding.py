@@ -44,7 +44,7 @@ def pixel_limit() -> dict[str, str]:
 
 @contextmanager
 def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> Iterator[tuple[Any, Any]]:
-    """The container of a file and its best video stream, the only one that is read."""
+    """The container of a file and its video stream. FFmpeg's errors, in the block too, become `VideoReadError`."""
     # A playlist with the name of a video must not make FFmpeg fetch files from the network, and one behind an address
     # none from this machine.
     options = {"protocol_whitelist": "file" if isinstance(source, str) else ""} | pixel_limit()
@@ -67,46 +67,44 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
         raise VideoReadError(
             f"{name} cannot be read: {error}. A path, bytes, or a file of bytes that can seek is expected."
         ) from error
-    # Without threads for short runs: filling and draining them after every seek costs more than they gain.
-    with choose_stream(container, name, "AUTO" if threaded else "NONE") as stream:
-        yield container, stream
-
-
-@contextmanager
-def choose_stream(container: Any, name: str, thread_type: str) -> Iterator[Any]:
-    """
-    The best video stream of an open container, which is closed at the end. FFmpeg's errors in the block become
-    `VideoReadError`. By `thread_type`, threads of the decoder share frames ("AUTO"), the parts of a frame ("SLICE": no
-    frame waits for the next), or nothing ("NONE").
-    """
     with container:
-        if container.format.name in _TEXT_FORMATS:
-            raise VideoReadError(f"{name} cannot be opened as a video: it is a text or a playlist.")
-        # The cover picture of a sound file is a video stream too.
-        covers = [s for s in container.streams.video if s.disposition & av.stream.Disposition.attached_pic]
-        videos = [s for s in container.streams.video if s not in covers]
-        if not videos:
-            kinds = {"a cover picture" if s in covers else str(s.type) for s in container.streams} or {"nothing"}
-            raise VideoReadError(f"{name} holds no video stream, only {', '.join(sorted(kinds))}.")
-        best = container.streams.best("video")
-        stream = best if best in videos else videos[0]
-        if stream.codec_context is None:
-            raise VideoReadError(f"{name}: this build of FFmpeg has no decoder for its video.")
-        width, height = stream.codec_context.width, stream.codec_context.height
-        if width * height > largest_frame():
-            raise VideoReadError(f"{name} has frames of {width} x {height} pixels; {tell_largest_frame()}")
-        stream.codec_context.options = pixel_limit()
-        for other in container.streams:
-            if other is not stream:
-                other.discard = av.stream.Discard.all
-        stream.thread_type = thread_type
-        stream.thread_count = 1 if thread_type == "NONE" else 0
+        # Without threads for short runs: filling and draining them after every seek costs more than they gain.
+        stream = choose_stream(container, name, "AUTO" if threaded else "NONE")
         try:
-            yield stream
+            yield container, stream
         except av.FFmpegError as error:
             may_be_large = isinstance(error, av.error.ArgumentError)
             hint = f" If frames are large: {tell_largest_frame()}" if may_be_large else ""
             raise VideoReadError(f"{name} cannot be read: {error.strerror}.{hint}") from error
+
+
+def choose_stream(container: Any, name: str, thread_type: str) -> Any:
+    """
+    The best video stream of an open container, the only one that is read. By `thread_type`, threads of the decoder
+    share frames ("AUTO"), the parts of a frame ("SLICE": no frame waits for the next), or nothing ("NONE").
+    """
+    if container.format.name in _TEXT_FORMATS:
+        raise VideoReadError(f"{name} cannot be opened as a video: it is a text or a playlist.")
+    # The cover picture of a sound file is a video stream too.
+    covers = [s for s in container.streams.video if s.disposition & av.stream.Disposition.attached_pic]
+    videos = [s for s in container.streams.video if s not in covers]
+    if not videos:
+        kinds = {"a cover picture" if s in covers else str(s.type) for s in container.streams} or {"nothing"}
+        raise VideoReadError(f"{name} holds no video stream, only {', '.join(sorted(kinds))}.")
+    best = container.streams.best("video")
+    stream = best if best in videos else videos[0]
+    if stream.codec_context is None:
+        raise VideoReadError(f"{name}: this build of FFmpeg has no decoder for its video.")
+    width, height = stream.codec_context.width, stream.codec_context.height
+    if width * height > largest_frame():
+        raise VideoReadError(f"{name} has frames of {width} x {height} pixels; {tell_largest_frame()}")
+    stream.codec_context.options = pixel_limit()
+    for other in container.streams:
+        if other is not stream:
+            other.discard = av.stream.Discard.all
+    stream.thread_type = thread_type
+    stream.thread_count = 1 if thread_type == "NONE" else 0
+    return stream
 
 
 class RgbConverter:

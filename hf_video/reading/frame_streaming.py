@@ -247,36 +247,32 @@ def _stream_live(
     source: Any, name: str, options: dict[str, str], container_format: str | None = None
 ) -> Iterator[StreamedFrame]:
     """The frames of a live stream or a camera, as they come, without damaged ones."""
-    silence = constants.HF_HUB_DOWNLOAD_TIMEOUT
-    silent = VideoReadError(
-        f"{name} sent nothing for {silence} s. Check that the sender runs, or wait longer with "
-        "HF_HUB_DOWNLOAD_TIMEOUT=SECONDS."
-    )
+    silence, is_open = constants.HF_HUB_DOWNLOAD_TIMEOUT, False
     options = options | pixel_limit()
     # FFmpeg's errors hold the address, which may hold a password: they are not kept as the cause.
     try:
-        container = av.open(
+        with av.open(
             source, format=container_format, options=options, metadata_errors="replace", timeout=float(silence)
-        )
+        ) as container:
+            stream = choose_stream(container, name, "SLICE")
+            is_open = True
+            decoded = (
+                frame
+                for packet in demux(container, stream)
+                for frame in decode_packet(stream, packet) or ()
+                if not frame.is_corrupt
+            )
+            yield from _time_decoded(decoded, StreamClock(stream.average_rate, longest_gap=silence))
     except VideoReadError:
         raise
     except av.error.ExitError:
-        raise silent from None
+        raise VideoReadError(
+            f"{name} sent nothing for {silence} s. Check that the sender runs, or wait longer with "
+            "HF_HUB_DOWNLOAD_TIMEOUT=SECONDS."
+        ) from None
     except (av.FFmpegError, OSError) as error:
-        raise VideoReadError(f"{name} cannot be opened as a stream: {error.strerror or error}.") from None
-    with choose_stream(container, name, "SLICE") as stream:
-        decoded = (
-            frame
-            for packet in demux(container, stream)
-            for frame in decode_packet(stream, packet) or ()
-            if not frame.is_corrupt
-        )
-        try:
-            yield from _time_decoded(decoded, StreamClock(stream.average_rate, longest_gap=silence))
-        except av.error.ExitError:
-            raise silent from None
-        except av.FFmpegError as error:
-            raise VideoReadError(f"{name} broke off: {error.strerror}.") from None
+        what = "broke off" if is_open else "cannot be opened as a stream"
+        raise VideoReadError(f"{name} {what}: {error.strerror or error}.") from None
 
 
 def _time_decoded(decoded: Iterable[Any], clock: StreamClock) -> Iterator[StreamedFrame]:

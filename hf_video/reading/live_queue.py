@@ -19,13 +19,7 @@ class LiveQueue(Generic[Item]):
     """
     Reads a live video in a thread of its own, and keeps what waits for the model. If more than `size` items wait, the
     oldest is dropped, so that answers stay close to the present, and memory stays bounded. Items keep their times.
-
-    Args:
-        size: number of items that may wait.
-
-    Attributes:
-        num_items: number of items that came.
-        num_dropped: number of those that were dropped.
+    `num_items` came, of which `num_dropped` were dropped.
     """
 
     def __init__(self, size: int) -> None:
@@ -33,7 +27,7 @@ class LiveQueue(Generic[Item]):
         self._waiting: deque[Item] = deque(maxlen=size)
         self._changed = Condition()
         self._error: BaseException | None = None
-        self._has_ended = self._is_closed = False
+        self._is_over = False
         # The time of this machine at zero seconds of the video.
         self._origin: float | None = None
 
@@ -50,18 +44,14 @@ class LiveQueue(Generic[Item]):
             yield frame
 
     def newest(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, without those that were dropped.
-
-        Raises:
-            Exception: what `items` raises, after the items that wait.
-        """
+        """The items, without those that were dropped. Raises what `items` raises, after the items that wait."""
         # Nothing can interrupt the wait for a silent stream: a program that ends must not wait for the thread.
         Thread(target=self._fill, args=(items,), name="reading", daemon=True).start()
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._waiting or self._has_ended or self._is_closed)
-                    if self._is_closed or not self._waiting:
+                    self._changed.wait_for(lambda: self._waiting or self._is_over)
+                    if not self._waiting:
                         break
                     item = self._waiting.popleft()
                 yield item
@@ -73,14 +63,15 @@ class LiveQueue(Generic[Item]):
     def close(self) -> None:
         """Ends the items. The thread ends with the next frame."""
         with self._changed:
-            self._is_closed = True
+            self._is_over = True
+            self._waiting.clear()
             self._changed.notify_all()
 
     def _fill(self, items: Iterable[Any]) -> None:
         try:
             for item in items:
                 with self._changed:
-                    if self._is_closed:
+                    if self._is_over:
                         return
                     self.num_items += 1
                     if len(self._waiting) == self._waiting.maxlen:
@@ -94,5 +85,5 @@ class LiveQueue(Generic[Item]):
             self._error = error
         finally:
             with self._changed:
-                self._has_ended = True
+                self._is_over = True
                 self._changed.notify_all()

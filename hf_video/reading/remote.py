@@ -47,11 +47,9 @@ WAITS = (1.0, 2.0)
 @contextmanager
 def open_address(source: Source) -> Iterator[Any]:
     """
-    Open the video of a URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed.
-
-    Returns:
-        `str` or binary file object: the path of a `file://` URL; of any other a [`RemoteFile`], or if the server does
-        not answer to ranges, a file that was fetched as a whole.
+    Open the video of a URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed: the path
+    of a `file://` URL; of any other a [`RemoteFile`], or if the server does not answer to ranges, a file that was
+    fetched as a whole.
 
     Raises:
         `VideoReadError`: if the video cannot be fetched; also in the block, if a part of it could not.
@@ -60,7 +58,7 @@ def open_address(source: Source) -> Iterator[Any]:
     # A wrong limit is told before anything is fetched.
     read_max_size()
     with ExitStack() as stack:
-        opened = _open_http(source.place, source.name) if source.is_http else _open_file_system(source, stack)
+        opened: Any = _open_http(source.place, source.name) if source.is_http else _open_file_system(source, stack)
         try:
             yield opened
         except VideoReadError as error:
@@ -135,10 +133,7 @@ class RemoteFile:
         try:
             data = self._fetch(place, end)
             if len(data) != end - place:
-                raise VideoReadError(
-                    f"{self.name} cannot be read: {len(data)} bytes came of the range from {place} to {end - 1}. "
-                    "Has the file changed? Read it again."
-                )
+                raise _other_bytes(self.name)
         except VideoReadError as error:
             self.error = error
             raise
@@ -171,29 +166,26 @@ def _open_file_system(source: Source, stack: ExitStack) -> str | RemoteFile:
         return path
 
     def fetch(start: int, end: int) -> bytes:
-        try:
+        # Each file system has errors of its own.
+        with _telling(name, Exception):
             file.seek(start)
             return file.read(end - start)
-        except Exception as error:  # Each file system has errors of its own.
-            raise _network_error(name, error) from error
 
-    try:
+    with _telling(name, Exception):
         # `RemoteFile` keeps what was read.
         file = stack.enter_context(system.open(path, "rb", cache_type="none"))
         size = file.seek(0, io.SEEK_END)
-    except Exception as error:
-        raise _network_error(name, error) from error
     return RemoteFile(name, size, fetch)
 
 
 def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
     """A file of a server that answers to ranges, and always with the version of the first answer; of another one the
     whole video in memory."""
-    with _open_range(url, name, 0, FIRST_SIZE) as response:
+    with open_response(url, name, {"Range": f"bytes=0-{FIRST_SIZE - 1}"}) as response:
         if response.status_code != HTTPStatus.PARTIAL_CONTENT:
             return _receive(response, read_max_size(), _too_large(name))
         version = _read_version(response, name, 0)
-        start = _receive(response, min(FIRST_SIZE, version[0]), _wrong_bytes(name)).getvalue()
+        start = _receive(response, min(FIRST_SIZE, version[0]), _other_bytes(name)).getvalue()
         request = response.request
     first: tuple[str, dict[str, str]] = (url, {})
     # Redirects are not followed again.
@@ -202,17 +194,17 @@ def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
     def fetch(start: int, end: int) -> bytes:
         nonlocal target
         for wait in (*WAITS, None):
+            url, headers = target
             try:
-                with _open_range(target[0], name, start, end, target[1]) as response:
-                    is_part = response.status_code == HTTPStatus.PARTIAL_CONTENT
-                    if not is_part or _read_version(response, name, start) != version:
-                        raise VideoReadError(f"{name} has changed on the server while it was read; read it again.")
-                    return _receive(response, end - start, _wrong_bytes(name)).getvalue()
+                with open_response(url, name, headers | {"Range": f"bytes={start}-{end - 1}"}) as response:
+                    if _read_version(response, name, start) != version:
+                        raise _other_bytes(name)
+                    return _receive(response, end - start, _other_bytes(name)).getvalue()
             except VideoReadError as error:
-                is_refused = isinstance(error.__cause__, httpx.HTTPStatusError)
-                may_pass = isinstance(error.__cause__, (httpx.NetworkError, httpx.RemoteProtocolError)) or (
-                    is_refused and error.__cause__.response.status_code in _PASSING_STATUSES
-                )
+                cause: Any = error.__cause__
+                is_refused = isinstance(cause, httpx.HTTPStatusError)
+                may_pass = isinstance(cause, (httpx.NetworkError, httpx.RemoteProtocolError))
+                may_pass = may_pass or (is_refused and cause.response.status_code in _PASSING_STATUSES)
                 # A signed address may have expired.
                 if wait is None or not (may_pass or (is_refused and target != first)):
                     raise
@@ -223,36 +215,28 @@ def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
     return RemoteFile(name, version[0], fetch, start)
 
 
-def _open_range(url: str, name: str, start: int, end: int, headers: dict[str, str] | None = None) -> Any:
-    return open_response(url, name, {"Range": f"bytes={start}-{end - 1}"} | (headers or {}))
-
-
 def _read_version(response: Any, name: str, start: int) -> tuple[int, str | None, str | None]:
     """What tells whether a file is still the same: its size, and what the server says of its version. Raises
     `VideoReadError` for an answer to another range."""
     stated = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", response.headers.get("Content-Range", "").strip())
     if stated is None or int(stated[1]) != start:
-        raise _wrong_bytes(name)
+        raise _other_bytes(name)
     return int(stated[2]), response.headers.get("ETag"), response.headers.get("Last-Modified")
 
 
 @contextmanager
 def open_response(url: str, name: str, headers: dict[str, str] | None = None) -> Iterator[Any]:
-    """
-    The answer to a request for a URL of `http(s)`, whose body has not been read. Errors of the network in the block
-    become `VideoReadError`, whose cause is that of httpx.
-
-    Raises:
-        `VideoReadError`: if the server refuses, the URL is not valid, the server cannot be reached, stalls or breaks
-            off, or huggingface_hub is in offline mode.
-    """
-    try:
-        with closing(_request(url, name, headers or {})) as response:
-            if not response.is_success:
-                raise httpx.HTTPStatusError("", request=response.request, response=response)
-            yield response
-    except (httpx.HTTPError, OfflineModeIsEnabled) as error:
-        raise _network_error(name, error) from error
+    """The answer to a request for a URL of `http(s)`, whose body has not been read. Raises `VideoReadError`, in the
+    block too, if the server refuses, cannot be reached, stalls or breaks off, the URL is not valid, or huggingface_hub
+    is in offline mode; its cause is the error of httpx."""
+    with (
+        _telling(name, httpx.HTTPError, OfflineModeIsEnabled),
+        closing(_request(url, name, headers or {})) as response,
+    ):
+        if not response.is_success:
+            told = f"the server answers {response.status_code} {response.reason_phrase}".strip()
+            raise httpx.HTTPStatusError(told, request=response.request, response=response)
+        yield response
 
 
 def _request(url: str, name: str, headers: dict[str, str]) -> Any:
@@ -277,7 +261,7 @@ def _request(url: str, name: str, headers: dict[str, str]) -> Any:
         raise VideoReadError(
             f"{name} is not a valid address; expected http://HOST/PATH or https://HOST/PATH."
         ) from error
-    raise httpx.TooManyRedirects("", request=request)
+    raise httpx.TooManyRedirects(f"it redirects more than {_MAX_REDIRECTS} times", request=request)
 
 
 def _receive(response: Any, most: int, too_much: VideoReadError) -> io.BytesIO:
@@ -297,36 +281,36 @@ def _receive(response: Any, most: int, too_much: VideoReadError) -> io.BytesIO:
     return body
 
 
-def _network_error(name: str, error: Exception) -> VideoReadError:
-    """The error to raise for what httpx, huggingface_hub or a file system of fsspec has raised."""
-    by_hand = "or download the file yourself and give its path."
-    if isinstance(error, httpx.HTTPStatusError):
-        status = f"{error.response.status_code} {error.response.reason_phrase}".strip()
-        reason = f"downloaded: the server answers {status}. Check the address, {by_hand}"
-    elif isinstance(error, httpx.TimeoutException):
+@contextmanager
+def _telling(name: str, *kinds: type[Exception]) -> Iterator[None]:
+    """What httpx, huggingface_hub or a file system of fsspec raises in the block becomes `VideoReadError`."""
+    try:
+        yield
+        return
+    except kinds as caught:
+        error = caught
+    if isinstance(error, httpx.TimeoutException):
         reason = (
             f"downloaded: the server sent nothing, or next to nothing, for {constants.HF_HUB_DOWNLOAD_TIMEOUT} s. Try "
-            f"again, wait longer with HF_HUB_DOWNLOAD_TIMEOUT=SECONDS, {by_hand}"
+            "again, wait longer with HF_HUB_DOWNLOAD_TIMEOUT=SECONDS, or download the file yourself and give its path."
         )
     elif isinstance(error, OfflineModeIsEnabled):
         reason = "downloaded in offline mode. Unset HF_HUB_OFFLINE, or give the path of a file."
-    elif isinstance(error, httpx.TooManyRedirects):
-        reason = f"downloaded: it redirects more than {_MAX_REDIRECTS} times. Check the address."
     elif isinstance(error, httpx.HTTPError):
         reason = f"downloaded: {error}. Check the address and the network, or give the path of a file."
     elif isinstance(error, FileNotFoundError):
-        return VideoReadError(f"{name} does not exist.")
+        raise VideoReadError(f"{name} does not exist.") from error
     else:
         # A signature or a token stands in the query of an address.
         text = re.sub(r"\?\S+", "?...", str(error))[:300]
         reason = f"read: {type(error).__name__}: {text}"
-    return VideoReadError(f"{name} cannot be {reason}")
+    raise VideoReadError(f"{name} cannot be {reason}") from error
 
 
-def _wrong_bytes(name: str) -> VideoReadError:
+def _other_bytes(name: str) -> VideoReadError:
     return VideoReadError(
-        f"{name} cannot be downloaded: the server answers with other bytes than it was asked for. Download the file "
-        "yourself and give its path."
+        f"{name} has changed on the server while it was read, or other bytes come than are asked for. Read it again, "
+        "or download the file yourself and give its path."
     )
 
 

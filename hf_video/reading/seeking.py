@@ -35,16 +35,9 @@ class VideoFile:
     """
     The frames of a video file, by number in the order of presentation.
 
-    Args:
-        source (`str` or binary file object):
-            Path of the file, or the open file.
-        name (`str`):
-            Name of the file in messages.
-        opened (`tuple`):
-            What `open_stream` gives for the file, without threads; it must stay open as long as frames are read.
-
-    Raises:
-        `VideoReadError`: if the file is not a video or holds no frame that can be decoded.
+    `source` is its path, or the open file, and `opened` what `open_stream` gives for it, without threads; it must stay
+    open as long as frames are read. Raises `VideoReadError` if the file is not a video or holds no frame that can be
+    decoded.
     """
 
     backend = "pyav"
@@ -53,7 +46,6 @@ class VideoFile:
         self.source, self.name = source, name
         self._opened: tuple[Any, Any] | None = opened
         self._to_rgb = RgbConverter()
-        self._skips = opened[1].codec_context.codec.canonical_name in SKIPPING_CODECS
         self._index = index = find_index(source, name, opened)
         self.height, self.width = index.size
         ticks = np.append(index.times, index.end) - index.times[0]
@@ -114,23 +106,21 @@ class VideoFile:
         opened = self._open_anew(threaded) if threaded or self._opened is None else nullcontext(self._opened)
         with opened as (container, stream):
             for run in runs:
-                for skips in (True, False) if self._skips else (False,):
-                    try:
-                        frames |= self._decode_run(container, stream, run, skips)
-                        break
-                    except (_DoubtError, av.FFmpegError):
-                        pass
-                    finally:
-                        stream.codec_context.skip_frame = "DEFAULT"
+                try:
+                    frames |= self._decode_run(container, stream, run)
+                except (_DoubtError, av.FFmpegError):
+                    continue
+                finally:
+                    stream.codec_context.skip_frame = "DEFAULT"
         return frames
 
-    def _decode_run(self, container: Any, stream: Any, run: list[int], skips: bool) -> dict[int, np.ndarray]:
-        """The frames of `run`, decoded from the key frame before the first. With `skips`, the decoder leaves out H.264
-        frames that no other frame depends on. Raises `_DoubtError` for surprises."""
+    def _decode_run(self, container: Any, stream: Any, run: list[int]) -> dict[int, np.ndarray]:
+        """The frames of `run`, decoded from the key frame before the first. Raises `_DoubtError` for surprises."""
         index, first, last = self._index, int(self._index.keys[run[0]]), int(self._index.places[run].max())
         packets, wanted = index.packets, {int(index.times[i]): i for i in run}
-        key_time, in_doubt = int(packets["time"][first]), packets["is_in_doubt"][first : last + 1].any()
-        skips = skips and not in_doubt
+        key_time, in_doubt = int(packets["time"][first]), index.is_in_doubt[first : last + 1].any()
+        # The decoder leaves out frames that no other frame depends on.
+        skips = stream.codec_context.codec.canonical_name in SKIPPING_CODECS and not in_doubt
         # If times are in doubt, the decoder must return the wanted frames by itself, before it is drained.
         most = last + 1 - first + (MOST_HELD_BACK if in_doubt else 0)
         frames: dict[int, np.ndarray] = {}
@@ -139,7 +129,8 @@ class VideoFile:
 
         def feed() -> Iterator[Any]:
             if isinstance(self.source, RemoteFile):
-                self.source.ahead = max(int(packets["stop"][last] - packets["start"][first]), 0)
+                stop = packets["start"][last] + packets["size"][last]
+                self.source.ahead = max(int(stop - packets["start"][first]), 0)
             container.seek(key_time, stream=stream)
             from_key = dropwhile(
                 lambda packet: packet.pts != key_time, (p for p in demux(container, stream) if p.size)

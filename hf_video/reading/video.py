@@ -93,14 +93,11 @@ class VideoReader:
 
     def read(self, indices: Any, segment: range | None = None) -> np.ndarray:
         """
-        Frames, each of which is decoded once.
+        Frames, each of which is decoded once: (*indices.shape, height, width, 3) uint8 RGB, upright.
 
         Args:
             indices: integers of any shape, in any order, also repeated.
             segment: the frames next to each other that are counted, by default all.
-
-        Returns:
-            `np.ndarray`: (*indices.shape, height, width, 3) uint8 RGB, upright.
 
         Raises:
             `VideoReadError`: if a wanted frame is damaged.
@@ -145,13 +142,8 @@ class VideoReader:
         return (np.searchsorted(times, np.asarray(seconds) + TIME_ROUNDING, side="right") - 1).clip(0)
 
     def segment(self, start: float | None, end: float | None) -> range:
-        """
-        The numbers of the frames at or after `start` and before `end`, in seconds after the first frame.
-
-        Raises:
-            `VideoReadError`: if there are none.
-            `ValueError`: for a folder of frames, or a `start` or `end` that is not a number.
-        """
+        """The numbers of the frames at or after `start` and before `end`, in seconds after the first frame. Raises
+        `VideoReadError` if there are none, and `ValueError` for a folder of frames or what is not a number."""
         for name, seconds in {"start": start, "end": end}.items():
             is_number = isinstance(seconds, Real) and not isinstance(seconds, bool) and not math.isnan(seconds)
             if seconds is not None and not is_number:
@@ -174,17 +166,17 @@ class VideoReader:
     def metadata_of(self, segment: range) -> VideoMetadata:
         """The metadata of some frames next to each other, as of a video of its own."""
         first, stop = segment.start, segment.stop
-        duration = (self.end if stop == len(self) else self.times[stop]) - self.times[first]
-        timed = duration > 0
+        seconds = float((self.end if stop == len(self) else self.times[stop]) - self.times[first])
+        duration = seconds if seconds > 0 else None
         metadata = VideoMetadata(
             total_num_frames=stop - first,
-            fps=float((stop - first) / duration) if timed else None,
+            fps=None if duration is None else (stop - first) / duration,
             width=self._frames.width,
             height=self._frames.height,
-            duration=float(duration) if timed else None,
+            duration=duration,
             video_backend=self._frames.backend,
         )
-        if timed:
+        if duration is not None:
             # No field, so that metadata can be compared and stored: processors sample at a steady rate by it.
             metadata.times = self.times[first:stop] - self.times[first]
         return metadata
@@ -201,15 +193,14 @@ def read_video(
     Read the sampled frames of a video.
 
     Args:
-        video (`str`, `os.PathLike`, `bytes` or binary file object):
+        video:
             As for [`VideoReader`].
         sample_indices_fn (`Callable`, *optional*):
             Called with `metadata=`, returns the indices of the frames to read: integers of any shape, in any order,
             also repeated. By default all frames are read.
-        start (`float`, *optional*):
-            Start of the segment to read, in seconds after the first frame. Indices and metadata count from there.
-        end (`float`, *optional*):
-            End of the segment to read, in seconds after the first frame; a frame at that time is left out.
+        start, end (`float`, *optional*):
+            The segment to read, in seconds after the first frame; a frame at `end` is left out. Indices and metadata
+            count from its start.
 
     Returns:
         `tuple[np.ndarray, VideoMetadata]`: the frames, uint8 RGB of shape (*indices.shape, height, width, 3), upright;
@@ -218,9 +209,7 @@ def read_video(
 
     Raises:
         `VideoReadError`: if the video cannot be read, a wanted frame is damaged, or the segment holds no frame.
-        `ValueError`: for an index outside the video, a segment of a folder of frames, or a `start`
-            or `end` that is not a number.
-        `TypeError`: if `video` is none of the above.
+        `ValueError`, `TypeError`: for an index outside the video, and as [`VideoReader`] and its `segment`.
     """
     with VideoReader(video) as reader:
         segment = reader.segment(start, end)
@@ -250,12 +239,9 @@ class FrameFolder:
     backend = "pil"
 
     def __init__(self, folder: Path):
-        def natural(path: Path) -> list[Any]:
-            return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
-
         self.name = str(folder)
         frames = (p for p in folder.iterdir() if p.suffix.lower() in FRAME_EXTENSIONS and not p.name.startswith("."))
-        self.paths = sorted(frames, key=natural)
+        self.paths = sorted(frames, key=lambda p: [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", p.name)])
         if not self.paths:
             raise VideoReadError(f"{folder} holds no frames: no file ends in {', '.join(FRAME_EXTENSIONS)}.")
         self.height, self.width = self._load(0).shape[:2]

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -40,7 +41,7 @@ def timed_samples(
     Samples of a video at a steady rate, with their times.
 
     Args:
-        source:
+        source, source_fps:
             As for [`stream_frames`].
         fps (`float`, *optional*):
             Samples per second: sample j is the frame that is shown at j / `fps` seconds by the timestamps of the
@@ -48,8 +49,6 @@ def timed_samples(
             less than a millisecond count as equal. By default `frame_sampling_rate` decides.
         frame_sampling_rate (`float`, defaults to 1):
             Distance of samples in frames: sample j is frame floor(j * `frame_sampling_rate`). Excludes `fps`.
-        source_fps (`float`, *optional*):
-            As for [`stream_frames`].
 
     Returns:
         `Iterator[Sample]`: samples whose `value` is the `StreamedFrame`; repeated samples share one. A sample is given
@@ -77,15 +76,11 @@ def group_samples(
     transform: Callable[[list[Any]], Sequence[Any]] = list,
 ) -> Iterator[SampleGroup]:
     """
-    Windows over samples of any kind. At most `num_frames` are held.
+    Windows over samples of any kind, in their order. At most `num_frames` are held.
 
     Args:
-        samples (`Iterable[Sample]`):
-            The samples in their order.
-        num_frames (`int`):
-            Samples in a window.
-        stride (`int`):
-            Samples from the start of a window to the start of the next.
+        num_frames, stride (`int`):
+            Samples in a window, and from the start of a window to the start of the next.
         last (`str`, defaults to `"pad"`):
             What becomes of samples at the end that fill no window: "pad" repeats the last sample, "drop" leaves them
             out, "shift" moves the window back, so that it ends with the video. A video that is shorter than a window
@@ -147,22 +142,18 @@ def until_error(items: Iterable[Value], errors: list[Exception]) -> Iterator[Val
         errors.append(error)
 
 
-def _with_ends(frames: Iterable[StreamedFrame]) -> Iterator[tuple[StreamedFrame, float]]:
+def _with_ends(frames: Iterable[Any]) -> Iterator[tuple[StreamedFrame, float]]:
     """Frames with the time of the next; after the last one the duration that the video says, or the mean distance."""
-    first = previous = None
-    count = 0
-    for frame in frames:
-        if previous is None:
-            first = frame
-        elif frame.seconds <= previous.seconds:
-            raise ValueError(f"Frame {frame.number} at {frame.seconds} s comes after one at {previous.seconds} s.")
+    first: Any = None
+    for count, (frame, after) in enumerate(pairwise(chain(frames, [None]))):
+        first = frame if first is None else first
+        if after is None:
+            mean = (frame.seconds - first.seconds) / max(count, 1)
+            yield frame, frame.seconds + (frame.duration or mean)
+        elif after.seconds <= frame.seconds:
+            raise ValueError(f"Frame {after.number} at {after.seconds} s comes after one at {frame.seconds} s.")
         else:
-            yield previous, frame.seconds
-        previous = frame
-        count += 1
-    if first is not None and previous is not None:
-        mean = (previous.seconds - first.seconds) / max(count - 1, 1)
-        yield previous, previous.seconds + (previous.duration or mean)
+            yield frame, after.seconds
 
 
 def _group(
@@ -176,19 +167,17 @@ def _group(
     taken = num_windows = 0
     previous: Any = None
     held = _Held(previous)
-    for sample in samples:
-        if not taken or sample.value is not previous:
+    for taken, sample in enumerate(samples, start=1):
+        if taken == 1 or sample.value is not previous:
             previous, held = sample.value, _Held(sample.value)
         ring.append(Sample(sample.start, sample.end, held))
-        taken += 1
         if taken == num_windows * stride + num_frames:
             num_windows += 1
             yield _make_group(list(ring), num_frames, transform)
     covered = (num_windows - 1) * stride + num_frames if num_windows else 0
     rest = taken - num_windows * stride
-    if last == "drop" or rest < 1 or covered >= taken:
-        return
-    yield _make_group(list(ring)[-rest:] if last == "pad" else list(ring), num_frames, transform)
+    if last != "drop" and rest >= 1 and covered < taken:
+        yield _make_group(list(ring)[-rest:] if last == "pad" else list(ring), num_frames, transform)
 
 
 def _make_group(

@@ -23,8 +23,8 @@ from hf_video.data import (
     is_multi_label,
     label_names,
 )
-from hf_video.data.batches import SAMPLE_KEY
 from hf_video.data.clip_duration import clip_duration, median_frame_interval
+from hf_video.data.mixing import SAMPLE_KEY
 from hf_video.data.rows import class_counts, label_ids
 from hf_video.data.video_settings import dataset_options
 from hf_video.inference.prediction import problem_type_of

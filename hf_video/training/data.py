@@ -52,7 +52,7 @@ def load_stream(
     """The stream of training videos, the other splits, and the class names by id, as of `load_data`. A model whose
     classes are others keeps them where the data declare none."""
     from hf_video.data import load_video_stream
-    from hf_video.data.tasks import declared_names
+    from hf_video.data.rows import declared_names
     from hf_video.data.video_stream import open_video_streams
 
     streams = open_video_streams(data, **options)

@@ -34,6 +34,7 @@ from hf_video.metrics import (
     measured_in,
     recognised_shares,
     tell_count,
+    tell_views,
 )
 from hf_video.output_folders import check_output_file
 from hf_video.reading import VideoReadError
@@ -182,7 +183,7 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
         "split": split,
         **_part(split, parts is not None),
         **count_clips(dataset.rows["video"][:]),
-        "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
+        "views": tell_views(processor.num_clips, processor.num_crops),
         **measure(scores, labels, model.config.problem_type, are_probabilities=True),
         **_by_class(scores, labels, names),
         **_known(settings, dataset.rows),

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, PreTrainedModel
 
 from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, collate_clips, load_unlabelled_videos
-from hf_video.data.batches import SAMPLE_KEY
+from hf_video.data.mixing import SAMPLE_KEY
 from hf_video.drawing.report_pictures import ShownClip, plot_clips
 from hf_video.loading.classifiers import load_pretraining_model
 from hf_video.loading.clip_size import clip_size

@@ -21,6 +21,7 @@ from hf_video.loading.classifiers import load_classifier
 from hf_video.loading.clip_size import check_clips
 from hf_video.loading.models import choose_device
 from hf_video.loading.processors import load_processor
+from hf_video.loading.start import model_path
 from hf_video.metrics import compute_metrics
 from hf_video.output_folders import KEEP, require_fresh
 
@@ -141,7 +142,7 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
     arguments = make(TrainingArguments, chosen, **PROBE_DEFAULTS | values_of(chosen) | here)
     features_dir = Path(chosen.features or Path(HF_HOME, "hf_video", "features")).expanduser().absolute()
     set_seed(chosen.seed)
-    model, splits, broken = _load(chosen, chosen.model, device, features_dir)
+    model, splits, broken = _load(chosen, str(model_path(chosen.model)), device, features_dir)
     split = "test" if "test" in splits else "validation"
     # The folder appears after it is complete: an interrupted probe leaves only its features.
     with new_folder(output_dir) as folder:

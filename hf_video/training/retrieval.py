@@ -18,7 +18,7 @@ from hf_video.data.holding_out import VIDEO, hold_out
 from hf_video.data.video_texts import load_captions
 from hf_video.inference.retrieval import group_captions
 from hf_video.loading.configurations import check_trainable, load_config, loading
-from hf_video.metrics import retrieval_recall, wilson_interval
+from hf_video.metrics import measured_in, retrieval_recall, wilson_interval
 from hf_video.processes import is_first_process
 
 from .arguments import RetrievalTrainingArguments
@@ -161,7 +161,10 @@ class RetrievalTask(Task):
         return TextTask(processor, max_length=run.chosen.max_length, augmentation=make(ClipAugmentation, run.chosen))
 
     def measure(self, trainer: RetrievalTrainer, dataset: VideoDataset) -> Measured:
-        found = {name.removeprefix("test_"): value for name, value in trainer.predict(dataset).metrics.items()}
+        measured = trainer.predict(dataset).metrics
+        found = {metric.name: value for metric, value in measured_in(measured, "test_")} | {
+            "loss": measured["test_loss"]
+        }
         num_videos, num_captions = len(one_row_a_video(dataset.rows)), len(dataset)
         metrics = {"num_captions": num_captions, "num_videos": num_videos, **found}
         metrics["chance"] = 1 / num_videos

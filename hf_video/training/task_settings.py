@@ -73,7 +73,7 @@ PROBE_DEFAULTS: dict[str, Any] = {
 MAX_CLIPS_FOR_START = 1000
 StepsOrAll = Expected("-1 or a whole number of at least 1", lambda value: value == -1 or value >= 1)
 # The names of `SAMPLING_STRATEGIES`, whose module would import NumPy.
-SamplingStrategy = Literal["dense", "strided", "uniform", "tsn", "sparse", "linspace", "middle"]
+SamplingStrategy = Literal["dense", "strided", "uniform", "tsn", "padded_tsn", "sparse", "linspace", "middle"]
 
 
 @dataclass(kw_only=True)

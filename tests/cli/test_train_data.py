@@ -51,7 +51,7 @@ def test_evaluation_by_average_precision(multi_label_model, directions, tmp_path
     result = json.loads(says(*words, "--json", "--predictions", table))
     report = json.loads((multi_label_model / "report" / "metrics.json").read_text())
     assert result["mean_average_precision"] == pytest.approx(report["mean_average_precision"])
-    assert result["class_names"] == NAMES and result["views"] == "2 clips x 1 crops"
+    assert result["class_names"] == NAMES and result["views"] == "2 clips x 1 crop"
     present = [path.read_text().count(name) for name in NAMES for path in [directions / "test.csv"]]
     assert sum(result["class_videos"]) <= sum(present) and len(result["class_average_precision"]) == 4
     assert result["mean_average_precision"] == pytest.approx(sum(result["class_average_precision"]) / 4)

@@ -159,7 +159,8 @@ def test_what_lies_beside_class_folders_is_no_data_of_the_folder(videos):
 
 def test_labels_are_not_needed_where_they_are_not_read(videos, tmp_path):
     file = write_table(tmp_path / "rows" / "train.parquet", path=videos)
-    assert load_unlabelled_videos(file)["train"]["video"][:] == videos
+    for data in (file, Dataset.from_dict({"video": videos})):
+        assert load_unlabelled_videos(data)["train"]["video"][:] == videos
     assert [video.source for video in list_videos([str(file.parent)])] == videos
     assert len({video.id for video in list_videos([str(file)])}) == 4
     with pytest.raises(ValueError, match="no column of labels"):
@@ -286,7 +287,7 @@ def test_what_is_wrong_is_named(videos):
             load_video_dataset(data)
     with pytest.raises(FileNotFoundError, match="/no/such.mp4"):
         load_video_dataset(make([*videos[:3], "/no/such.mp4"]))
-    with pytest.raises(ValueError, match="make it with load_video_dataset"):
+    with pytest.raises(ValueError, match="make them with load_video_dataset"):
         VideoDataset(dataset.rename_column("clip", "video"), ClipTask(PROCESSOR), training=False)
 
 

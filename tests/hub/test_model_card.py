@@ -43,7 +43,7 @@ def test_it_states_what_training_recorded(card, trained_videovit):
     accuracy = facts["validation"]["eval_top1_accuracy"]
     for cell in (
         f"| train: sha256 | `{facts['data']['train']['sha256']}` |",
-        f"| digits | validation | 8 | 1 clips x 1 crops | top-1 accuracy | {accuracy:.2%} |",
+        f"| digits | validation | 8 | 1 clip x 1 crop | top-1 accuracy | {accuracy:.2%} |",
         f"| learning rate | {facts['recipe']['learning_rate']} |",
         f"| seed | {facts['seed']} |",
         f"| torch | {facts['versions']['torch']} |",
@@ -61,7 +61,7 @@ def test_its_metadata_are_valid_and_complete(card, trained_videovit):
     assert (data.datasets, data.metrics) == (None, ["accuracy"])
     facts = json.loads((trained_videovit / "training_facts.json").read_text())
     values = {result.metric_name: result.metric_value for result in data.eval_results}
-    assert values["top-1 accuracy (1 clips x 1 crops)"] == round(facts["validation"]["eval_top1_accuracy"], 4)
+    assert values["top-1 accuracy (1 clip x 1 crop)"] == round(facts["validation"]["eval_top1_accuracy"], 4)
 
 
 def test_its_example_runs_for_a_stranger(trained_videovit, hub, digits, tmp_path, unverified):
@@ -157,7 +157,7 @@ def test_a_regression_has_values_and_errors(tmp_path, hub):
     card = ModelCard.load(tmp_path / "README.md")
     card.validate()
     assert card.data.metrics == ["mse", "mae", "r_squared"]
-    assert "| own videos | validation | 7 | 1 clips x 1 crops | mean squared error | 0.1235 |" in card.text
+    assert "| own videos | validation | 7 | 1 clip x 1 crop | mean squared error | 0.1235 |" in card.text
     assert "It estimates 1 values: speed." in card.text and "classes" not in card.text
 
 
@@ -178,13 +178,17 @@ def test_a_model_of_features_has_no_metrics_of_a_classifier(tmp_path, trained_vi
 def test_the_report_of_a_test_split_comes_first(tmp_path, trained_videovit, unverified):
     folder = shutil.copytree(trained_videovit, tmp_path / "model")
     (folder / "report").mkdir()
-    report = {"split": "test", "num_videos": 40, "top1_accuracy": 0.925}
-    (folder / "report" / "metrics.json").write_text(json.dumps(report))
+    report = {"split": "test", "num_videos": 40, "top1_accuracy": 0.925, "top1_interval": [0.801, 0.974]}
+    (folder / "report" / "metrics.json").write_text(json.dumps(report | {"chance": 0.1}))
+    for name in ("confusion_matrix", "worst_clips"):
+        (folder / "report" / f"{name}.png").touch()
     (tmp_path / "staging").mkdir()
     text = ModelCard.load(stage(folder, tmp_path / "staging", REPO).folder / "README.md").text
-    assert text.index("| digits | test | 40 | 1 clips x 1 crops | top-1 accuracy | 92.50% |") < text.index(
-        "| validation |"
-    )
+    worth = "92.50% (95% interval 80.1% to 97.4%, by chance 10.0%)"
+    row = text.index(f"| digits | test | 40 | 1 clip x 1 crop | top-1 accuracy | {worth} |")
+    assert row < text.index("| validation |")
+    # The worst clips show frames of the user's videos.
+    assert "(report/confusion_matrix.png)" in text and "worst_clips" not in text
 
 
 def test_a_metric_of_the_table_is_everywhere(tmp_path, trained_videovit, digits, unverified, monkeypatch, capsys):
@@ -241,7 +245,7 @@ def test_results_on_a_data_set_of_the_hub_go_into_the_evaluation_file(tmp_path):
     write_evaluation_results(tmp_path, facts)
     (entry,) = parse_eval_result_entries(yaml.safe_load((tmp_path / ".eval_results" / "hf_video.yaml").read_text()))
     assert (entry.dataset_id, entry.dataset_revision, entry.value) == ("org/videos", "a" * 40, 75.0)
-    assert entry.notes == "validation split, 1 clips x 1 crops"
+    assert entry.notes == "validation split, 1 clip x 1 crop"
 
 
 def test_own_videos_make_no_evaluation_file(tmp_path, trained_videovit):

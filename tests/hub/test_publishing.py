@@ -71,6 +71,18 @@ def test_only_what_belongs_to_the_model_goes_up(publication):
     assert {"training_args.bin", "trained_videos.json", "checkpoint-1/optimizer.pt"} <= set(publication.left_out)
 
 
+def test_merged_adapters_go_up_without_a_path_of_this_machine(folder, tmp_path, unverified):
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": "/data/base", "r": 2})
+    )
+    shutil.copy(folder / "model.safetensors", folder / "adapter" / "adapter_model.safetensors")
+    (tmp_path / "staging").mkdir()
+    published = stage(folder, tmp_path / "staging", REPO).folder / "adapter"
+    assert json.loads((published / "adapter_config.json").read_text()) == {"base_model_name_or_path": "base", "r": 2}
+    assert (published / "adapter_model.safetensors").is_file()
+
+
 def test_the_users_folder_stays_as_it_is(folder, tmp_path, unverified):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     (tmp_path / "staging").mkdir()

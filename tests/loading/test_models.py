@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import constants
 
 from hf_video.cli.errors import explain
-from hf_video.loading.models import require_model
+from hf_video.loading.models import load_released, load_trained_model, locate_model, require_model
 
 
 def test_a_name_that_is_no_folder_is_said_to_be_none_where_the_hub_does_not_answer(tmp_path, monkeypatch):
@@ -17,3 +17,12 @@ def test_a_name_that_is_no_folder_is_said_to_be_none_where_the_hub_does_not_answ
         require_model("nofolder", "--model")
     # A download would be tried again for half a minute.
     assert time.monotonic() - begin < 5 and explain(caught.value) == str(caught.value)
+
+
+def test_the_start_that_ships_is_a_model_like_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, processor = load_trained_model("start", device="cpu")
+    assert model.config.num_labels > 1 and processor.num_frames == model.config.num_frames
+    assert load_released("start")[0].config.id2label == model.config.id2label
+    (tmp_path / "start").mkdir()
+    assert locate_model("start") == "start"

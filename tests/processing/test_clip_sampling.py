@@ -7,6 +7,7 @@ from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES, sample_clip_i
 from tests.testing.goldens import FIXTURES, load_golden
 
 ROWS = json.loads((FIXTURES / "clip_sampling.json").read_text())["rows"]
+NUMBERS = {"total_num_frames": 10, "num_frames": 4, "frame_sampling_rate": 1, "num_clips": 1}
 WITH_TEXT = load_golden("video_text", "text_frames_preprocess").config["frames"]
 
 
@@ -34,11 +35,14 @@ def test_middle_clips_are_those_of_videomamba_with_text(row):
         assert (drawn.min(axis=0).tolist(), drawn.max(axis=0).tolist()) == (row["lowest"], row["highest"])
 
 
-def test_strided_clips_share_the_grid_of_the_sampling_rate():
+def test_strided_clips_share_the_grid_of_the_sampling_rate_and_tsn_clips_of_evaluation_are_uniform():
     # VideoMAE: starts int(i * (75 - 16) / 4) in the list of every fourth frame of 300.
     indices = sample_clip_indices("strided", 300, 16, 4, 5)
     assert indices[:, 0].tolist() == [4 * start for start in (0, 14, 29, 44, 59)]
     assert (np.diff(indices) == 4).all()
+    for num_clips in (1, 2):
+        tsn, uniform = (sample_clip_indices(name, 50, 8, num_clips=num_clips) for name in ("tsn", "uniform"))
+        assert np.array_equal(tsn, uniform)
 
 
 @pytest.mark.parametrize("strategy", SAMPLING_STRATEGIES)
@@ -49,9 +53,8 @@ def test_indices_rise_inside_the_video(strategy, random):
         for num_frames in (1, 4, 16):
             for rate in (1, 4, 1.7):
                 for num_clips in (1, 2, 5):
-                    indices = sample_clip_indices(
-                        strategy, total_num_frames, num_frames, rate, num_clips, generator=generator
-                    )
+                    layout = total_num_frames, num_frames, rate, num_clips
+                    indices = sample_clip_indices(strategy, *layout, generator=generator)
                     assert indices.shape == (num_clips, num_frames)
                     assert 0 <= indices.min() and indices.max() < total_num_frames
                     assert (np.diff(indices) >= 0).all()
@@ -84,10 +87,22 @@ def test_random_tsn_clips_are_those_of_the_original(total):
         assert set(frames.tolist()) == (set(range(k * segment, (k + 1) * segment)) if segment else {0})
 
 
+@pytest.mark.parametrize("total", [1, 2, 7, 8, 9, 17])
+def test_random_padded_tsn_clips_are_those_of_the_original(total):
+    """`load_frame` of `RawFrameClsDataset` of VideoMAE V2 in training."""
+    drawn, tsn = (
+        sample_clip_indices(name, total, 8, num_clips=50, generator=np.random.default_rng(0))
+        for name in ("padded_tsn", "tsn")
+    )
+    assert np.array_equal(drawn, tsn if total >= 8 else [[0] * (8 - total) + list(range(total))] * 50)
+
+
+@pytest.mark.parametrize("name", ["tsn", "padded_tsn"])
 @pytest.mark.parametrize("num_clips", [1, 2])
-def test_tsn_clips_of_evaluation_are_uniform(num_clips):
-    tsn, uniform = (sample_clip_indices(name, 50, 8, num_clips=num_clips) for name in ("tsn", "uniform"))
-    assert np.array_equal(tsn, uniform)
+def test_tsn_clips_of_evaluation_are_uniform(num_clips, name):
+    for total in (5, 50):
+        tsn, uniform = (sample_clip_indices(each, total, 8, num_clips=num_clips) for each in (name, "uniform"))
+        assert np.array_equal(tsn, uniform)
 
 
 @pytest.mark.parametrize(
@@ -119,16 +134,16 @@ def test_short_videos_repeat_frames_only_when_allowed(strategy, shortest):
         sample_clip_indices(strategy, shortest - 1, 8, 4, repeat_last_frame=False)
 
 
-@pytest.mark.parametrize("name", ["total_num_frames", "num_frames", "frame_sampling_rate", "num_clips"])
-def test_numbers_must_be_positive(name):
-    numbers = {"total_num_frames": 10, "num_frames": 4, "frame_sampling_rate": 1, "num_clips": 1, name: 0}
-    with pytest.raises(ValueError, match=f"{name}=0 must be positive"):
-        sample_clip_indices("dense", **numbers)
-
-
-def test_unknown_strategy_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'densely'.*uniform"):
-        sample_clip_indices("densely", 10, 4)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({name: 0}, f"{name}=0 must be positive") for name in NUMBERS),
+        ({"sampling_strategy": "densely"}, "'densely'.*uniform"),
+    ],
+)
+def test_wrong_layouts_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        sample_clip_indices(**{"sampling_strategy": "dense"} | NUMBERS | options)
 
 
 @pytest.mark.parametrize("total_num_frames", [1, 2, 5, 40, 60, 61, 62, 63, 64])

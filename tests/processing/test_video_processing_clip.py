@@ -157,32 +157,6 @@ def test_serves_the_pipeline_of_transformers(path):
 
 
 @pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"sampling_strategy": "densely"}, "sampling_strategy='densely' is unknown.*uniform"),
-        ({"num_frames": 0}, "num_frames=0 must be"),
-        ({"num_frames": 1.5}, "num_frames=1.5 must be"),
-        ({"num_crops": 0}, "num_crops=0 must be"),
-        ({"frame_sampling_rate": float("nan")}, "frame_sampling_rate=nan must be positive"),
-        ({"fps": -1}, "fps=-1 must be positive"),
-        ({"crop_size": {"height": 16.5, "width": 16}}, "crop_size.*16.5"),
-        ({"crop_size": {"shortest_edge": 16}}, "crop_size.*height and width"),
-        ({"size": 0}, "size=.*0"),
-        ({"rescale_factor": 0}, "rescale_factor=0"),
-        ({"fps": 5, "frame_sampling_rate": 2}, "fps=5 and frame_sampling_rate=2"),
-        ({"fps": 5, "sampling_strategy": "uniform"}, "fps=5 has no meaning.*'uniform'"),
-        ({"num_crops": 3, "do_center_crop": False}, "num_crops=3 needs do_center_crop"),
-    ],
-)
-def test_wrong_options_are_refused_at_once(options, message):
-    with pytest.raises(ValueError, match=message):
-        VideoClipProcessor(**options)
-    with pytest.raises(ValueError, match=message):
-        # The file does not exist either: options are looked at before any work is done.
-        VideoClipProcessor()("missing.mp4", **options)
-
-
-@pytest.mark.parametrize(
     "video, message",
     [
         ([], "empty list"),
@@ -201,32 +175,35 @@ def test_wrong_videos_are_refused(video, message):
         small()(video)
 
 
-def test_rescaled_floats_and_black_floats_are_accepted():
+@pytest.mark.parametrize(
+    ("videos", "options", "message"),
+    [
+        (
+            [make_frames(4), make_frames(5)],
+            {"do_sample_frames": False},
+            r"\(4, 3, 32, 32\), \(5, 3, 32, 32\).*one batch",
+        ),
+        (make_frames(4), {"video_metadata": [VideoMetadata(9)]}, "total_num_frames=9, but the array has 4"),
+        (make_frames(4), {"crop_size": 64, "num_crops": 3}, "does not fit 3 times into frames of 32 x 42"),
+        (make_frames(3), {"repeat_last_frame": False}, "only 3.*repeat_last_frame=True"),
+        (make_frames(4), {"fps": 3}, "fps=3 needs the frame rate"),
+    ],
+)
+def test_videos_that_do_not_fit_together_are_refused(videos, options, message):
+    with pytest.raises(ValueError, match=message):
+        pixels(small(), videos, **options)
+
+
+def test_frames_of_few_pixels_and_floats_are_taken():
+    for height, width in ((1, 9), (9, 1), (1, 1), (4, 9)):
+        frames = np.random.default_rng(0).integers(0, 256, (4, height, width, 3), dtype=np.uint8)
+        for video in (frames, frames.transpose(0, 3, 1, 2), [Image.fromarray(frame) for frame in frames]):
+            views = pixels(small(), video, do_resize=False, do_center_crop=False)
+            assert torch.equal(grey_levels(views)[0], torch.from_numpy(frames).permute(0, 3, 1, 2).float())
     frames = make_frames(4, 32, 32)
     rescaled = frames.astype(np.float32) / 255
     torch.testing.assert_close(pixels(small(), rescaled, do_rescale=False), pixels(small(), frames))
     assert pixels(small(), np.zeros((4, 32, 32, 3))).shape == (1, 4, 3, 32, 32)
-
-
-def test_videos_that_do_not_fit_together_are_refused():
-    with pytest.raises(ValueError, match=r"\(4, 3, 32, 32\), \(5, 3, 32, 32\).*one batch"):
-        pixels(small(), [make_frames(4), make_frames(5)], do_sample_frames=False)
-    with pytest.raises(ValueError, match="total_num_frames=9, but the array has 4"):
-        small()(make_frames(4), video_metadata=[VideoMetadata(total_num_frames=9)])
-    with pytest.raises(ValueError, match="does not fit 3 times into frames of 32 x 42"):
-        small()(make_frames(4), crop_size=64, num_crops=3)
-    with pytest.raises(ValueError, match="only 3.*repeat_last_frame=True"):
-        small()(make_frames(3), repeat_last_frame=False)
-    with pytest.raises(ValueError, match="fps=3 needs the frame rate"):
-        small()(make_frames(4), fps=3)
-
-
-@pytest.mark.parametrize("height, width", [(1, 9), (9, 1), (1, 1), (4, 9)])
-def test_frames_of_few_pixels_have_three_channels(height, width):
-    frames = np.random.default_rng(0).integers(0, 256, (4, height, width, 3), dtype=np.uint8)
-    for video in (frames, frames.transpose(0, 3, 1, 2), [Image.fromarray(frame) for frame in frames]):
-        views = pixels(small(), video, do_resize=False, do_center_crop=False)
-        assert torch.equal(grey_levels(views)[0], torch.from_numpy(frames).permute(0, 3, 1, 2).float())
 
 
 def test_the_distance_of_the_training_is_saved_and_is_no_option_of_a_call(tmp_path):

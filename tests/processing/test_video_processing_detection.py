@@ -98,15 +98,10 @@ def test_persons_are_cut_at_the_clip_and_scaled_to_the_video():
     assert uncut["boxes"][0].tolist() == [-4, 10, 20, 90]
 
 
-def test_the_threshold_of_persons_is_saved_with_the_processor(tmp_path):
-    VideoDetectionProcessor(person_threshold=0.9).save_pretrained(tmp_path)
-    processor, outputs = VideoDetectionProcessor.from_pretrained(tmp_path), some_outputs()
-    (person,) = processor.post_process_action_detection(outputs)
-    assert torch.allclose(person["scores"], torch.tensor([4.0]).sigmoid())
-    assert len(processor.post_process_action_detection(outputs, 0.6)[0]["scores"]) == 2
-    for value in (1.5, "high"):
-        with pytest.raises(ValueError, match="person_threshold"):
-            VideoDetectionProcessor(person_threshold=value)
+@pytest.mark.parametrize("value", [1.5, "high"])
+def test_a_threshold_is_a_share(value):
+    with pytest.raises(ValueError, match="person_threshold"):
+        VideoDetectionProcessor(person_threshold=value)
 
 
 def test_a_clip_without_persons_gives_empty_tensors_except_in_the_original_form():
@@ -165,9 +160,12 @@ def test_tells_which_size_is_missing(options, message):
 
 
 def test_is_saved_and_loaded(tmp_path):
+    options = {"num_frames": 8, "frame_sampling_rate": 2, "pad_size_divisor": 16, "person_threshold": 0.9}
     STMixerConfig().save_pretrained(tmp_path)
-    VideoDetectionProcessor(num_frames=8, frame_sampling_rate=2, pad_size_divisor=16).save_pretrained(tmp_path)
+    VideoDetectionProcessor(**options).save_pretrained(tmp_path)
     loaded = AutoVideoProcessor.from_pretrained(tmp_path)
-    assert isinstance(loaded, VideoDetectionProcessor)
-    assert (loaded.num_frames, loaded.frame_sampling_rate, loaded.pad_size_divisor) == (8, 2, 16)
-    assert loaded.size == {"shortest_edge": 256}
+    assert isinstance(loaded, VideoDetectionProcessor) and loaded.size == {"shortest_edge": 256}
+    assert {name: getattr(loaded, name) for name in options} == options
+    (person,) = loaded.post_process_action_detection(some_outputs())
+    assert torch.allclose(person["scores"], torch.tensor([4.0]).sigmoid())
+    assert len(loaded.post_process_action_detection(some_outputs(), 0.6)[0]["scores"]) == 2

@@ -3,12 +3,12 @@ import gzip
 import io
 import os
 import pickle
-import re
 import sys
 import tempfile
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import av
@@ -18,8 +18,7 @@ import torch
 from PIL import Image
 
 from hf_video.processing.plain_video_reading import read_video as read_plainly
-from hf_video.reading import VideoReader, VideoReadError, packet_index, probe_video, read_video, seeking
-from hf_video.reading.decoding import decode_packet
+from hf_video.reading import VideoReadError, probe_video, read_video
 from hf_video.reading.frame_streaming import stream_frames
 from tests.testing.videos import (
     H264,
@@ -32,14 +31,7 @@ from tests.testing.videos import (
     shift_video,
 )
 
-# What each of these files makes hard to seek in; `test_video_corpus.py` has the codecs and containers.
-VIDEOS = {
-    "b_frames.mp4": {},
-    "intra_refresh.mp4": {"codec_options": H264 | {"bf": "0", "x264-params": "intra-refresh=1:keyint=12"}},
-    "variable_rate.mp4": {"times": np.cumsum(1 + np.arange(60) % 3).tolist()},
-    "mpeg4.avi": {"codec": "mpeg4", "codec_options": {"g": "12", "bf": "2"}},
-    "vp9.webm": {"codec": "libvpx-vp9", "codec_options": {"deadline": "realtime", "cpu-used": "8", "g": "20"}},
-}
+REFRESH = H264 | {"bf": "0", "x264-params": "intra-refresh=1:keyint=12"}
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +53,14 @@ def choose(*indices):
     return lambda metadata: np.array(indices)
 
 
-@pytest.mark.parametrize("name", VIDEOS)
-def test_every_frame_is_that_of_a_full_decode(folder, name):
-    path = encode_video(folder / name, **VIDEOS[name])
+@pytest.mark.parametrize(("name", "options"), [("b_frames.mp4", H264), ("intra_refresh.mp4", REFRESH)])
+def test_every_frame_is_that_of_a_full_decode(folder, name, options):
+    path = encode_video(folder / name, codec_options=options)
     expected = decode_everything(path)
     everything, metadata = read_video(path)
-    assert metadata.total_num_frames == len(expected) == 60
-    assert np.array_equal(everything, expected)
-    for index in range(0, 60, 3):
-        assert np.array_equal(read_video(path, choose(index))[0], expected[[index]]), f"frame {index}"
+    assert metadata.total_num_frames == 60 and np.array_equal(everything, expected)
     generator = np.random.default_rng(0)
-    for _ in range(3):
-        indices = generator.integers(0, 60, size=7)
+    for indices in [*([index] for index in range(0, 60, 3)), *generator.integers(0, 60, size=(3, 7)).tolist()]:
         assert np.array_equal(read_video(path, choose(*indices))[0], expected[indices]), indices
 
 
@@ -86,29 +74,19 @@ def test_edit_lists_and_start_offsets(video, frames, ticks):
         assert np.array_equal(read_video(shifted, choose(index))[0][0], expected[index])
 
 
-@pytest.mark.parametrize("rotation", [90, 180, 270])
-def test_rotated_videos_come_upright(folder, rotation):
-    picture = np.zeros((1, 48, 64, 3), dtype=np.uint8)
-    picture[:, :24, :32] = 255
-    path = encode_video(folder / f"rotated_{rotation}.mp4", picture.repeat(8, axis=0), rotation=rotation)
-    upright = np.rot90(picture[0], rotation // 90)
-    frames, metadata = read_video(path, choose(5, 0))
-    assert frames.shape[1:] == upright.shape == (metadata.height, metadata.width, 3)
-    assert np.abs(frames.astype(int) - upright).max() < 20
-
-
-@pytest.mark.parametrize("flips", [{"hflip": True}, {"vflip": True}])
-@pytest.mark.parametrize("rotation", [0, 90])
-def test_mirrored_videos_come_upright(tmp_path, rotation, flips):
+@pytest.mark.parametrize("flip", [None, "hflip", "vflip"])
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_turned_and_mirrored_videos_come_upright(tmp_path, rotation, flip):
     picture = np.zeros((48, 64, 3), dtype=np.uint8)
     picture[:24, :32] = 255
-    path = encode_video(tmp_path / "mirrored.mp4", picture[None].repeat(4, axis=0), rotation=rotation, flips=flips)
+    flips = {} if flip is None else {flip: True}
+    path = encode_video(tmp_path / "turned.mp4", picture[None].repeat(8, axis=0), rotation=rotation, flips=flips)
     # Players mirror after they turn.
     upright = np.rot90(picture, rotation // 90)
-    upright = upright[:, ::-1] if "hflip" in flips else upright[::-1]
-    frames, metadata = read_video(path, choose(2))
+    upright = {None: upright, "hflip": upright[:, ::-1], "vflip": upright[::-1]}[flip]
+    frames, metadata = read_video(path, choose(5, 0))
     assert frames.shape[1:] == upright.shape == (metadata.height, metadata.width, 3)
-    for frame in (frames[0], next(stream_frames(path)).image):
+    for frame in (*frames, next(stream_frames(path)).image):
         assert np.abs(frame.astype(int) - upright).max() < 20
 
 
@@ -178,52 +156,40 @@ def test_segments_count_from_their_start(folder, frames, name, start, end, first
 @pytest.mark.parametrize("start, end", [(1, 1), (2, 1), (-1, 1), (5, None), (0.001, 0.002)])
 def test_segments_without_frames_are_refused(video, start, end):
     message = f"start={start}, end={end} holds no frame of .*video.mp4.*lasts 2.000 s"
-    with pytest.raises(VideoReadError, match=message):
-        read_video(video, start=start, end=end)
-    with pytest.raises(VideoReadError, match=message):
-        probe_video(video, [(0, 1), (start, end)])
+    for read in (partial(read_video, start=start, end=end), partial(probe_video, segments=[(0, 1), (start, end)])):
+        with pytest.raises(VideoReadError, match=message):
+            read(video)
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), "1", True])
-@pytest.mark.parametrize("name", ["start", "end"])
-def test_times_of_segments_are_numbers(video, name, wrong):
-    message = f"{name}={re.escape(repr(wrong))} is not a time; a number of seconds is expected, or None"
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        *((lambda v, x=x: read_video(v, start=x), f"start={x!r} is not a time") for x in (float("nan"), "1", True)),
+        *((lambda v, x=x: probe_video(v, [(0, x)]), f"end={x!r} is not a time") for x in (float("nan"), "1", True)),
+        *((lambda v, x=x: read_video(v, choose(0, x)), f"index {x}.*has the frames 0 to 59") for x in (-1, 60)),
+        (lambda v: read_video(v, choose(30), start=1), "index 30.*video.mp4 has the frames 0 to 29"),
+        *((lambda v, x=x: read_video(v, choose(*x)), "at least one integer") for x in ([], [0.5], ["a"])),
+    ],
+)
+def test_wrong_times_and_indices_are_refused(video, read, message):
     with pytest.raises(ValueError, match=message):
-        read_video(video, **{name: wrong})
-    with pytest.raises(ValueError, match=message):
-        probe_video(video, [(wrong, None) if name == "start" else (0, wrong)])
-
-
-@pytest.mark.parametrize("index", [-1, 60])
-def test_indices_outside_the_video_are_refused(video, index):
-    with pytest.raises(ValueError, match=f"index {index}.*video.mp4 has the frames 0 to 59"):
-        read_video(video, choose(0, index))
-
-
-@pytest.mark.parametrize("indices", [[], [0.5], ["a"]])
-def test_indices_must_be_integers(video, indices):
-    with pytest.raises(ValueError, match="at least one integer"):
-        read_video(video, lambda metadata: indices)
-
-
-def test_bytes_and_file_objects(video, frames):
-    data = Path(video).read_bytes()
-    for source in (data, io.BytesIO(data), Path(video)):
-        assert np.array_equal(read_video(source, choose(33))[0][0], frames[33])
-    with open(video, "rb") as file:
-        file.seek(100)
-        assert np.array_equal(read_video(file, choose(33))[0][0], frames[33])
-        assert not file.closed
+        read(video)
 
 
 def test_objects_that_can_be_read_are_read_or_refused_in_a_sentence(video, frames, tmp_path):
     data = Path(video).read_bytes()
-    with tempfile.SpooledTemporaryFile() as spooled, open(tmp_path / "new.mp4", "w+b") as new:
+    with (
+        tempfile.SpooledTemporaryFile() as spooled,
+        open(tmp_path / "new.mp4", "w+b") as new,
+        open(video, "rb") as old,
+    ):
         for file in (spooled, new):
             file.write(data)
-        for file in (spooled, new, gzip.open(io.BytesIO(gzip.compress(data)))):
-            assert np.array_equal(read_video(file, choose(33))[0][0], frames[33])
-            assert len(list(stream_frames(file))) == 60
+        old.seek(100)
+        for source in (data, Path(video), spooled, new, old, gzip.open(io.BytesIO(gzip.compress(data)))):
+            assert np.array_equal(read_video(source, choose(33))[0][0], frames[33])
+            assert len(list(stream_frames(source))) == 60
+        assert not old.closed
 
     class Upload:
         async def read(self):
@@ -262,43 +228,45 @@ def test_broken_folders_name_the_file(tmp_path):
         read_video(tmp_path)
 
 
-def test_files_that_are_no_videos(folder):
-    (folder / "empty.mp4").touch()
-    (folder / "text.mp4").write_text("a story\n" * 100)
-    (folder / "text.txt").write_text("a story\n" * 100)
-    for name, reason in (("empty.mp4", "it is empty"), ("text.mp4", "Invalid data"), ("text.txt", "it is a text")):
-        with pytest.raises(VideoReadError, match=f"{name} cannot be opened as a video: {reason}"):
-            read_video(folder / name)
-    header, _, _ = (
-        Path(encode_video(folder / "whole.mkv", container_options={"live": "1"}))
-        .read_bytes()
-        .partition(
-            bytes.fromhex("1f43b675")  # begins a group of frames
-        )
-    )
-    (folder / "header.mkv").write_bytes(header)
-    with pytest.raises(VideoReadError, match="header.mkv cannot be opened as a video: it ends before its first frame"):
-        read_video(folder / "header.mkv")
-    with pytest.raises(VideoReadError, match="The video of 0 bytes cannot be opened as a video: it is empty"):
-        read_video(b"")
-    with pytest.raises(VideoReadError, match="missing.mp4 does not exist"):
-        read_video(folder / "missing.mp4")
-    for read in (read_video, stream_frames):
-        with pytest.raises(VideoReadError, match="/dev/null is no file"):
-            read("/dev/null")
-    with pytest.raises(VideoReadError) as error:
-        read_video("data:video/mp4;base64," + "A" * 10**6)
-    assert len(str(error.value)) < 500
-    with pytest.raises(VideoReadError, match="sound.mp4 holds no video stream, only audio"):
-        read_video(encode_sound(folder / "sound.mp4"))
-    with pytest.raises(VideoReadError, match="song.mp4 holds no video stream, only a cover picture, audio"):
-        read_video(encode_song(folder / "song.mp4"))
-    with pytest.raises(VideoReadError, match="no_frames.mp4"):
-        read_video(encode_video(folder / "no_frames.mp4", make_frames()[:0]))
+def header_alone(folder):
+    path = encode_video(folder / "header.mkv", container_options={"live": "1"})
+    # These bytes begin a group of frames.
+    Path(path).write_bytes(Path(path).read_bytes().partition(bytes.fromhex("1f43b675"))[0])
+    return path
+
+
+def written(name, text):
+    return lambda folder: (folder / name, (folder / name).write_text(text))[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (written("empty.mp4", ""), "empty.mp4 cannot be opened as a video: it is empty"),
+        (written("text.mp4", "a story\n" * 100), "text.mp4 cannot be opened as a video: Invalid data"),
+        (written("text.txt", "a story\n" * 100), "text.txt cannot be opened as a video: it is a text"),
+        (header_alone, "header.mkv cannot be opened as a video: it ends before its first frame"),
+        (lambda folder: b"", "The video of 0 bytes cannot be opened as a video: it is empty"),
+        (lambda folder: b"abcd", "The video of 4 bytes cannot be opened"),
+        (lambda folder: folder / "missing.mp4", "missing.mp4 does not exist"),
+        (lambda folder: "/dev/null", "/dev/null is no file"),
+        (lambda folder: encode_sound(folder / "sound.mp4"), "sound.mp4 holds no video stream, only audio"),
+        (
+            lambda folder: encode_song(folder / "song.mp4"),
+            "song.mp4 holds no video stream, only a cover picture, audio",
+        ),
+        (lambda folder: encode_video(folder / "no_frames.mp4", make_frames()[:0]), "no_frames.mp4"),
+        (lambda folder: "data:video/mp4;base64," + "A" * 10**6, "does not exist"),
+    ],
+)
+def test_files_that_are_no_videos(tmp_path, make, message):
+    source = make(tmp_path)
+    for read in (read_video, lambda source: list(stream_frames(source))):
+        with pytest.raises(VideoReadError, match=message) as error:
+            read(source)
+        assert len(str(error.value)) < 500
     with pytest.raises(TypeError, match="not int"):
         read_video(7)
-    with pytest.raises(VideoReadError, match="The video of 4 bytes cannot be opened"):
-        read_video(b"abcd")
 
 
 def encode_song(path):
@@ -319,37 +287,6 @@ def encode_song(path):
                 packet.stream = audio
                 song.mux(packet)
     return path
-
-
-@pytest.mark.parametrize("read", [read_video, lambda path: (np.stack([f.image for f in stream_frames(path)]), None)])
-def test_empty_packets_repeat_a_frame_and_end_nothing(folder, monkeypatch, read):
-    """No encoder at hand makes them, so the container gives some."""
-    path = encode_video(folder / "repeated.avi", codec="mpeg4", codec_options={"g": "12"})
-    expected = decode_everything(path)
-
-    class Container:
-        def __init__(self, container):
-            self.container = container
-
-        def __getattr__(self, name):
-            return getattr(self.container, name)
-
-        def __enter__(self):
-            self.container.__enter__()
-            return self
-
-        def __exit__(self, *error):
-            self.container.__exit__(*error)
-
-        def demux(self, stream):
-            for number, packet in enumerate(self.container.demux(stream)):
-                yield packet
-                if number % 20 == 5:
-                    yield av.Packet(0)
-
-    opened = av.open
-    monkeypatch.setattr(av, "open", lambda *args, **options: Container(opened(*args, **options)))
-    assert np.array_equal(read(path)[0], expected)
 
 
 def test_playlists_do_not_reach_the_network(folder):
@@ -382,58 +319,6 @@ def test_frames_that_depend_on_damage_are_refused(folder):
     assert np.array_equal(read_video(damaged, choose(*sound))[0], expected[sound])
     with pytest.raises(VideoReadError, match="damaged_whole.mp4 is damaged"):
         read_video(damaged)
-
-
-def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
-    path = encode_video(folder / "long.mp4", make_frames(400))
-    decoded = []
-
-    def count(stream, packet):
-        decoded.append(packet)
-        return decode_packet(stream, packet)
-
-    for module in (packet_index, seeking):
-        monkeypatch.setattr(module, "decode_packet", count)
-    read_video(path, choose(5, 399))
-    # The first frame while indexing, and at most one group of pictures for each frame.
-    assert len(decoded) < 60
-
-
-@pytest.fixture
-def passes(monkeypatch):
-    """The names of the files whose packets are passed over."""
-    names, make_index = [], packet_index.make_index
-    monkeypatch.setattr(packet_index, "_INDEXES", {})
-    monkeypatch.setattr(packet_index, "make_index", lambda *given: names.append(given[1]) or make_index(*given))
-    return names
-
-
-@pytest.mark.parametrize("name", ["kept.mp4", "kept.avi"])
-def test_packets_of_a_file_are_passed_over_once_until_it_changes(folder, passes, name):
-    path = encode_video(folder / name)
-    expected = decode_everything(path)
-    for index in (40, 3):
-        assert np.array_equal(read_video(path, choose(index))[0][0], expected[index])
-    assert probe_video(path) == probe_video(Path(path))
-    with VideoReader(path) as reader:
-        assert np.array_equal(reader.read(reader.shown_at([0.5, 0.1])), expected[[15, 3]])
-    assert passes == [path]
-    before = os.stat(path)
-    encode_video(path, make_frames()[:30])
-    assert probe_video(path).total_num_frames == 30
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert probe_video(path).total_num_frames == 30
-    assert passes == [path] * 3
-
-
-@pytest.mark.parametrize(("limit", "fewest"), [(130, 1), (500, 250)])
-def test_of_many_files_the_latest_are_kept(folder, passes, monkeypatch, limit, fewest):
-    monkeypatch.setattr(packet_index, "MOST_PACKETS", limit)
-    monkeypatch.setattr(packet_index, "_FEWEST_PACKETS", fewest)
-    first, second, third = (encode_video(folder / f"{limit}{i}.mp4") for i in range(3))
-    for path in (first, second, first, third, first, second):
-        probe_video(path)
-    assert passes == [first, second, third, second]
 
 
 def test_times_are_those_of_packets_where_the_rate_of_the_header_lies(tmp_path):

@@ -142,7 +142,8 @@ def classifier_originals(recipe: str, what: str) -> dict[str, Original]:
     take("num_crops", "test_num_crop", convert=int)
     is_ssv2 = flags["data_set"] == "SSV2"
     sparse = "sparse" if is_mamba else "strided"
-    take("sampling_strategy", "data_set", convert=lambda name: "tsn" if name == "SSV2" else sparse)
+    of_ssv2 = "padded_tsn" if repository == MAE2 else "tsn"
+    take("sampling_strategy", "data_set", convert=lambda name: of_ssv2 if name == "SSV2" else sparse)
     take("horizontal_flip", "data_set", convert=lambda name: name != "SSV2")
     if not is_mamba and not is_ssv2:
         take("frame_sampling_rate", "sampling_rate", convert=int)

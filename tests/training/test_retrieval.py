@@ -110,6 +110,7 @@ def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys)
     metrics = json.loads((out / "report/metrics.json").read_text())
     assert metrics["split"] == "validation" and metrics["num_captions"] == 4
     assert 0 <= metrics["text_to_video_r1"] <= 100
+    assert not any("runtime" in name or "per_second" in name for name in metrics.keys() - {"clips_per_second"})
     model, processor = AutoModel.from_pretrained(out), AutoProcessor.from_pretrained(out)
     assert model.config.loss_weights == {"vtc": 1.0, "vtm": 1.0, "mlm": 0.0}
     before = weights_of(AutoModel.from_pretrained(model_folder))
