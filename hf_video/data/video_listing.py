@@ -54,9 +54,11 @@ class ListedVideo:
 
     def open(self) -> Any:
         """The source to read from, see `read_video`."""
-        from .rows import open_video
+        if self.rows is None:
+            return self.source
+        from .rows import open_video  # which loads `datasets`: the path of a single video does not need it
 
-        return self.source if self.rows is None else open_video(self.rows[self.row])
+        return open_video(self.rows[self.row])
 
 
 def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = None) -> list[ListedVideo]:
