@@ -4,7 +4,7 @@ import datasets
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from hf_video.data import ClipTask, VideoDataset
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
@@ -91,3 +91,10 @@ def make_trainer(folder, train_dataset=None, eval_dataset=None, *, model=None, *
 
 def weights_of(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+class RecordGradients(TrainerCallback):
+    """Keeps the gradients of the last step."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

@@ -30,27 +30,12 @@ def make_video_text_pair(**options):
     """A [`VideoTextDualEncoderModel`] with random weights, and its processor, which knows the words of `WORDS`."""
     torch.manual_seed(0)
     tokenizer = word_tokenizer(bos=None, words=WORDS)
-    vision = VideoViTConfig(
-        image_size=16,
-        patch_size=8,
-        num_frames=2,
-        tubelet_size=1,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        use_mean_pooling=False,
-    )
-    text = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    clips = {"image_size": 16, "patch_size": 8, "num_frames": 2, "tubelet_size": 1, "use_mean_pooling": False}
+    vision = VideoViTConfig(**sizes, **clips, num_hidden_layers=1)
+    words = {"vocab_size": len(tokenizer), "max_position_embeddings": 16}
+    undropped = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    text = BertConfig(**sizes, **words, **undropped, num_hidden_layers=2)
     config = VideoTextDualEncoderConfig(
         vision_config=vision, text_config=text, fusion_layer=1, projection_dim=8, pooling="avg", **options
     )

@@ -3,12 +3,13 @@
 import datasets
 import torch
 from torch.utils.data import Dataset
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 
 from hf_video import STMixerConfig, STMixerForActionDetection
 from hf_video.models.videovit import VideoViTConfig
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.training import ActionDetectionTrainer, DetectionTrainingArguments
+from tests.testing.trainers import LAST_WEIGHTS, RecordGradients
 
 ACTIONS = ("sit", "run", "talk")
 # Persons of the key frames: more of them in some batches than in others, and none in one.
@@ -27,14 +28,8 @@ def make_detector(**options):
     set_seed(0)
     config = STMixerConfig(
         backbone_config=make_backbone_config(),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        num_spatial_points=8,
-        num_temporal_points=2,
-        num_groups=2,
-        point_multiplier=1,
+        **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
+        **{"num_spatial_points": 8, "num_temporal_points": 2, "num_groups": 2, "point_multiplier": 1},
         **{"num_queries": 6, "id2label": dict(enumerate(ACTIONS))} | options,
     )
     model = STMixerForActionDetection(config)
@@ -51,8 +46,7 @@ def make_processor(**options):
 
 def make_arguments(folder, **options):
     defaults = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "use_cpu": True}
-    defaults |= {"disable_tqdm": True, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-    return DetectionTrainingArguments(str(folder), **defaults | options)
+    return DetectionTrainingArguments(str(folder), disable_tqdm=True, **LAST_WEIGHTS | defaults | options)
 
 
 class KeyFrames(Dataset):
@@ -91,13 +85,6 @@ def collate(items):
     return {"pixel_values": torch.stack([item["pixel_values"] for item in items]), "original_sizes": sizes} | {
         "labels": labels
     }
-
-
-class RecordGradients(TrainerCallback):
-    """Keeps the gradients of the last step."""
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def first_step(folder, num_persons=(1, 3, 0, 2), **options):

@@ -13,11 +13,10 @@ import torch.distributed as dist
 from accelerate import PartialState
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
 from tests.data.frame_videos import blank_clips
 from tests.testing import trainers
-from tests.testing.trainers import LAST_WEIGHTS, RandomClips, labelled_clips, make_arguments, make_model
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, labelled_clips, make_model
 from tests.training.captions_testing import make_video_text_pair
 from tests.training.detection_testing import evaluated_detector, first_step
 from tests.training.frames_testing import make_frame_model, make_frame_trainer
@@ -60,16 +59,10 @@ def balanced(folder, num_processes):
 
 def framewise(folder, num_processes):
     """The losses of steps on clips of frames, and an evaluation of clips of unequal lengths."""
-    trainer = make_frame_trainer(
-        folder,
-        make_frame_model(),
-        blank_clips([26, 9, 17, 17], num_frames=4),
-        eval_dataset=blank_clips([11, 6, 3], num_frames=4, training=False),
-        per_device_train_batch_size=GLOBAL_BATCH_SIZE // num_processes,
-        per_device_eval_batch_size=1,
-        eval_strategy="epoch",
-        learning_rate=1e-3,
-    )
+    sets = [blank_clips([26, 9, 17, 17], num_frames=4), blank_clips([11, 6, 3], num_frames=4, training=False)]
+    options = {"per_device_train_batch_size": GLOBAL_BATCH_SIZE // num_processes, "per_device_eval_batch_size": 1}
+    options |= {"eval_strategy": "epoch", "learning_rate": 1e-3}
+    trainer = make_frame_trainer(folder, make_frame_model(), *sets, **options)
     trainer.train()
     names = ("loss", "grad_norm", "eval_frame_accuracy", "eval_edit_score")
     return {name: [entry[name] for entry in trainer.state.log_history if name in entry] for name in names}
@@ -79,9 +72,9 @@ def unused(folder, num_processes):
     """What is said if a parameter that nothing uses is not looked for."""
     model = make_model()
     model.spare = torch.nn.Parameter(torch.zeros(1))
-    arguments = make_arguments(folder, max_steps=2, ddp_find_unused_parameters=False, **LAST_WEIGHTS)
+    options = {"max_steps": 2, "ddp_find_unused_parameters": False, **LAST_WEIGHTS}
     try:
-        VideoTrainer(model, arguments, train_dataset=RandomClips(16)).train()
+        trainers.make_trainer(folder, RandomClips(16), model=model, **options).train()
     except ValueError as error:
         return str(error)
     return ""
@@ -89,17 +82,9 @@ def unused(folder, num_processes):
 
 def ragged_evaluation(folder, num_processes):
     """Predictions where neither the processes nor the batches divide the videos, which have three views each."""
-    trainer = VideoTrainer(
-        model=make_model(),
-        args=make_arguments(folder, per_device_eval_batch_size=GLOBAL_BATCH_SIZE // num_processes),
-        eval_dataset=RandomClips(7, num_views=3, num_labels=2),
-    )
-    prediction = trainer.predict(trainer.eval_dataset)
-    return {
-        "predictions": prediction.predictions.tolist(),
-        "labels": prediction.label_ids.tolist(),
-        "loss": prediction.metrics["test_loss"],
-    }
+    trainer = trainers.make_trainer(folder, per_device_eval_batch_size=GLOBAL_BATCH_SIZE // num_processes)
+    scores, labels, metrics = trainer.predict(RandomClips(7, num_views=3))
+    return {"predictions": scores.tolist(), "labels": labels.tolist(), "loss": metrics["test_loss"]}
 
 
 def gathered_negatives(folder, num_processes):

@@ -31,30 +31,23 @@ class Original(NamedTuple):
 
 
 def _mae(data: str, size: str, pretraining: str) -> tuple[str, str]:
-    folder = f"videomae_vit_{size}_patch16_224_tubemasking_ratio_{pretraining}"
-    return MAE, f"scripts/{data}/{folder}/finetune.sh"
-
-
-def _mamba(script: str) -> tuple[str, str]:
-    return MAMBA, f"videomamba/video_sm/exp/{script}"
+    return MAE, f"scripts/{data}/videomae_vit_{size}_patch16_224_tubemasking_ratio_{pretraining}/finetune.sh"
 
 
 # The scripts of each recipe, and of each other setting that it describes.
 SCRIPTS: dict[tuple[str, str], tuple[str, str]] = {
-    ("videomae_base_kinetics400", ""): _mae("kinetics", "base", "0.9_epoch_1600"),
-    ("videomae_base_800e_kinetics400", ""): _mae("kinetics", "base", "0.9_epoch_800"),
-    ("videomae_small_kinetics400", ""): _mae("kinetics", "small", "0.9_epoch_1600"),
-    ("videomae_large_kinetics400", ""): _mae("kinetics", "large", "0.9_epoch_1600"),
-    ("videomae_huge_kinetics400", ""): _mae("kinetics", "huge", "0.9_epoch_1600"),
-    ("videomae_base_ssv2", ""): _mae("ssv2", "base", "0.9_epoch_2400"),
-    ("videomae_base_800e_ssv2", ""): _mae("ssv2", "base", "0.9_epoch_800"),
-    ("videomae_small_ssv2", ""): _mae("ssv2", "small", "0.9_epoch_2400"),
-    ("videomae_base_ucf101", ""): _mae("ucf101", "base", "0.75_epoch_3200"),
     ("videomae_v2_giant_kinetics710", ""): (MAE2, "ViT-g, Kinetics-710"),
     ("videomae_v2_giant_ucf101", ""): (MAE2, "ViT-g, Kinetics-710 to UCF101"),
     ("videomae_v2_giant_ucf101", "HMDB51 from the model of Kinetics-710"): (MAE2, "ViT-g, Kinetics-710 to HMDB51"),
-    ("videomamba_tiny_lvu", ""): _mamba("lvu/run_class.sh"),
+    ("videomamba_tiny_lvu", ""): (MAMBA, "videomamba/video_sm/exp/lvu/run_class.sh"),
 }
+for _size in ("base", "small", "large", "huge"):
+    SCRIPTS[f"videomae_{_size}_kinetics400", ""] = _mae("kinetics", _size, "0.9_epoch_1600")
+SCRIPTS["videomae_base_800e_kinetics400", ""] = _mae("kinetics", "base", "0.9_epoch_800")
+SCRIPTS["videomae_base_ssv2", ""] = _mae("ssv2", "base", "0.9_epoch_2400")
+SCRIPTS["videomae_base_800e_ssv2", ""] = _mae("ssv2", "base", "0.9_epoch_800")
+SCRIPTS["videomae_small_ssv2", ""] = _mae("ssv2", "small", "0.9_epoch_2400")
+SCRIPTS["videomae_base_ucf101", ""] = _mae("ucf101", "base", "0.75_epoch_3200")
 for _data in (400, 600):
     _what = f"Kinetics-{_data} from the model of Kinetics-710"
     SCRIPTS["videomae_v2_giant_kinetics400", _what] = (MAE2, "ViT-g, Kinetics-710 to 400")
@@ -66,23 +59,20 @@ _LARGER = {"kinetics400": (64, 384), "ssv2": (16, 288)}
 for _size in ("tiny", "small", "middle", "middle_masked"):
     for _data, _counts in _FRAMES.items():
         _folder = f"{_data.replace('kinetics400', 'k400')}/videomamba_{_size.removesuffix('ed')}"
-        for _count in _counts:
-            _what = "" if _count == _counts[0] else f"{_count} frames"
-            SCRIPTS[f"videomamba_{_size}_{_data}", _what] = _mamba(f"{_folder}/run_f{_count}x224.sh")
+        _scripts = {"" if number == _counts[0] else f"{number} frames": f"f{number}x224" for number in _counts}
         if _data in _LARGER:
             _count, _pixels = _LARGER[_data]
             _what = f"{_count} frames of {_pixels} pixels, from the model of {_count} frames"
-            SCRIPTS[f"videomamba_{_size}_{_data}", _what] = _mamba(f"{_folder}/run_f{_count}x224to{_pixels}.sh")
+            _scripts[_what] = f"f{_count}x224to{_pixels}"
+        for _what, _name in _scripts.items():
+            _script = f"videomamba/video_sm/exp/{_folder}/run_{_name}.sh"
+            SCRIPTS[f"videomamba_{_size}_{_data}", _what] = (MAMBA, _script)
 # Configuration and script of MA-LMM's data sets.
 MALMM_FILES = {
+    **{name: (f"cls_{name}.yaml", f"{name}/train.sh") for name in ("breakfast", "coin", "lvu")},
+    **{f"{name}_qa": (f"qa_{name}.yaml", f"{name}/train_qa.sh") for name in ("msrvtt", "msvd")},
+    **{f"{name}_caption": (f"cap_{name}.yaml", f"{name}/train_cap.sh") for name in ("msrvtt", "msvd")},
     "activitynet_qa": ("qa_activitynet.yaml", "activitynet/train.sh"),
-    "breakfast": ("cls_breakfast.yaml", "breakfast/train.sh"),
-    "coin": ("cls_coin.yaml", "coin/train.sh"),
-    "lvu": ("cls_lvu.yaml", "lvu/train.sh"),
-    "msrvtt_caption": ("cap_msrvtt.yaml", "msrvtt/train_cap.sh"),
-    "msrvtt_qa": ("qa_msrvtt.yaml", "msrvtt/train_qa.sh"),
-    "msvd_caption": ("cap_msvd.yaml", "msvd/train_cap.sh"),
-    "msvd_qa": ("qa_msvd.yaml", "msvd/train_qa.sh"),
     "youcook2_caption": ("cap_youcook2.yaml", "youcook2/train.sh"),
 }
 # Where a script contradicts its own name and the model that it belongs to.
@@ -117,10 +107,8 @@ class Flags:
     def where(self, *names: str) -> str:
         places = []
         for name in names:
-            file, line = self.script, self.flags[name][1] if name in self.flags else None
-            if name not in self.flags:
-                file, line = self.default_file, self.defaults[name][1]
-            places.append(f"{file}:{line}" if line else f"{file}, {name}")
+            file, flags = (self.script, self.flags) if name in self.flags else (self.default_file, self.defaults)
+            places.append(f"{file}:{line}" if (line := flags[name][1]) else f"{file}, {name}")
         return " / ".join(dict.fromkeys(places))
 
 
@@ -136,10 +124,21 @@ def classifier_originals(recipe: str, what: str) -> dict[str, Original]:
     def fixed(name: str, value: Any, source: str) -> None:
         found[name] = Original(value, source)
 
-    take("num_frames", "num_frames", convert=int)
-    take("image_size", "input_size", convert=int)
-    take("num_clips", "test_num_segment", convert=int)
-    take("num_crops", "test_num_crop", convert=int)
+    whole = {"num_frames": "num_frames", "image_size": "input_size", "num_augmentations": "num_sample"}
+    whole |= {
+        "num_clips": "test_num_segment",
+        "num_crops": "test_num_crop",
+        "per_device_train_batch_size": "batch_size",
+    }
+    whole |= {"gradient_accumulation_steps": "update_freq"} if "update_freq" in flags else {}
+    for name, flag in whole.items():
+        take(name, flag, convert=int)
+    numbers = {"drop_path_rate": "drop_path", "num_train_epochs": "epochs", "warmup_epochs": "warmup_epochs"}
+    numbers |= {"erasing_prob": "reprob", "mixup_alpha": "mixup", "cutmix_alpha": "cutmix"}
+    numbers |= {"cutmix_prob": "mixup_switch_prob", "label_smoothing_factor": "smoothing"}
+    numbers |= {"layer_decay": "layer_decay", "weight_decay": "weight_decay", "adam_epsilon": "opt_eps"}
+    for name, flag in numbers.items():
+        take(name, flag)
     is_ssv2 = flags["data_set"] == "SSV2"
     sparse = "sparse" if is_mamba else "strided"
     of_ssv2 = "padded_tsn" if repository == MAE2 else "tsn"
@@ -148,7 +147,6 @@ def classifier_originals(recipe: str, what: str) -> dict[str, Original]:
     if not is_mamba and not is_ssv2:
         take("frame_sampling_rate", "sampling_rate", convert=int)
 
-    take("drop_path_rate", "drop_path")
     if not is_mamba:
         take("classifier_dropout", "head_drop_rate" if repository == MAE2 else "fc_drop_rate")
         if repository == MAE:
@@ -159,11 +157,6 @@ def classifier_originals(recipe: str, what: str) -> dict[str, Original]:
     fixed("clip_duration", 0.0, "kinetics.py, ssv2.py and lvu.py, __getitem__: a row is a sample")
     fixed("kept_frames_gib", 0.0, "every item decodes its video")
     fixed("dataloader_drop_last", True, "run_class_finetuning.py, data_loader_train")
-    take("num_train_epochs", "epochs")
-    take("per_device_train_batch_size", "batch_size", convert=int)
-    if "update_freq" in flags:
-        take("gradient_accumulation_steps", "update_freq", convert=int)
-    take("warmup_epochs", "warmup_epochs")
     if is_mamba:
         # run_class_finetuning.py multiplies the rate by the augmented samples of a video.
         take("base_learning_rate", "lr", "num_sample", convert=lambda rate, samples: float(rate) * int(samples))
@@ -176,8 +169,6 @@ def classifier_originals(recipe: str, what: str) -> dict[str, Original]:
     shares = {f"{name}_rate": float(flags[name]) / float(flags["lr"]) for name in names[:-1]}
     found["lr_scheduler_kwargs"] = Original(shares, flags.where(*names))
 
-    take("layer_decay", "layer_decay")
-    take("weight_decay", "weight_decay")
     if is_mamba:
         reached = ["patch_embeddings", "cls_token", "position_embeddings"]
         fixed("layer_decay_only", reached, "optim_factory.py, get_num_layer_for_vit finds no layers.N")
@@ -187,7 +178,6 @@ def classifier_originals(recipe: str, what: str) -> dict[str, Original]:
         fixed("no_weight_decay", ["position_embeddings", "cls_token"], "modeling_finetune.py, no_weight_decay")
     take("adam_beta1", "opt_betas", convert=lambda betas: float(betas.split()[0]))
     take("adam_beta2", "opt_betas", convert=lambda betas: float(betas.split()[1]))
-    take("adam_epsilon", "opt_eps")
     take("max_grad_norm", "clip_grad", convert=lambda norm: 0.0 if norm == "none" else float(norm))
     if is_mamba:
         take("bf16", "bf16", convert=lambda _: True)
@@ -199,16 +189,10 @@ def classifier_originals(recipe: str, what: str) -> dict[str, Original]:
     if "use_checkpoint" in flags:
         take("activation_checkpointing", "use_checkpoint", convert=lambda _: True)
 
-    take("num_augmentations", "num_sample", convert=int)
     fixed("crop_min_area", 0.08, "kinetics.py and ssv2.py, _aug_frame")
     for name, letter in {"num_ops": "n", "magnitude": "m", "magnitude_std": "mstd"}.items():
         pattern = rf"(?:^|-){letter}([\d.]+)(?:-|$)"
         take(f"rand_augment_{name}", "aa", convert=lambda text, form=pattern: float(re.search(form, text)[1]))
-    take("erasing_prob", "reprob")
-    take("mixup_alpha", "mixup")
-    take("cutmix_alpha", "cutmix")
-    take("cutmix_prob", "mixup_switch_prob")
-    take("label_smoothing_factor", "smoothing")
     return found | {name: value for (*key, name), value in CORRECTED.items() if key == [recipe, what]}
 
 
@@ -257,16 +241,14 @@ def answer_originals(recipe: str) -> dict[str, Original]:
     def take(name: str, source: Flags, flag: str, convert: Any = float) -> None:
         found[name] = Original(convert(source[flag]), source.where(flag))
 
-    take("num_frames", flags, "num_frames", int)
-    take("memory_bank_length", flags, "memory_bank_length", int)
+    for name in ("num_frames", "memory_bank_length", "seed", "num_beams"):
+        take(name, flags, name, int)
     take("num_train_epochs", flags, "max_epoch")
     take("per_device_train_batch_size", flags, "batch_size_train", int)
     take("gradient_accumulation_steps", flags, "accum_grad_iters", int)
     take("learning_rate", flags, "init_lr")
-    take("seed", flags, "seed", int)
-    take("num_beams", flags, "num_beams", int)
-    take("warmup_steps", config, "warmup_steps")
-    take("weight_decay", config, "weight_decay")
+    for name in ("warmup_steps", "weight_decay"):
+        take(name, config, name)
     take("fp16", config, "amp", lambda text: text == "True")
     # The original counts the first token of the text.
     take("max_new_tokens", config, "max_len", lambda text: int(text) - 1)

@@ -17,7 +17,7 @@ from hf_video.data import ClipAugmentation, ClipTask, VideoStream, collate_clips
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
 from hf_video.training.output_folder import last_checkpoint
-from tests.testing.trainers import make_arguments, make_model
+from tests.testing.trainers import LAST_WEIGHTS, make_arguments, make_model
 
 
 class KillBehindStep(TrainerCallback):
@@ -35,17 +35,9 @@ def main(data, folder, num_steps, killed_at):
     stream = VideoStream(
         load_video_stream(data)[0], ClipTask(processor, augmentation=augmentation), seed=3, shuffle_buffer_size=5
     )
-    arguments = make_arguments(
-        folder,
-        max_steps=num_steps,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
-        logging_steps=1,
-        eval_strategy="no",
-        save_strategy="steps",
-        save_steps=2,
-        load_best_model_at_end=False,
-    )
+    options = {"max_steps": num_steps, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    options |= {"save_strategy": "steps", "save_steps": 2, "logging_steps": 1}
+    arguments = make_arguments(folder, **LAST_WEIGHTS | options)
     seen = Path(folder, f"seen_{arguments.process_index}.jsonl")
 
     def collate(items):
@@ -53,13 +45,8 @@ def main(data, folder, num_steps, killed_at):
             print(json.dumps([[trainer.state.global_step, *item["sample_key"][1:]] for item in items]), file=file)
         return collate_clips(items)
 
-    trainer = VideoTrainer(
-        model=make_model(drop_path_rate=0.3, num_hidden_layers=2),
-        args=arguments,
-        train_dataset=stream,
-        data_collator=collate,
-        processing_class=processor,
-    )
+    model = make_model(drop_path_rate=0.3, num_hidden_layers=2)
+    trainer = VideoTrainer(model, arguments, collate, stream, processing_class=processor)
     if killed_at:
         trainer.add_callback(KillBehindStep(killed_at))
     try:

@@ -11,26 +11,11 @@ def test_defaults_keep_the_best_checkpoint_and_follow_the_seed(tmp_path):
     assert arguments.data_seed == 7
 
 
-def test_the_base_learning_rate_is_for_256_videos_a_step(tmp_path):
-    arguments = VideoTrainingArguments(
-        output_dir=str(tmp_path),
-        base_learning_rate=1e-3,
-        per_device_train_batch_size=32,
-        gradient_accumulation_steps=4,
-        use_cpu=True,
-    )
-    assert arguments.learning_rate == 5e-4
-
-
-def test_warmup_epochs(tmp_path):
-    arguments = VideoTrainingArguments(output_dir=str(tmp_path), warmup_epochs=5, num_train_epochs=50)
-    assert arguments.get_warmup_steps(1000) == 100
-    assert VideoTrainingArguments(output_dir=str(tmp_path), warmup_steps=7).get_warmup_steps(1000) == 7
-
-
-def test_a_probe_excludes_other_ways_to_train_a_part(tmp_path):
-    with pytest.raises(ValueError, match="linear_probe freezes all but the head already"):
-        VideoTrainingArguments(output_dir=str(tmp_path), linear_probe=True, lora_rank=4)
+def test_rates_and_warm_up_follow_the_batch_and_the_epochs(tmp_path):
+    batch = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 4, "use_cpu": True}
+    assert VideoTrainingArguments(str(tmp_path), base_learning_rate=1e-3, **batch).learning_rate == 5e-4
+    assert VideoTrainingArguments(str(tmp_path), warmup_epochs=5, num_train_epochs=50).get_warmup_steps(1000) == 100
+    assert VideoTrainingArguments(str(tmp_path), warmup_steps=7).get_warmup_steps(1000) == 7
 
 
 @pytest.mark.parametrize(
@@ -43,6 +28,8 @@ def test_a_probe_excludes_other_ways_to_train_a_part(tmp_path):
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; a whole number of at least 1"),
         ({"warmup_epochs": -1.0}, "warmup_epochs is -1.0; a number of at least 0"),
         ({"distillation_weight": 0.3}, "distillation_weight is 0.3, which has no effect without distillation_teacher"),
+        ({"weight_decay": float("nan")}, "weight_decay is nan; a number of at least 0 is expected"),
+        ({"linear_probe": True, "lora_rank": 4}, "linear_probe freezes all but the head already"),
         ({"lora_alpha": 8.0}, "lora_alpha is 8.0, which has no effect without lora_rank"),
         ({"focal_gamma": 1.0}, "focal_gamma is 1.0, which has no effect without loss=focal"),
         (
@@ -56,11 +43,6 @@ def test_values_without_a_meaning_are_named(tmp_path, option, message):
         VideoTrainingArguments(output_dir=str(tmp_path), **option)
 
 
-def test_no_number_is_nan(tmp_path):
-    with pytest.raises(ValueError, match="weight_decay is nan; a number of at least 0 is expected"):
-        VideoTrainingArguments(output_dir=str(tmp_path), weight_decay=float("nan"))
-
-
 def test_the_metric_of_the_best_checkpoint_is_one_that_is_measured(tmp_path):
     def check(metric, problem_type, num_labels, **options):
         arguments = VideoTrainingArguments(output_dir=str(tmp_path), metric_for_best_model=metric, **options)
@@ -69,9 +51,8 @@ def test_the_metric_of_the_best_checkpoint_is_one_that_is_measured(tmp_path):
     check("eval_loss", "multi_label_classification", 2)
     check("top5_accuracy", None, 6)
     check("nope", None, 6, eval_strategy="no", load_best_model_at_end=False)
-    with pytest.raises(
-        ValueError, match="'top5_accuracy', which is not measured: use top1_accuracy, mean_class_accuracy or loss"
-    ):
+    known = "top1_accuracy, mean_class_accuracy or loss"
+    with pytest.raises(ValueError, match=f"'top5_accuracy', which is not measured: use {known}"):
         check("top5_accuracy", None, 5)
     with pytest.raises(ValueError, match="'nope', which is not measured: use mean_average_precision or loss"):
         check("nope", "multi_label_classification", 6)
@@ -80,10 +61,8 @@ def test_the_metric_of_the_best_checkpoint_is_one_that_is_measured(tmp_path):
 def test_several_trackers_are_separated_by_commas(tmp_path, monkeypatch):
     for name in ("tensorboard", "trackio"):
         monkeypatch.setattr(integration_utils, f"is_{name}_available", lambda: True)
-    assert VideoTrainingArguments(str(tmp_path), report_to="tensorboard,trackio").report_to == [
-        "tensorboard",
-        "trackio",
-    ]
+    found = VideoTrainingArguments(str(tmp_path), report_to="tensorboard,trackio").report_to
+    assert found == ["tensorboard", "trackio"]
     assert VideoTrainingArguments(str(tmp_path)).report_to == []
 
 

@@ -17,21 +17,15 @@ SEVERAL = [[0], [0, 1], [0], [0, 2], [], [], [0]]
 NAMES = ["a", "b", "c"]
 
 
-def test_balanced_weights_are_those_of_scikit_learn():
-    utils = pytest.importorskip("sklearn.utils.class_weight", reason="scikit-learn is not installed")
+def test_weights_are_those_of_the_formulas():
     weights = make_class_weights("balanced", NAMES, labelled_rows(LABELS))
-    expected = utils.compute_class_weight("balanced", classes=np.arange(3), y=LABELS)
-    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    # As `compute_class_weight` of scikit-learn has them.
+    np.testing.assert_allclose(weights, 25 / 3 / np.array([20, 4, 1]), rtol=1e-6)
     assert weights.dtype == torch.float32 and weights[LABELS].mean() == pytest.approx(1)
-
-
-def test_effective_weights_are_those_of_the_paper():
-    weights = make_class_weights("effective", NAMES, labelled_rows(LABELS))
     by_hand = np.array([1 / sum(0.999**number for number in range(size)) for size in (20, 4, 1)])
+    weights = make_class_weights("effective", NAMES, labelled_rows(LABELS))
     np.testing.assert_allclose(weights, by_hand / by_hand.mean(), rtol=1e-6)
-
-
-def test_several_classes_are_weighted_by_their_absence():
+    # Several classes are weighted by their absence.
     weights = make_class_weights("balanced", NAMES, labelled_rows(SEVERAL))
     torch.testing.assert_close(weights, torch.tensor([2 / 5, 6, 6]))
 
@@ -60,31 +54,35 @@ def test_weights_of_a_file(tmp_path, name, text):
         ("a,1\na,2\nc,1\n", r"line 2 is \['a', '2'\]; a new name and a weight"),
         ("a,1\nb,1\nz,1\n", "class_weights has z, not among the classes: a, b, c"),
         ("a,1\nc,1\n", "class_weights has no weight for b"),
+        ("[1, 2, 3]", "weights.json holds no mapping of names and weights"),
     ],
 )
 def test_a_wrong_file_of_weights_is_named(tmp_path, text, message):
-    file = tmp_path / "weights.csv"
+    file = tmp_path / ("weights.json" if text.startswith("[") else "weights.csv")
+    with pytest.raises(FileNotFoundError, match=f"{file.name} does not exist"):
+        make_class_weights(str(file), NAMES, None)
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
         make_class_weights(str(file), NAMES, None)
 
 
-def test_weights_that_cannot_be_are_named(tmp_path):
-    with pytest.raises(ValueError, match="class_weights is 'balance'; balanced, effective, or a file that ends in"):
-        make_class_weights("balance", NAMES, None)
-    with pytest.raises(FileNotFoundError, match="weights.json does not exist"):
-        make_class_weights(str(tmp_path / "weights.json"), NAMES, None)
-    (tmp_path / "list.json").write_text("[1, 2, 3]")
-    with pytest.raises(ValueError, match="list.json holds no mapping of names and weights"):
-        make_class_weights(str(tmp_path / "list.json"), NAMES, None)
-    with pytest.raises(ValueError, match="has no weight for c: none of the 4 training videos has this class"):
-        make_class_weights("effective", NAMES, labelled_rows(LABELS).select([0, 1, 20, 21]))
-    with pytest.raises(ValueError, match="has no weight for a: each of the 3 training videos has this class"):
-        make_class_weights("balanced", NAMES, labelled_rows([[0, 1], [0], [0, 2]]))
-    with pytest.raises(ValueError, match="effective is for videos of one class each"):
-        make_class_weights("effective", NAMES, labelled_rows(SEVERAL))
-    with pytest.raises(ValueError, match="counts the videos of a VideoDataset"):
-        make_class_weights("balanced", NAMES, None)
+@pytest.mark.parametrize(
+    ("kind", "rows", "message"),
+    [
+        ("balance", labelled_rows(LABELS), "class_weights is 'balance'; balanced, effective, or a file that ends in"),
+        (
+            "effective",
+            labelled_rows(LABELS).select([0, 1, 20]),
+            "has no weight for c: none of the 3 training videos",
+        ),
+        ("balanced", labelled_rows([[0, 1], [0], [0, 2]]), "has no weight for a: each of the 3 training videos has"),
+        ("effective", labelled_rows(SEVERAL), "effective is for videos of one class each"),
+        ("balanced", None, "counts the videos of a VideoDataset"),
+    ],
+)
+def test_weights_that_cannot_be_are_named(kind, rows, message):
+    with pytest.raises(ValueError, match=message):
+        make_class_weights(kind, NAMES, rows)
 
 
 @pytest.mark.parametrize(("sampler", "shares"), [("balanced", (1, 1, 1)), ("sqrt", (20**0.5, 2, 1))])
@@ -103,22 +101,16 @@ def test_a_sampler_draws_classes_by_their_sizes(sampler, shares):
     np.testing.assert_allclose(found, np.array(shares) / sum(shares), atol=0.03)
 
 
-def test_the_order_follows_from_seed_and_epoch():
+def test_the_order_follows_from_seed_and_epoch_and_several_classes_count_as_the_rarest():
     clips = labelled_clips(LABELS)
     first = list(ClassSampler(clips, "balanced", seed=0))
     assert list(ClassSampler(clips, "balanced", seed=0)) == first != list(ClassSampler(clips, "balanced", seed=1))
     clips.set_epoch(1)
     assert list(ClassSampler(clips, "balanced", seed=0)) != first
-
-
-def test_a_video_of_several_classes_counts_as_its_rarest():
-    clips = labelled_clips(LABELS[:7])
     clips.rows = labelled_rows(SEVERAL)
     # Three videos count as a, one as b, one as c, two as none of them.
-    np.testing.assert_allclose(
-        ClassSampler(clips, "balanced", seed=0).probabilities,
-        [1 / 12, 1 / 4, 1 / 12, 1 / 4, 1 / 8, 1 / 8, 1 / 12],
-    )
+    found = ClassSampler(clips, "balanced", seed=0).probabilities
+    np.testing.assert_allclose(found, [1 / 12, 1 / 4, 1 / 12, 1 / 4, 1 / 8, 1 / 8, 1 / 12])
 
 
 class Recorder:

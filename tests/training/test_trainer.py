@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
-from transformers import Trainer, TrainerCallback, default_data_collator, set_seed
+from transformers import Trainer, default_data_collator, set_seed
 
 import hf_video
 from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, load_video_dataset
@@ -20,7 +20,7 @@ from tests.hub.conftest import TINY_CLASSIFIERS
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, SIZES
 from tests.models.memory_bank_qformer.test_generation import KINDS, PLACE
 from tests.models.memory_bank_qformer.test_generation import make_model as make_answering_model
-from tests.testing.trainers import LAST_WEIGHTS, RandomClips, make_model, make_trainer, weights_of
+from tests.testing.trainers import LAST_WEIGHTS, RandomClips, RecordGradients, make_model, make_trainer, weights_of
 
 NUM_CLIPS = 4
 CLASSES = torch.tensor([0, 2, 1, 2])
@@ -38,11 +38,6 @@ PROBLEMS = {
 HEADS = [("ForVideoClassification", family) for family in TINY_CLASSIFIERS]
 HEADS += [("ForImageClassification", family) for family in ("VideoViT", "VideoMamba")]
 TRAINERS = {"Trainer": (Trainer, {}), "VideoTrainer": (VideoTrainer, {"data_collator": default_data_collator})}
-
-
-class RecordGradients(TrainerCallback):
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def gradients(model, items, folder, trainer_class=Trainer, arguments_class=VideoTrainingArguments, **kwargs):

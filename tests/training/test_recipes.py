@@ -33,24 +33,14 @@ def check(recipe, what="", words=()):
 
 
 def test_only_compared_recipes_are_published():
-    # They have tests of their own, `tests/cli/test_pretraining_recipes.py` and `test_detection_command.py`.
+    # They have tests of their own, `tests/cli/test_pretraining_recipes.py` and `test_detection.py`.
     assert {name for name in published_recipes() if not name.startswith(OTHERS)} == RECIPES
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_a_recipe_has_the_values_of_its_original(recipe):
+def test_a_recipe_and_what_its_comments_describe_have_the_values_of_the_original(recipe):
     check(recipe)
-
-
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_what_its_comments_describe_has_them_too(recipe):
     found = described(recipe)
     assert found.keys() == {what for name, what in SCRIPTS if name == recipe and what}
     for what, words in found.items():
         check(recipe, what, words)
-
-
-def test_sources_name_lines():
-    for recipe in ("videomae_base_ssv2", "videomamba_tiny_coin", "malmm/lvu"):
-        sources = [original.source for original in originals(recipe).values()]
-        assert sum(source.rpartition(":")[2].isdigit() for source in sources) > len(sources) / 2

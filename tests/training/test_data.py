@@ -10,14 +10,14 @@ import pytest
 
 from hf_video.data import ClipTask, VideoStream, load_video_stream
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import TrainSettings, VideoTrainer, train
+from hf_video.training import TrainSettings, train
+from tests.testing import trainers
 from tests.testing.processes import launched, run_forked
-from tests.testing.trainers import make_arguments, make_model
+from tests.testing.trainers import LAST_WEIGHTS
 
 from ..data.test_video_stream import write_shard
 from . import streamed_run
 
-ROOT = Path(__file__).parents[2]
 NUM_CLIPS, CLIPS_OF_A_STEP = 24, 4
 
 
@@ -25,10 +25,8 @@ NUM_CLIPS, CLIPS_OF_A_STEP = 24, 4
 def shards(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     contents = [path.read_bytes() for path in sorted((digits / "train").rglob("*.mp4"))][:NUM_CLIPS]
-    rows = [
-        {"clip": {"bytes": content, "path": f"{number}.mp4"}, "action": number % 2}
-        for number, content in enumerate(contents)
-    ]
+    clips = [{"bytes": content, "path": f"{number}.mp4"} for number, content in enumerate(contents)]
+    rows = [{"clip": clip, "action": number % 2} for number, clip in enumerate(clips)]
     for part in range(4):
         write_shard(folder / "parquet" / f"train-{part}.parquet", rows[part::4])
     return folder / "parquet"
@@ -92,25 +90,26 @@ def test_two_processes_are_killed_and_resumed(shards, tmp_path):
 
 
 def make_trainer(shards, folder, **options):
-    stream, _ = load_video_stream(shards)
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="dense", size=20, crop_size=16)
-    options = {"eval_strategy": "no", "load_best_model_at_end": False, "save_strategy": "steps"} | options
-    return VideoTrainer(
-        model=make_model(),
-        args=make_arguments(folder, **options),
-        train_dataset=VideoStream(stream, ClipTask(processor)),
-    )
+    clips = VideoStream(load_video_stream(shards)[0], ClipTask(processor))
+    return trainers.make_trainer(folder, clips, **LAST_WEIGHTS | {"save_strategy": "steps"} | options)
 
 
-def test_what_a_stream_cannot_do(shards, tmp_path):
-    with pytest.raises(ValueError, match="dataloader_num_workers=2: worker processes would keep their places"):
-        make_trainer(shards, tmp_path, max_steps=2, dataloader_num_workers=2)
-    with pytest.raises(ValueError, match="max_steps"):
-        make_trainer(shards, tmp_path)
-    with pytest.raises(ValueError, match="sampler=balanced needs all labels"):
-        make_trainer(shards, tmp_path, max_steps=2, sampler="balanced")
-    with pytest.raises(ValueError, match="class_weights=balanced counts the videos"):
-        make_trainer(shards, tmp_path, max_steps=2, class_weights="balanced")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"max_steps": 2, "dataloader_num_workers": 2},
+            "dataloader_num_workers=2: worker processes would keep their places",
+        ),
+        ({}, "max_steps"),
+        ({"max_steps": 2, "sampler": "balanced"}, "sampler=balanced needs all labels"),
+        ({"max_steps": 2, "class_weights": "balanced"}, "class_weights=balanced counts the videos"),
+    ],
+)
+def test_what_a_stream_cannot_do(shards, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(shards, tmp_path, **options)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +122,9 @@ def test_what_a_stream_cannot_do(shards, tmp_path):
     ],
 )
 def test_what_a_training_needs_for_a_stream(shards, tmp_path, options, message):
-    settings = TrainSettings(
-        data=str(shards), output_dir=str(tmp_path / "out"), streaming=True, device="cpu", **options
-    )
+    places = {"data": str(shards), "output_dir": str(tmp_path / "out")}
     with pytest.raises(ValueError, match=message):
-        train(settings)
+        train(TrainSettings(**places, streaming=True, device="cpu", **options))
     assert not (tmp_path / "out").exists()
 
 

@@ -1,0 +1,162 @@
+"""One and two processes on a CPU: the same losses and the same predictions. Sharded weights: what is refused, and how
+checkpoints are recognised by them."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed.fsdp import StateDictType
+
+from hf_video.training import parameter_settings
+from hf_video.training.parallelism import (
+    WeightsForm,
+    check_saves_whole_weights,
+    choose_blocks,
+    form_of_checkpoint,
+    prepare_sharding,
+)
+from tests.testing.processes import launched, run_forked
+from tests.testing.trainers import make_arguments, make_model, make_trainer
+
+from . import distributed_run
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """What this process finds, by task."""
+    return distributed_run.run(tmp_path_factory.mktemp("one"), 1)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What two processes find, by task."""
+    folder = tmp_path_factory.mktemp("two")
+    processes = run_forked(*launched([Path(__file__).with_name("distributed_run.py"), folder], 2))
+    assert not any(each.returncode for each in processes), [each.stderr[-20000:] for each in processes]
+    return json.loads((folder / "result.json").read_text())
+
+
+@pytest.mark.parametrize("task", ["plain", "balanced", "distilled"])
+def test_two_processes_have_the_losses_of_one(task, one, two):
+    assert len(one[task]) == distributed_run.NUM_STEPS and len(set(one[task])) > 1
+    np.testing.assert_allclose(two[task], one[task], rtol=0, atol=1e-4)
+
+
+def test_gathered_negatives_have_the_gradients_of_one_process_with_the_whole_batch(one, two):
+    one, two = one["gathered_negatives"], two["gathered_negatives"]
+    expected = one["False"]["gradients"]
+    assert len(expected) > 20 and "temperature" in expected
+    for original in ("False", "True"):
+        assert two[original]["loss"] == pytest.approx(one["False"]["loss"], rel=1e-12)
+        assert two[original]["gradients"].keys() == expected.keys()
+        for name, gradient in two[original]["gradients"].items():
+            # The original recipe divides the gradients of the encoders by the number of processes.
+            factor = 0.5 if original == "True" and name != "temperature" else 1
+            np.testing.assert_allclose(gradient, factor * np.array(expected[name]), rtol=1e-6, atol=1e-12)
+
+
+def test_persons_count_alike_in_all_processes_and_batches(one, two):
+    one, two = one["detected"], two["detected"]
+    expected = one["1"]
+    assert len(expected["gradients"]) > 100
+    for found in (one["2"], two["1"], two["2"]):
+        for name in ("loss", "loss_ce", "loss_bbox", "loss_giou", "loss_bce", "grad_norm"):
+            assert found["log"][name] == pytest.approx(expected["log"][name], rel=1e-6)
+        assert found["gradients"].keys() == expected["gradients"].keys()
+        for name, gradient in found["gradients"].items():
+            np.testing.assert_allclose(gradient, expected["gradients"][name], rtol=1e-6, atol=1e-9)
+    predictions = np.array(one["predictions"])
+    assert len(predictions) == 7 and len({*(predictions[..., 0] == -100).sum(axis=1)}) > 1
+    np.testing.assert_allclose(two["predictions"], predictions, rtol=1e-5, atol=1e-6)
+    assert two["mean_ap"] == pytest.approx(one["mean_ap"])
+
+
+def test_frames_count_alike_in_all_processes(one, two):
+    assert len({*one["framewise"]["loss"]}) > 1
+    for name, values in one["framewise"].items():
+        np.testing.assert_allclose(two["framewise"][name], values, rtol=1e-4, err_msg=name)
+
+
+def test_a_parameter_that_nothing_uses_is_named_in_an_error(one, two):
+    assert "set ddp_find_unused_parameters=true" in two["unused"] and not one["unused"]
+
+
+def test_a_ragged_last_batch_is_gathered_right(one, two):
+    one, two = one["ragged_evaluation"], two["ragged_evaluation"]
+    assert two["labels"] == one["labels"] == [index % 2 for index in range(7)]
+    np.testing.assert_allclose(two["predictions"], one["predictions"], rtol=1e-5, atol=1e-6)
+    expected = torch.nn.functional.cross_entropy(torch.tensor(one["predictions"]), torch.tensor(one["labels"]))
+    assert two["loss"] == pytest.approx(one["loss"]) == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize(
+    "options", [{"ema_decay": 0.9}, {"lora_rank": 2}, {"linear_probe": True}, {"save_on_each_node": True}]
+)
+def test_what_needs_whole_weights_is_refused(options, tmp_path, monkeypatch):
+    [name] = options
+    with pytest.raises(ValueError, match=f"{name} needs whole weights"):
+        make_arguments(tmp_path, **options, fsdp=True)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(ValueError, match=f"{name} needs whole weights"):
+        make_arguments(tmp_path, **options)
+
+
+def test_checkpoints_in_shards_are_refused():
+    plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT)
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin)))
+    with pytest.raises(ValueError, match="SHARDED_STATE_DICT.*FULL_STATE_DICT"):
+        check_saves_whole_weights(trainer)
+    plugin.state_dict_type = StateDictType.FULL_STATE_DICT
+    check_saves_whole_weights(trainer)
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_deepspeed_on_a_cpu_is_refused(launched, tmp_path, monkeypatch):
+    if launched:
+        monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ValueError, match="DeepSpeed trains on accelerators, and this run is on the CPU"):
+        make_arguments(tmp_path, deepspeed=None if launched else "settings.json")
+
+
+@pytest.mark.parametrize(("stage", "gathers"), [(2, False), (3, True)])
+def test_zero_3_gathers_its_weights_to_save_them(stage, gathers):
+    config = {"zero_optimization": {"stage": stage, "stage3_gather_16bit_weights_on_model_save": False}}
+    plugin = SimpleNamespace(hf_ds_config=SimpleNamespace(config=config))
+    prepare_sharding(SimpleNamespace(deepspeed="settings.json", fsdp=None, deepspeed_plugin=plugin))
+    assert config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is gathers
+
+
+def test_a_run_goes_on_with_the_form_of_weights_that_it_had(tmp_path):
+    checkpoint = tmp_path / "checkpoint-2"
+    checkpoint.mkdir()
+    assert form_of_checkpoint(checkpoint) is WeightsForm.WHOLE
+    (checkpoint / "pytorch_model_fsdp.bin").touch()
+    trainer = make_trainer(tmp_path)
+    assert not trainer.is_sharded
+    with pytest.raises(ValueError, match="saved with FSDP, and this run has whole weights"):
+        trainer.train(str(checkpoint))
+
+
+def test_blocks_that_a_model_leaves_out_are_not_sharded():
+    model = make_model()
+    model._no_split_modules = {"VideoViTLayer", "LayerOfAnotherPart"}
+    plugin = SimpleNamespace(transformer_cls_names_to_wrap=None)
+    trainer = SimpleNamespace(model=model, accelerator=SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin)))
+    choose_blocks(trainer)
+    assert plugin.transformer_cls_names_to_wrap == ["VideoViTLayer"]
+    plugin.transformer_cls_names_to_wrap = ["VideoViTMLP"]
+    choose_blocks(trainer)
+    assert plugin.transformer_cls_names_to_wrap == ["VideoViTMLP"]
+
+
+def test_the_shape_of_an_emptied_parameter_decides_on_its_weight_decay():
+    model = make_model()
+    whole = parameter_settings(model, weight_decay=0.1)
+    for weight in model.parameters():
+        weight.ds_shape = weight.shape
+        weight.data = torch.empty(0)
+    assert parameter_settings(model, weight_decay=0.1) == whole
+    assert len({setting.weight_decay for setting in whole.values()}) == 2
