@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from .checks import read_durations
 from .folders import listed
-from .rows import VideoRows, arrow_column, label_ids, label_names, with_times
+from .rows import VideoRows, arrow_column, class_counts, label_ids, label_names, with_times
 
 TIME, VIDEO = "time", "video"
 # Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
@@ -60,18 +60,19 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
         raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
     parts = None if split_by == TIME else _hold_out_groups(dataset, fraction, seed, split_by)
     train, held_out, what = parts or _hold_out_last_seconds(dataset, fraction)
-    known, trained, measured = (
-        {label for of_row in label_ids(rows) for label in of_row} for rows in (dataset, train, held_out)
-    )
-    lost, missing = (
-        listed(repr(label_names(dataset)[label]) for label in sorted(known - found)) for found in (trained, measured)
-    )
-    if lost:
+    known = class_counts(dataset) > 0
+
+    def without(rows: Dataset) -> str:
+        absent = np.flatnonzero(known & (class_counts(rows) == 0)).tolist()
+        return listed(repr(label_names(dataset)[label]) for label in absent)
+
+    if not parts and (lost := without(train)):
         raise ValueError(
             f"Nothing of {lost} is left for training if the last seconds of each class are held out: other classes "
             "have the same seconds. Take these seconds out of the segments of the others, or give a validation.csv of "
             "your own."
         )
+    missing = without(held_out)
     more = f" There is too little of {missing} to hold any out, so it is not measured." if missing else ""
     held_out.info.description = f"Held out: {what}.{more}"
     return train, held_out

@@ -9,7 +9,6 @@ import logging
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import chain
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -84,8 +83,11 @@ def label_ids(dataset: Dataset) -> list[list[int]]:
 
 def class_counts(dataset: Dataset) -> np.ndarray:
     """The number of rows of each class, (num_classes,) int64."""
-    ids = np.fromiter(chain.from_iterable(label_ids(dataset)), np.int64)
-    return np.bincount(ids, minlength=len(label_names(dataset)))
+    if not {"label", "labels"} & {*dataset.column_names}:
+        return np.zeros(0, np.int64)
+    is_multi = is_multi_label(dataset)
+    ids = arrow_column(dataset, "labels" if is_multi else "label")
+    return np.bincount((ids.flatten() if is_multi else ids).to_numpy(), minlength=len(label_names(dataset)))
 
 
 def data_sets(
