@@ -134,7 +134,7 @@ def load_unlabelled_videos(
         ValueError: If there are no videos, or a column is missing; or the file is none of these.
     """
     tables = open_tables(data, video_root, expected=_EXPECTED, read_folder=_videos_in)
-    if isinstance(tables.get("train"), pa.Table):  # of a folder
+    if "train" in tables and tables["train"].is_folder:
         tables = {"train": tables["train"]}
     return _rows(data, tables, kept=columns)
 
