@@ -115,8 +115,9 @@ class VideoReader:
                 f"{len(counted) - 1}."
             )
         wanted, inverse = np.unique(indices + counted.start, return_inverse=True)
+        read = self._frames.read(wanted.tolist())
         frames = np.empty((len(wanted), self._frames.height, self._frames.width, 3), dtype=np.uint8)
-        for row, frame in enumerate(self._frames.read(wanted.tolist())):
+        for row, frame in enumerate(read):
             if frame.shape != frames.shape[1:]:
                 paths = getattr(self._frames, "paths", {})
                 name = paths[wanted[row]] if paths else f"{self.name}: frame {wanted[row]}"
@@ -276,7 +277,10 @@ class DecodedVideo:
             frames = self.decoder.get_frames_at(indices=numbers).data.cpu().numpy()
         except RuntimeError as error:
             raise VideoReadError(f"{self.name} cannot be decoded: {error}") from error
-        return frames if frames.shape[-1] == 3 else frames.transpose(0, 2, 3, 1)
+        frames = frames if frames.shape[-1] == 3 else frames.transpose(0, 2, 3, 1)
+        # A decoder may turn or resize frames.
+        self.height, self.width = frames.shape[1:3]
+        return frames
 
 
 def _open_frames(source: Source, stack: ExitStack) -> VideoFile | FrameFolder | DecodedVideo:

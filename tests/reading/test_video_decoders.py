@@ -60,6 +60,13 @@ def test_frames_and_segments(ramp, order):
         read_video(decoder)
 
 
+def test_a_decoder_may_resize_its_frames(ramp):
+    decoder = VideoDecoder(ramp)
+    decoder.frames = decoder.frames[:, ::2, ::2]
+    frames, _ = read_video(decoder, end=1.0)
+    assert np.array_equal(frames, read_video(ramp, end=1.0)[0][:, ::2, ::2])
+
+
 def test_the_processor_takes_decoders(ramp):
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=32, crop_size=24)
     decoders = [VideoDecoder(ramp), VideoDecoder(ramp)]
