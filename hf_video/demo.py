@@ -43,7 +43,8 @@ MOTIONS = {
 MANIFEST = "moving_digits.json"
 
 # Memory is aligned differently in each process, which changes the order of sums in a matrix product.
-TOLERANCE = 1e-6
+LOGITS_TOLERANCE = 1e-6
+NUM_COMPARED_VIDEOS = 4
 
 _SPLITS = ("train", "test")
 _CORNERS = np.array([(0, 0), (0, 1), (1, 1), (1, 0)], dtype=np.float64)  # (row, column), clockwise
@@ -180,8 +181,10 @@ def encode_frames(file: Path, frames: NDArray[np.uint8], fps: int) -> None:
 
 
 def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
-    """Accuracy and scores on the held-out digits, and a digest of all weights, as plain values."""
-    from hf_video.data import ClipTask, VideoDataset, load_video_dataset
+    """Accuracy on the held-out digits, logits of some of them, and a digest of all weights, as plain values."""
+    import torch
+
+    from hf_video.data import ClipTask, VideoDataset, collate_clips, load_video_dataset
     from hf_video.inference import weights_digest
     from hf_video.loading.class_names import class_names_of
     from hf_video.metrics import top_k_accuracy
@@ -190,9 +193,13 @@ def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
     split = load_video_dataset(digits, labels=class_names_of(model.config))["test"]
     dataset = VideoDataset(split, ClipTask(processor), training=False)
     scores, labels = evaluate_dataset(model, dataset, batch_size=32, progress=False)
+    clips = collate_clips([dataset[index] for index in range(NUM_COMPARED_VIDEOS)])["pixel_values"]
+    with torch.inference_mode():
+        logits = model(clips).logits
     return {
         "top1_accuracy": top_k_accuracy(scores, labels),
-        "scores": scores.tolist(),
+        "logits": logits.tolist(),
+        "scores": scores[0].tolist(),
         "video": split[0]["video"],
         "weights": weights_digest(model.state_dict()),
     }
@@ -224,12 +231,13 @@ def describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:
 
 def compare(trained: dict[str, Any], loaded: dict[str, Any]) -> dict[str, bool]:
     """Whether each comparison holds, by a text that describes it."""
-    difference = np.abs(np.array(trained["scores"]) - loaded["scores"]).max()
-    best = max(trained["scores"][0])
+    logits = np.array(trained["logits"])
+    difference = np.abs(logits - loaded["logits"]).max() / max(1, np.abs(logits).max())
+    best = max(trained["scores"])
     return {
         "the loaded weights are the trained ones, bit by bit": loaded["weights"] == trained["weights"],
         "the accuracy is the same": loaded["top1_accuracy"] == trained["top1_accuracy"],
-        f"the scores differ by {difference:.0e} at most": difference <= TOLERANCE,
+        f"logits differ by {difference:.0e} at most": difference <= LOGITS_TOLERANCE,
         'pipeline("video-classification") gives the same score': abs(loaded["pipeline"]["score"] - best) <= 1e-5,
     }
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from hf_video import VideoWatcher
 from hf_video.drawing import TimelineFolder, draw_heat_maps, write_heat_map_video
 from hf_video.drawing.texts import clock
 from hf_video.drawing.timeline_picture import save_figure
@@ -26,6 +25,7 @@ from hf_video.inference import Segment, explain, frame_shares, predict_scores, r
 from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder
 from hf_video.inference.window_batching import choose_windows
+from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
 

@@ -110,9 +110,10 @@ def _start_from_videomamba(folder: Path, digits: Path) -> dict[str, Any]:
     """Saves a small VideoMamba with random weights and the classes of the digits. Gives the settings that train it."""
     from transformers import set_seed
 
-    from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForVideoClassification
     from hf_video.data import load_video_dataset
     from hf_video.loading.clip_size import input_size
+    from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
+    from hf_video.processing import VideoClipProcessor
 
     set_seed(0)
     names = load_video_dataset(digits)["train"].features["label"].names

@@ -141,9 +141,10 @@ def _check_files(settings: WatchSettings) -> None:
 
 
 def _make_watcher(settings: WatchSettings) -> Any:
-    from hf_video import MemoryBank, VideoWatcher
+    from hf_video.models.memory_bank_qformer.memory_bank import MemoryBank
+    from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
 
-    memory, origin = MemoryBank.load(settings.memory) if settings.resume else None, _origin(settings)
+    memory, origin = MemoryBank.load(str(settings.memory)) if settings.resume else None, _origin(settings)
     if memory is not None:
         _check_origin(memory.origin, origin, settings)
     model, processor = load_answering_model(settings.model, device=settings.device, dtype=settings.dtype)

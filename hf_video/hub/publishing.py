@@ -166,9 +166,8 @@ def stage(
     if (staging / ADAPTER_CONFIG).is_file():
         # PEFT writes where the adapted model was, which may be a folder of this machine.
         adapter = read_part(staging, ADAPTER_CONFIG)
-        adapted = str(adapter.get("base_model_name_or_path"))
-        adapter["base_model_name_or_path"] = Path(adapted).name if os.path.isabs(adapted) else adapted
-        write_json(staging / ADAPTER_CONFIG, adapter)
+        if os.path.isabs(adapted := adapter.get("base_model_name_or_path") or ""):
+            write_json(staging / ADAPTER_CONFIG, adapter | {"base_model_name_or_path": Path(adapted).name})
     config, problems = read_config(staging)
     _refuse(folder, problems)
     if labels is not None:

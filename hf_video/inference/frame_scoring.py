@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_video import VideoMambaState
 from hf_video.data.loader import iterate_ahead
+from hf_video.models.videomamba.state_videomamba import VideoMambaState
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
 from hf_video.reading.live_queue import LiveQueue

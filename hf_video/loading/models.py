@@ -182,7 +182,7 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
 
     from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
-    from hf_video import VideoTextDualEncoderProcessor
+    from hf_video.models.video_text.processing_video_text import VideoTextDualEncoderProcessor
 
     from .configurations import check_quantization, load_config, loading
     from .processors import load_processor

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import hf_video
 from hf_video.io import read_yaml
 from hf_video.settings import closest
 
@@ -40,7 +39,7 @@ def published_recipes() -> list[str]:
 
 def _recipe_folders() -> tuple[Path, Path]:
     """The folders of recipes: in the installed package, and in its repository."""
-    package = Path(hf_video.__file__).parent
+    package = Path(__file__).parents[1]
     return package / "recipes", package.parent / "recipes"
 
 

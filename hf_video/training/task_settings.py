@@ -68,6 +68,7 @@ PROBE_DEFAULTS: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
 }
+_DECLARED_FOR_PROBES = ("num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size")
 # Up to so many training clips, `train` begins with the start that ships. A model learns more from many thousands than
 # from generated videos.
 MAX_CLIPS_FOR_START = 1000
@@ -470,9 +471,6 @@ class PretrainSettings(
         "Image model that a VideoMamba learns from, such as openai/clip-vit-base-patch16: a folder or Hub name.",
         "MODEL",
     )
-
-
-_DECLARED_FOR_PROBES = ("num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size")
 
 
 @dataclass(kw_only=True)

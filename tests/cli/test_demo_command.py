@@ -28,9 +28,9 @@ def test_an_interrupted_demo_names_no_option_that_it_lacks(tmp_path, monkeypatch
 
 
 def test_differences_between_the_processes_are_noticed():
-    trained = {"weights": "a", "top1_accuracy": 0.5, "scores": [[0.3, 0.7], [1.0, 0.0]]}
+    trained = {"weights": "a", "top1_accuracy": 0.5, "logits": [[1.0, -2.0]], "scores": [0.3, 0.7]}
     loaded = {"pipeline": {"score": 0.7}}
     assert all(compare(trained, trained | loaded).values())
-    other_scores = {"scores": [[0.3, 0.7], [0.99999, 0.00001]]}
-    for change in ({"weights": "b"}, {"top1_accuracy": 0.6}, other_scores, {"pipeline": {"score": 0.71}}):
+    other_logits = {"logits": [[1.0, -2.00001]]}
+    for change in ({"weights": "b"}, {"top1_accuracy": 0.6}, other_logits, {"pipeline": {"score": 0.71}}):
         assert list(compare(trained, trained | loaded | change).values()).count(False) == 1
