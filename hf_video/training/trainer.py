@@ -120,7 +120,8 @@ class BaseTrainer(Trainer):
 
         Args:
             losses: scalars of a batch by name.
-            share: what they are counted with; of the batches of a step 1, or those of means 1 / their number.
+            share: the weight of the batch: 1 if the losses of the batches of a step add up, 1 / the number of these
+                batches if they are averaged.
         """
         for name, value in losses.items():
             self._noted[name] += share * value.detach()
