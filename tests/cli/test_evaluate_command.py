@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.training import evaluation
+from hf_video.evaluation import classes as evaluation
 
 
 def snapshot(folder):
