@@ -40,7 +40,7 @@ WINDOWS = ["--window", str(NUM_FRAMES), "--stride", str(NUM_FRAMES)]
 PATIENCE = 0.1
 PLAIN = "plain loop"
 # The names of the processes of Ray that do our work.
-WORK = re.compile("ray::(MapWorker|ModelActor)")
+WORK = re.compile("ray::(MapWorker|Write)")
 
 
 def save_model(folder: Path) -> None:
@@ -93,8 +93,8 @@ def run_here(words: list[str]) -> np.ndarray:
 def read_features(folder: Path, engine: str) -> dict[str, np.ndarray]:
     if engine == PLAIN:
         return {path.stem: np.load(path) for path in folder.glob("*.npy")}
-    rows = ds.dataset(folder, format="parquet").to_table().to_pylist()
-    return {row["key"]: np.array(row["features"], dtype=np.float32) for row in rows}
+    rows = ds.dataset(folder, format="parquet").to_table(columns=["key", "piece", "features"]).to_pandas()
+    return {key: np.stack(of_video["features"]) for key, of_video in rows.sort_values("piece").groupby("key")}
 
 
 def compare(

@@ -7,7 +7,7 @@ next. JSON has an object with all key frames; CSV has a row for each action of e
 
 With a folder, the same command continues after an interruption, and adds videos. A video that fails is reported, and
 the others are done; the exit code is then 1. With --engine, for millions of videos, Parquet files have a row for each
-person, whose box is in shares of width and height, and a video without a person has one row without a track.
+key frame, with its persons, whose boxes are in shares of width and height.
 
 examples:
   hf-video detect street.mp4 --model my_detector --output street.json --annotate
@@ -41,12 +41,11 @@ def run(settings: DetectCommandSettings) -> int:
     if settings.annotate and importlib.util.find_spec("matplotlib") is None:
         raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
 
+    from hf_video.bulk import RowsResult, detect
     from hf_video.drawing import annotate_detections
-    from hf_video.jobs import detect
-    from hf_video.jobs.bulk import BulkResult
 
     found = detect(settings, annotate_detections if settings.annotate else None)
-    if isinstance(found, BulkResult):
+    if isinstance(found, RowsResult):
         return print_rows(found)
     print(f"detections {found.place}")
     print(

@@ -8,7 +8,7 @@ data set. Features of videos in a folder or list keep their paths from there. Ea
 The same command continues after an interruption, and adds videos to a folder. A video that fails is reported, and
 listed once more at the end; the exit code is then 1.
 
-With --engine, for millions of videos, each video becomes a row in Parquet files, with its features or its error.
+With --engine, for millions of videos, Parquet files have a row for each window, with its features or an error.
 
 example: hf-video extract my_videos --model my_model --output my_features --window 16 --stride 8
 """
@@ -24,8 +24,7 @@ from .printing import count, print_failed, print_rows
 @command(help="write features of the sliding windows of videos")
 def run(settings: ExtractSettings) -> int:
     """Prints how many windows there are, and the videos that failed."""
-    from hf_video.jobs import extract
-    from hf_video.jobs.feature_folder import SUMMARY_FILE
+    from hf_video.bulk import extract
 
     records = extract(settings)
     if not isinstance(records, dict):
@@ -33,5 +32,5 @@ def run(settings: ExtractSettings) -> int:
     failed = [(record["source"], record["error"]) for record in records.values() if "error" in record]
     num_windows = sum(record.get("num_windows", 0) for record in records.values() if "error" not in record)
     print(f"features {Path(settings.output).expanduser().absolute()}")
-    print(f"{num_windows} windows of {count(len(records) - len(failed), 'video')}, see {SUMMARY_FILE}")
+    print(f"{num_windows} windows of {count(len(records) - len(failed), 'video')}, see features.json")
     return print_failed(failed, len(records))

@@ -5,8 +5,8 @@ words or by a video. FILE is a video file, a URL, a folder of frames, a folder w
 MODEL compares videos with texts: a model of this package, X-CLIP or VideoPrism. With any other encoder of videos,
 clips are found by a video.
 
-The same command continues after an interruption, adds videos, and removes those that are not there any longer. A
-video that fails is a row with its error; the exit code is then 1.
+The same command continues after an interruption, adds videos, and does changed ones again; --prune removes those that
+are not named. A video that fails is a row with its error; the exit code is then 1.
 
 example: hf-video index my_videos --model my_model --output my_index --window 8 --fps 2
 """
@@ -20,6 +20,6 @@ from .printing import print_rows
 @command(help="make an index of videos, to search them by words or by a video")
 def run(settings: IndexSettings) -> int:
     """Prints how many clips there are, and the videos that failed."""
-    from hf_video.jobs import build_index
+    from hf_video.bulk import build_index
 
     return print_rows(build_index(settings))

@@ -21,7 +21,7 @@ from .errors import is_debugging
 from .printing import print_failed, print_rows, say
 
 if TYPE_CHECKING:
-    from hf_video.jobs.classification import Prediction
+    from hf_video.bulk import Prediction
 
 
 @dataclass(kw_only=True)
@@ -35,31 +35,26 @@ def run(settings: PredictCommandSettings) -> int:
     if settings.json and settings.engine is not None:
         raise ValueError(f"--json has no effect with --engine {settings.engine}.")
 
-    from hf_video.jobs import predict
+    from hf_video.bulk import predict
 
     found = predict(settings, lambda prediction: _print(prediction, settings.json))
     if not isinstance(found, list):
         return print_rows(found)
-    failed = [(each.video, _reason(each.error)) for each in found if each.error is not None]
+    failed = [(each.video, each.error) for each in found if each.error is not None]
     return print_failed(failed, len(found))
-
-
-def _reason(error: Exception) -> str:
-    from hf_video.jobs.batches import reason_of
-
-    return reason_of(error)
 
 
 def _print(prediction: Prediction, as_json: bool) -> None:
     name, error = prediction.video, prediction.error
+    reason = str(error) or type(error).__name__
     best = list(zip(prediction.labels, prediction.scores, strict=True))
     if error is not None and is_debugging():
         traceback.print_exception(error)
     if as_json:
         rows = [{"label": label, "score": score} for label, score in best]
-        found = {"predictions": rows} if error is None else {"error": _reason(error)}
+        found = {"predictions": rows} if error is None else {"error": reason}
         print(json.dumps({"video": name, **found}), flush=True)
     elif error is None:
         print(name, *(f"  {score:6.1%}  {label}" for label, score in best), sep="\n", flush=True)
     else:
-        say(f"{name}\n  cannot be classified: {_reason(error)}")
+        say(f"{name}\n  cannot be classified: {reason}")

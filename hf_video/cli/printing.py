@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_video.jobs.bulk import BulkResult
+    from hf_video.bulk import RowsResult
 
 # Errors of rows that are printed.
 _SHOWN = 10
@@ -47,10 +47,11 @@ def broken_lines(result: Mapping[str, Any]) -> list[str]:
     return [f"{len(broken)} videos could not be read:", *(f"  {video}" for video in broken)] if broken else []
 
 
-def print_rows(result: BulkResult) -> int:
+def print_rows(result: RowsResult) -> int:
     """Prints what a folder of rows holds, and returns the exit code."""
-    print(f"{result.place}\n{result.num_rows} rows, {result.num_new} of them new")
-    code = print_failed(result.errors, result.num_rows, _SHOWN)
+    rows = f"{count(result.num_rows, 'row')} of {count(result.num_videos, 'video')}, {result.num_new} of them new"
+    print(f"{result.place}\n{rows}")
+    code = print_failed(result.errors, result.num_videos, _SHOWN)
     if len(result.errors) > _SHOWN:
         say("  ...\nThe column error has all reasons; --retry-errors tries these videos again.")
     return code

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -149,6 +149,29 @@ def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
             thread.shutdown(cancel_futures=True)
             if isinstance(items, Generator):
                 items.close()
+
+
+def map_ahead(
+    make: Callable[[Any], Item], items: Iterable[Any], num_threads: int | None, most_ahead: int
+) -> Iterator[Item]:
+    """What a function makes of each item, in their order, in threads that are at most `most_ahead` items ahead of the
+    loop. Without threads (0) the loop makes them; None takes as many as `ReadAheadLoader`. After the loop, however it
+    ends, the threads have ended."""
+    num_threads = threads_of_process() if num_threads is None else num_threads
+    if not num_threads:
+        yield from map(make, items)
+        return
+    pending: deque[Future] = deque()
+    with ThreadPoolExecutor(num_threads, "reading", _keep_to_one_core) as threads:
+        try:
+            for item in items:
+                pending.append(threads.submit(make, item))
+                if len(pending) > most_ahead:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            threads.shutdown(cancel_futures=True)
 
 
 def available_cores() -> int:

@@ -1,17 +1,28 @@
 """Finds the people of a video at key frames, and what they do."""
 
+import csv
+import io
+import json
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from hf_video.data.key_frames import key_frame_times, read_key_frame_clip
+from hf_video.data.key_frames import read_key_frame_clip
 from hf_video.loading.class_names import class_names_of
 from hf_video.processing import VideoDetectionProcessor
-from hf_video.reading import probe_video
+from hf_video.reading import VideoReader, probe_video
+from hf_video.reading.frame_streaming import stream_frames
+from hf_video.reading.video import TIME_ROUNDING
+
+from .inference_settings import DetectSettings
+
+CSV_COLUMNS = ("video", "second", "track", "score", "x1", "y1", "x2", "y2", "action", "action_score")
 
 # A person keeps its track if its box overlaps that of the key frame before with at least this IoU.
 MIN_TRACK_IOU = 0.3
@@ -77,11 +88,11 @@ def detect_actions(
         VideoReadError: the video cannot be read, or does not show one of the seconds.
         ImportError: scipy, which finds the tracks, is not installed.
     """
-    times = sorted(set(seconds)) if seconds is not None else key_frame_times(video, processor, every)
-    rows: list[np.ndarray] = []
-    for start in range(0, len(times), batch_size):
-        clips = [resized_clip(processor, video, second) for second in times[start : start + batch_size]]
-        rows += list(detect_clips(model, processor, torch.from_numpy(np.stack(clips))))
+    clips = key_frame_clips(processor, video, () if seconds is None else seconds, every)
+    times, rows = list[float](), list[np.ndarray]()
+    while batch := list(islice(clips, batch_size)):
+        times += [second for second, _ in batch]
+        rows += list(detect_clips(model, processor, torch.from_numpy(np.stack([clip for _, clip in batch]))))
     metadata = probe_video(video)
     return read_persons(
         times,
@@ -93,10 +104,41 @@ def detect_actions(
     )
 
 
-def resized_clip(processor: VideoDetectionProcessor, video: Any, second: float) -> np.ndarray:
-    """The clip (num_frames, num_channels, height, width) uint8 around a key frame, in the size that a model takes."""
-    frames = torch.from_numpy(read_key_frame_clip(video, second, processor)).permute(0, 3, 1, 2)
-    return processor.resize(frames, processor.size).numpy()
+def key_frame_clips(
+    processor: VideoDetectionProcessor, video: Any, seconds: Sequence[float] = (), every: float = 1.0
+) -> Iterator[tuple[float, np.ndarray]]:
+    """The time of each key frame, and the clip (num_frames, num_channels, height, width) uint8 around it, in the size
+    that a model takes. Key frames that are close to each other are read in one pass over the video. Arguments and
+    errors are those of [`detect_actions`]."""
+    with VideoReader(video) as reader:
+        rate = processor.fps if math.isnan(reader.end) else None
+        end = reader.end if rate is None else len(reader) / rate
+        times = sorted(set(seconds)) or [number * every for number in range(math.ceil((end - TIME_ROUNDING) / every))]
+        numbers = reader.shown_at([processor.key_frame_times(second) for second in times], rate).reshape(len(times), -1)
+        # Frames to decode if each clip is decoded from the key frame of the file before it.
+        first = reader.key_frames[np.searchsorted(reader.key_frames, numbers[:, 0], side="right") - 1]
+        is_dense = (numbers[:, -1] + 1 - first).sum() > numbers.max(initial=0)
+    if isinstance(video, (str, os.PathLike)) and is_dense and times[-1] < end:
+        yield from zip(times, _streamed_clips(processor, video, rate, numbers), strict=True)
+        return
+    for second in times:
+        clip = torch.from_numpy(read_key_frame_clip(video, second, processor)).permute(0, 3, 1, 2)
+        yield second, processor.resize(clip, processor.size).numpy()
+
+
+def _streamed_clips(
+    processor: VideoDetectionProcessor, video: Any, rate: float | None, numbers: np.ndarray
+) -> Iterator[np.ndarray]:
+    """The clips of these frames, (num_clips, num_frames). A frame is decoded and resized once, and held as long as a
+    clip needs it."""
+    frames, held, wanted = stream_frames(video, source_fps=rate), dict[int, torch.Tensor](), set(numbers.flat)
+    for clip in numbers:
+        while clip[-1] not in held:
+            frame = next(frames)
+            if frame.number in wanted:
+                (held[frame.number],) = processor.resize(torch.from_numpy(frame.image.copy()).permute(2, 0, 1)[None], processor.size)
+        yield torch.stack([held[number] for number in clip.tolist()]).numpy()
+        held = {number: frame for number, frame in held.items() if number >= clip[0]}
 
 
 @torch.inference_mode()
@@ -106,7 +148,7 @@ def detect_clips(model: PreTrainedModel, processor: VideoDetectionProcessor, cli
     Args:
         model: an action detector in evaluation mode.
         processor: the processor of the model.
-        clips: (batch_size, num_frames, num_channels, height, width) uint8, see [`resized_clip`].
+        clips: (batch_size, num_frames, num_channels, height, width) uint8, see [`key_frame_clips`].
 
     Returns:
         (batch_size, num_queries, 5 + num_labels) float32: the score of being a person; left, top, right and bottom as
@@ -204,3 +246,39 @@ def assign_tracks(
             last[found[place]] = time, box
         numbers.append(found)
     return numbers
+
+
+def thresholds_of(processor: VideoDetectionProcessor, settings: DetectSettings) -> dict[str, float]:
+    """The smallest scores of a person, by default the processor's, and of an action."""
+    person = processor.person_threshold if settings.person_threshold is None else settings.person_threshold
+    return {"person_threshold": person, "action_threshold": settings.action_threshold}
+
+
+def as_json(video: str, size: tuple[int, int], key_frames: Sequence[KeyFrame]) -> str:
+    """A JSON object with the name, `width` and `height` of a video, and its key frames, a line each."""
+    frames = [
+        json.dumps({"second": frame.second, "persons": [_rounded(each)._asdict() for each in frame.persons]})
+        for frame in key_frames
+    ]
+    head, lines = json.dumps({"video": video, "width": size[1], "height": size[0]}), ",\n  ".join(frames)
+    return f'{head[:-1]}, "key_frames": [\n  {lines}\n]}}\n'
+
+
+def as_csv(video: str, size: tuple[int, int], key_frames: Sequence[KeyFrame]) -> str:
+    """A table with a row for each action of a person; one without an action has one row."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(CSV_COLUMNS)
+    # Names of files may have bytes that are not UTF-8.
+    name = video.encode(errors="backslashreplace").decode()
+    for frame in key_frames:
+        for each in map(_rounded, frame.persons):
+            for action, score in each.actions.items() or [("", "")]:
+                table.writerow([name, frame.second, each.track, each.score, *each.box, action, score])
+    return text.getvalue()
+
+
+def _rounded(person: Person) -> Person:
+    """The person with the decimals that say something: hundredths of a pixel, and scores as in AVA's files."""
+    actions = {name: round(score, 5) for name, score in person.actions.items()}
+    return Person(person.track, round(person.score, 5), tuple(round(value, 2) for value in person.box), actions)

@@ -104,29 +104,39 @@ class WindowSettings(FrameSourceSettings):
     )
 
 
+_OF_RAY = Mark(needs="engine=ray")
+
+
 @dataclass(kw_only=True)
 class BulkSettings:
     """Many videos, see docs/bulk.md"""
 
     engine: Literal["local", "ray"] | None = setting(
-        None, "Write Parquet files with a row for each video; local: in this process; ray: in processes of Ray."
+        None, "Write Parquet files with a row for each piece of a video; local: in this process; ray: in processes of Ray."
     )
-    part_size: AtLeast1[int] = setting(128, "Videos in one Parquet file, which is written as a whole.")
-    retry_errors: bool = setting(False, "Do videos again whose row has an error.")
-    ray_address: str | None = setting(
+    part_size: Annotated[AtLeast1[int], Mark(needs="engine")] = setting(
+        128, "Videos whose rows are written together, into a Parquet file."
+    )
+    retry_errors: Annotated[bool, Mark(needs="engine")] = setting(False, "Do videos again that have an error.")
+    ray_address: Annotated[str | None, _OF_RAY] = setting(
         None, "Cluster to work on, auto: the one of this machine; by default Ray starts on this machine.", "ADDRESS"
     )
-    min_decoders: AtLeast1[int] = setting(1, "Number of processes of Ray that read videos at least, each on one core.")
-    max_decoders: AtLeast1[int] | None = setting(
+    min_decoders: Annotated[AtLeast1[int], _OF_RAY] = setting(
+        1, "Number of processes of Ray that read videos at least, each on one core."
+    )
+    max_decoders: Annotated[AtLeast1[int] | None, _OF_RAY] = setting(
         None,
         "Largest number of processes of Ray that read videos; by default one for each core that the models leave.",
     )
-    models: AtLeast1[int] | None = setting(
+    models: Annotated[AtLeast1[int] | None, _OF_RAY] = setting(
         None, "Processes of Ray with a model; by default one a GPU, without GPUs one for every two cores."
     )
-    num_gpus: NotNegative[float] | None = setting(
+    num_gpus: Annotated[NotNegative[float] | None, _OF_RAY] = setting(
         None, "GPUs of each model, such as 0.5; by default 1 if the cluster has any."
     )
+
+    def __post_init__(self) -> None:
+        check_values(self, type(self))
 
 
 @dataclass(kw_only=True)
@@ -149,7 +159,7 @@ class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Sett
     template: Annotated[str, Mark(needs="labels")] = setting(
         "{}", "With --labels: the text around a class, such as 'a video of {}'."
     )
-    output: str | None = setting(
+    output: Annotated[str | None, Mark(needs="engine")] = setting(
         None, "With --engine: folder for the table; new, empty, or one that this command began. A path or URL.", "DIR"
     )
 
@@ -159,11 +169,6 @@ class ExtractSettings(VideosSettings, TrainedModelSettings, WindowSettings, Bulk
     """Features"""
 
     output: str = setting(help="Folder for the features: new, empty, or one that this command began.", metavar="DIR")
-    format: Literal["npy", "parquet"] = setting(
-        "npy",
-        "npy: an array for each video, as code for temporal localisation reads them; parquet: a row for each window, "
-        "for the datasets library.",
-    )
     pooling: Literal["head", "mean", "cls", "none"] | None = setting(
         None,
         "What stands for a window: head: what the head sees; mean: the mean over the tokens; cls: the first token; "

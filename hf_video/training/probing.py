@@ -16,7 +16,7 @@ from hf_video.data.checks import readable_videos
 from hf_video.data.rows import label_ids
 from hf_video.inference.prediction import problem_type_of
 from hf_video.io import new_folder
-from hf_video.jobs.feature_cache import Features, extract_features
+from hf_video.bulk.feature_cache import Features, extract_features
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import load_classifier
 from hf_video.loading.clip_size import check_clips

@@ -1,0 +1,178 @@
+"""The rows of many videos on Ray, on one machine or on a cluster: Ray Data reads, computes and writes.
+
+Backpressure, retries and lost nodes are Ray's. What it could not do is done by the next try, as the rows say it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pickle
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+from ray.data import ActorPoolStrategy, DataContext, from_items
+from ray.data.datasource import FilenameProvider
+from ray.exceptions import RayError
+
+from hf_video.data.loader import available_cores
+from hf_video.data.video_listing import ListedVideo
+
+from .rows import RowFolder, table_of
+from .run import Row, Todo, batches, encode, read_rows
+from .settings_kept import as_utf8, reason_of
+from .tasks import Piece, Task
+
+# A video may end whoever reads it.
+_RETRIES = 3
+
+logger = logging.getLogger(__name__)
+
+
+class Reader:
+    """Reads the pieces of videos."""
+
+    def __init__(self, task: Task):
+        self.task = task
+
+    def __call__(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        todo: Todo = pickle.loads(item["todo"])
+        texts = {"key": as_utf8(todo.video.id), "path": as_utf8(todo.video.source), "content": todo.content}
+        for row in read_rows(self.task, todo):
+            error = None if row.error is None else reason_of(row.error)
+            facts = texts | {"number": row.number, "is_last": row.is_last, "error": error}
+            pixels, *times = row.piece or (None, None, None)
+            shape, pixels = (None, None) if pixels is None else (pixels.shape, np.ascontiguousarray(pixels).tobytes())
+            yield facts | {"times": times, "shape": shape, "pixel_values": pixels}
+
+
+class Model:
+    """Makes rows of pieces with a model that it loads."""
+
+    def __init__(self, folder: RowFolder, load: Callable[[], Sequence[Any]]):
+        if not folder.is_claimed():
+            raise ValueError(
+                f"{folder} is not there on every machine of the cluster: choose an --output on a disk that all of "
+                "them share, or the URL of an object store."
+            )
+        self.task, self.model = folder.task, load()[0].eval()
+
+    def __call__(self, table: pa.Table) -> Iterator[pa.Table]:
+        rows: list[Row] = []
+        for place, facts in enumerate(table.drop_columns("pixel_values").to_pylist()):
+            todo = Todo(ListedVideo(facts["key"], facts["path"]), facts["content"])
+            error, piece, shape = facts["error"], None, facts["shape"]
+            if shape is not None:
+                pixels = np.frombuffer(table["pixel_values"][place].as_buffer(), np.uint8).reshape(shape)
+                piece = Piece(pixels, *facts["times"])
+            error = None if error is None else RuntimeError(error)
+            rows.append(Row(todo, facts["number"], facts["is_last"], piece, error=error))
+        found = (encode(self.task, self.model, batch) for batch in batches(rows, len(rows)))
+        yield table_of(self.task, list(chain.from_iterable(found)))
+
+
+class _PartNames(FilenameProvider):
+    def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
+        return f"part-{write_uuid}-{task_index:06}.parquet"
+
+
+def run_on_ray(
+    folder: RowFolder, todo: list[Todo], load: Callable[[], Sequence[Any]], left: Callable[[], list[Todo]], settings: Any
+) -> None:
+    """Writes rows as far as they can be had. `load` loads the model, in each process that computes, as the first of
+    what it gives; `left` gives the videos whose rows are not all there."""
+    with _connected(settings.ray_address) if todo else nullcontext():
+        # What a node took with it is done by the second try. The last one leaves out what ends its process each time.
+        for is_final in (False, False, True):
+            if not todo:
+                return
+            try:
+                _write_rows(folder, todo, load, settings, is_final)
+            except RayError as error:
+                if (cause := _cause_of(error)) is not None:
+                    raise cause from None
+                logger.warning(f"What processes of Ray did not do is tried again: {error}")
+            todo = left()
+
+
+def _write_rows(
+    folder: RowFolder, todo: list[Todo], load: Callable[[], Sequence[Any]], settings: Any, is_final: bool
+) -> None:
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.max_errored_blocks = -1 if is_final else 0
+    resources = ray.cluster_resources()
+    cores, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
+    num_gpus = float(gpus > 0 and settings.device != "cpu") if settings.num_gpus is None else settings.num_gpus
+    models = settings.models or max(int(gpus / num_gpus) if num_gpus else cores // 2, 1)
+    most = settings.max_decoders or max(cores - models, settings.min_decoders)
+    least = min(settings.min_decoders, most)
+    if cores < models + least or gpus < models * num_gpus:
+        logger.warning(
+            f"{models} models with a core and {num_gpus:g} GPUs each, and {least} decoders with a core each, are more "
+            f"than the {cores} cores and {gpus:g} GPUs of the cluster: some wait until it grows."
+        )
+    # Enough blocks for all decoders.
+    num_blocks = len(todo) if is_final else max(math.ceil(len(todo) / settings.part_size), min(len(todo), 2 * most))
+    system, root = folder.stored.find()
+    items = [{"todo": pickle.dumps(each)} for each in todo]
+    pieces = from_items(items, override_num_blocks=num_blocks).flat_map(
+        Reader,
+        fn_constructor_args=(folder.task,),
+        compute=ActorPoolStrategy(min_size=least, max_size=most),
+        num_cpus=1,
+        max_task_retries=_RETRIES,
+    )
+    rows = pieces.map_batches(
+        Model,
+        fn_constructor_args=(folder, load),
+        compute=ActorPoolStrategy(size=models),
+        batch_size=settings.batch_size,
+        batch_format="pyarrow",
+        num_cpus=1,
+        num_gpus=num_gpus,
+        max_task_retries=_RETRIES,
+    )
+    rows.write_parquet(root, filesystem=system, filename_provider=_PartNames(), try_create_dir=False, num_cpus=0)
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[None]:
+    """Ray on this machine for this process alone, or a cluster."""
+    where: dict[str, Any] = {"address": address}
+    # Whoever reaches a cluster can run programs on it. Without a token in the environment, Ray would write one into
+    # the home of the user.
+    changed = {} if address else {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    before = {name: os.environ.get(name) for name in changed}
+    if address is None:
+        # A model and a decoder need a core each.
+        where = {"num_cpus": max(available_cores(), 2), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    os.environ.update(changed)
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+        yield
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    """What a process of Ray raised; None if it died."""
+    while error is not None:
+        cause = getattr(error, "cause", None) or error.__cause__
+        if not isinstance(error, RayError):
+            return error
+        error = cause
+    return None

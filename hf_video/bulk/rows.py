@@ -1,0 +1,196 @@
+"""A folder of Parquet files, the parts, with one row a piece of a video.
+
+The rows say what is done: there is no other record. So whatever dies, the next run does the rows that are not there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from hf_video.io import StoredFolder
+
+from .run import Row, Todo, content_of
+from .settings_kept import as_utf8, reason_of, require_no_files, require_same_settings
+from .tasks import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hf_video.data.video_listing import ListedVideo
+
+logger = logging.getLogger(__name__)
+
+# Hidden, since `datasets` reads every other file of a folder.
+SETTINGS_FILE, NOTES = ".bulk.json", "notes"
+PART = "part-{}-{:06}-0.parquet"
+# A file of another name was not written here.
+_PART_NAME = re.compile(r"part-[0-9a-f]{32}-\d{6}-\d+\.parquet")
+FACTS = pa.schema(
+    {"key": pa.string(), "path": pa.string(), "content": pa.string(), "piece": pa.int64()}
+    | {"is_last": pa.bool_(), "error": pa.string()}
+)
+# Rows are written together from this size on.
+_PART_BYTES = 32 * 2**20
+
+
+class RowFolder:
+    """A folder of parts, on this machine or at an fsspec URL. Each row has the `key` and `path` of its video, its
+    `content` (digits that change when the file does), the number of the `piece`, whether it `is_last`, an `error` or
+    null, and the columns of the task.
+
+    Args:
+        place: path or URL.
+        task: what the rows have.
+        notes: JSON values that are kept beside the key of the task, and may differ.
+    """
+
+    def __init__(self, place: str, task: Task, notes: dict[str, Any] | None = None):
+        self.stored, self.task = StoredFolder(place), task
+        self.key, self.notes = json.loads(json.dumps(task.key)), notes
+
+    def __str__(self) -> str:
+        return str(self.stored)
+
+    def is_claimed(self) -> bool:
+        """Whether a run has begun here.
+
+        Raises:
+            ValueError: the folder is a file, or has other files, or rows of other settings.
+        """
+        text = self.stored.read(SETTINGS_FILE)
+        if text is None:
+            system, root = self.stored.find()
+            require_no_files(str(self), system.isfile(root), self.stored.names())
+            return False
+        try:
+            known = json.loads(text)
+        except ValueError as error:
+            raise ValueError(
+                f"{self}/{SETTINGS_FILE} is damaged ({error}): remove it if you need none of the rows there."
+            ) from error
+        known.pop(NOTES, None)
+        require_same_settings(str(self), "rows", known, self.key)
+        return True
+
+    def claim(self) -> None:
+        """Makes the folder, and notes the settings of its rows. Raises what `is_claimed` does."""
+        if not self.is_claimed():
+            with self.stored.writing(SETTINGS_FILE) as file:
+                content = self.key if self.notes is None else self.key | {NOTES: self.notes}
+                file.write(json.dumps(content, indent=1, sort_keys=True).encode())
+
+    def left(self, videos: Sequence[ListedVideo], *, retry_errors: bool = False, prune: bool = False) -> list[Todo]:
+        """The videos whose rows are not all there. Rows of a file that has changed since are removed, and rows that
+        are there twice; with `retry_errors` those of videos with an error, and with `prune` those of videos that are
+        not among these.
+
+        Raises:
+            ValueError: the folder has another video under the key of one of these.
+        """
+        facts, contents = self.facts(), {as_utf8(each.id): content_of(each) for each in videos}
+        paths = facts["key"].map({as_utf8(each.id): as_utf8(each.source) for each in videos})
+        if (others := facts[paths.notna() & (paths != facts["path"])]).size:
+            key, known = others.iloc[0][["key", "path"]]
+            raise ValueError(
+                f"The output has {known} under the key {key!r}, which {paths[others.index[0]]} would have as well: "
+                "choose another --output, or rename the video."
+            )
+        now = facts["key"].map(contents)
+        is_stale = facts.duplicated(["key", "piece"]) | now.notna() & (now != facts["content"])
+        if retry_errors:
+            is_stale |= facts["key"].isin(facts["key"][facts["error"].notna()])
+        if prune:
+            is_stale |= paths.isna()
+        self._remove(facts, is_stale)
+        known_pieces = facts[~is_stale].groupby("key").agg(pieces=("piece", frozenset), ends=("is_last", "any"))
+        found = {key: (pieces, ends) for key, pieces, ends in known_pieces.itertuples()}
+        todo = []
+        for video in videos:
+            pieces, ends = found.get(as_utf8(video.id), (frozenset(), False))
+            # Only one row says that it is the last one.
+            if not ends or len(pieces) <= max(pieces):
+                todo.append(Todo(video, contents[as_utf8(video.id)], pieces))
+        return todo
+
+    def facts(self) -> pd.DataFrame:
+        """The columns `FACTS` of all rows, and in `part` the file of each. A damaged part is removed, and its videos
+        count as not done."""
+        try:
+            return self._facts(self._part_names())
+        except (pa.ArrowInvalid, OSError):  # one of them: which shows singly
+            return self._facts([name for name in self._part_names() if self._read_or_remove(name) is not None])
+
+    def _facts(self, names: list[str]) -> pd.DataFrame:
+        system, root = self.stored.find()
+        if not names:
+            return FACTS.empty_table().append_column("part", pa.array([], pa.string())).to_pandas()
+        parts = ds.dataset([f"{root}/{name}" for name in names], schema=FACTS, format="parquet", filesystem=system)
+        facts = parts.to_table(columns=[*FACTS.names, "__filename"])
+        return facts.rename_columns([*FACTS.names, "part"]).to_pandas()
+
+    def _part_names(self) -> list[str]:
+        return [name for name in self.stored.names() if _PART_NAME.fullmatch(name)]
+
+    def _read_or_remove(self, name: str) -> pa.Table | None:
+        """The rows of a part; None if it is damaged, and then it is removed. It is fetched before it is parsed, since
+        Arrow raises OSError for damaged pages as well, and a part that cannot be reached must stay."""
+        with self.stored.open(name) as file:
+            content = file.read()
+        try:
+            return pq.read_table(pa.BufferReader(content))
+        except (pa.ArrowInvalid, OSError) as error:
+            logger.warning(f"{self}/{name} is damaged, and its videos are done again: {error}")
+            self.stored.remove(name)
+            return None
+
+    def _remove(self, facts: pd.DataFrame, is_stale: pd.Series) -> None:
+        for path in facts["part"][is_stale].unique():
+            name, is_kept = path.rsplit("/", 1)[-1], ~is_stale[facts["part"] == path]
+            if is_kept.any() and (table := self._read_or_remove(name)) is not None:
+                self._write(name, table.filter(pa.array(is_kept)))
+            elif not is_kept.any():
+                self.stored.remove(name)
+
+    def write(self, rows: Iterable[Row], part_size: int) -> None:
+        """Writes a part after every `part_size` videos, and what is left at the end, also that of an error."""
+        waiting: list[Row] = []
+        num_videos = num_bytes = 0
+        try:
+            for row in rows:
+                waiting.append(row)
+                num_videos += row.is_last
+                num_bytes += 0 if row.output is None else row.output.nbytes
+                if num_videos == part_size or num_bytes >= _PART_BYTES:
+                    done, waiting, num_videos, num_bytes = waiting, [], 0, 0
+                    self._write(PART.format(uuid4().hex, 0), table_of(self.task, done))
+        finally:
+            if waiting:
+                self._write(PART.format(uuid4().hex, 0), table_of(self.task, waiting))
+
+    def _write(self, name: str, table: pa.Table) -> None:
+        # A dictionary of floats, which seldom repeat, would take half of the time to read them.
+        texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+        with self.stored.writing(name) as file:
+            pq.write_table(table, file, use_dictionary=texts)
+
+
+def table_of(task: Task, rows: Sequence[Row]) -> pa.Table:
+    """The rows as they are written."""
+    schema = pa.schema([*FACTS, *task.columns])
+    columns = []
+    for todo, number, is_last, piece, output, error in rows:
+        values = [None] * len(task.columns) if piece is None or output is None else task.values(piece, output)
+        texts = (todo.video.id, todo.video.source, todo.content, None if error is None else reason_of(error))
+        key, path, content, reason = (None if text is None else as_utf8(text) for text in texts)
+        columns.append((key, path, content, number, is_last, reason, *values))
+    arrays = [pa.array(values, field.type) for values, field in zip(zip(*columns, strict=True), schema, strict=True)]
+    return pa.table(arrays, schema=schema)

@@ -1,0 +1,182 @@
+"""The rows of many videos, one a piece: read ahead, in batches that hold the pieces of several videos."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from hf_video.data.loader import iterate_ahead, map_ahead
+from hf_video.io import FULL_DISK, write_error_number
+
+from .tasks import Piece, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hf_video.data.video_listing import ListedVideo
+
+
+class Todo(NamedTuple):
+    """A video to read, what changes with its file (see [`content_of`]), and the pieces whose rows are there."""
+
+    video: ListedVideo
+    content: str | None = None
+    known: frozenset[int] = frozenset()
+
+
+class Row(NamedTuple):
+    """A piece of a video, its number from 0, and what a model makes of it, or why that is nothing. A video without a
+    piece has one row without one."""
+
+    todo: Todo
+    number: int
+    is_last: bool
+    piece: Piece | None = None
+    output: np.ndarray | None = None
+    error: Exception | None = None
+
+
+def run(
+    task: Task,
+    model: PreTrainedModel,
+    todo: Sequence[Todo],
+    batch_size: int,
+    *,
+    threads: int | None = None,
+    total: int | None = None,
+    ends_run: bool = True,
+) -> Iterator[Row]:
+    """The rows of videos that are not known, in their order. The next pieces are read while the model computes.
+
+    Args:
+        task: what is computed.
+        model: on the device to compute on; put into evaluation mode.
+        todo: the videos.
+        batch_size: pieces in a batch.
+        threads: those that read videos of a single piece, see `map_ahead`; the pieces of others are read in one.
+        total: number of videos for a progress bar, done before or not; None shows none.
+        ends_run: whether an error of the machine is raised. It is otherwise one of a video, as all others are.
+    """
+    model.eval()
+    if task.is_single:
+        found = map_ahead(lambda each: list(read_rows(task, each, ends_run)), todo, threads, 2 * batch_size)
+        read = batches(chain.from_iterable(found), batch_size)
+    else:
+        read = iterate_ahead(batches((row for each in todo for row in read_rows(task, each, ends_run)), batch_size))
+    initial = (total or 0) - len(todo)
+    with tqdm(desc="Videos", unit="video", total=total, initial=initial, disable=None if total else True) as bar:
+        for batch in read:
+            for row in encode(task, model, batch, ends_run):
+                yield row
+                bar.update(row.is_last)
+
+
+def read_rows(task: Task, todo: Todo, ends_run: bool = True) -> Iterator[Row]:
+    """The pieces of a video that are not known. An error is the last row."""
+    number, held = 0, None
+    try:
+        for piece in task.read(todo.video.open()):
+            if held is not None:
+                if number not in todo.known:
+                    yield Row(todo, number, False, held)
+                number += 1
+            held = piece
+        last = Row(todo, number, True, held)
+    # There is no complete list of the errors that a decoder raises for strange files.
+    except Exception as error:
+        if ends_run and is_of_machine(error):
+            raise
+        last = Row(todo, number, True, error=_without_frames(error))
+    yield last
+
+
+def batches(rows: Iterable[Row], batch_size: int) -> Iterator[list[Row]]:
+    """Rows whose pieces have one shape."""
+    batch: list[Row] = []
+    shape: tuple[int, ...] | None = None
+    for row in rows:
+        if row.piece is not None and row.piece.pixel_values.shape != shape:
+            if shape is not None and batch:
+                yield batch
+                batch = []
+            shape = row.piece.pixel_values.shape
+        batch.append(row)
+        if len(batch) == batch_size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def encode(task: Task, model: PreTrainedModel, rows: Sequence[Row], ends_run: bool = True) -> Iterator[Row]:
+    """Rows with what a model makes of their pieces, which have one shape, and are then without their pixels."""
+    pieces = [row.piece.pixel_values for row in rows if row.piece is not None]
+    outputs = iter(_encode(task, model, np.stack(pieces), ends_run) if pieces else ())
+    for row in rows:
+        if row.piece is not None:
+            output, error = next(outputs), None
+            if output is not None and not isinstance(output, Exception) and not np.isfinite(output).all():
+                which = "this video" if task.is_single else f"the window from {row.piece.start:g} s"
+                output = ValueError(f"The model's {task.quantity} of {which} are not finite.")
+            if isinstance(output, Exception):
+                output, error = None, output
+            row = row._replace(piece=row.piece._replace(pixel_values=np.empty(0)), output=output, error=error)
+        yield row
+
+
+def _encode(
+    task: Task, model: PreTrainedModel, pixel_values: np.ndarray, ends_run: bool
+) -> list[np.ndarray | Exception]:
+    """The output of each piece, or why it has none. If the model refuses a batch, its pieces are tried alone."""
+    try:
+        return list(task.encode(model, torch.from_numpy(pixel_values)))
+    except Exception as error:
+        if ends_run and is_of_machine(error):
+            raise
+        if len(pixel_values) == 1:
+            return [_without_frames(error)]
+    return [output for piece in pixel_values for output in _encode(task, model, piece[None], ends_run)]
+
+
+def content_of(video: ListedVideo) -> str | None:
+    """Digits that change when the file of a video does; None for an address, and for what is not there."""
+    from hf_video.inference.features import video_identity
+
+    try:
+        known = video_identity(video.source, video.sha256)[1]
+    except OSError:
+        return None
+    return None if known is None else hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Whether an error is one of the machine, which the next video would meet as well."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
+        return True
+    return isinstance(error, OSError) and write_error_number(error) in FULL_DISK
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The error, whose traceback keeps no frames of a video that is too large, and no tensors."""
+    traceback.clear_frames(error.__traceback__)
+    return error
+
+
+@contextmanager
+def telling_what_is_kept(contents: str, place: str, total: int, left: Callable[[], Sized]) -> Iterator[None]:
+    """Ctrl-C in the block then says how many of `total` videos are kept; `left` gives those that are not."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(
+            f"The {contents} of {total - len(left())} of {total} videos are kept in {place}; the same command continues."
+        ) from None

@@ -1,0 +1,249 @@
+"""What is computed of each video: its pieces, what a model makes of a batch of them, and the columns of their rows.
+
+A task travels to the processes that read videos, so it holds no model, and what only a model needs is imported where
+it is used: a process that reads videos starts in half the time without it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hf_video.inference.inference_settings import DetectSettings, ExtractSettings
+    from hf_video.loading.models import SearchModel
+    from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
+
+Windows = dict[str, Any]
+
+_FLOATS = pa.list_(pa.float32())
+_BEST = pa.schema({"labels": pa.list_(pa.string()), "scores": _FLOATS})
+_PERSON = {name: pa.float32() for name in ("score", "x1", "y1", "x2", "y2")}
+_PERSON |= {"actions": pa.list_(pa.string()), "action_scores": _FLOATS}
+
+
+class Piece(NamedTuple):
+    """What becomes one row: the clip of a video, a window, or a key frame, from `start` to `end` in seconds.
+    `pixel_values` is (num_frames, num_channels, height, width), or (num_views, num_frames, ...) uint8, resized and
+    cropped but not normalised: a quarter of the bytes then passes between processes."""
+
+    pixel_values: np.ndarray
+    start: float = 0.0
+    end: float = 0.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a video becomes rows.
+
+    Attributes:
+        name: what it is called in a folder of rows.
+        quantity: what the outputs are, for messages.
+        key: all that a row follows from, besides the video.
+        columns: those of a piece. They are null where there is an error, or a video has no piece.
+        read: the pieces of a video, from what `ListedVideo.open` gives. It raises whatever a decoder raises.
+        encode: the outputs (batch_size, ...) float32 of a model for `pixel_values` of a batch of pieces.
+        values: the values of the columns, of a piece and its output.
+        is_single: whether a video is a single piece, so that threads can read many videos ahead.
+    """
+
+    name: str
+    quantity: str
+    key: dict[str, Any]
+    columns: pa.Schema
+    read: Callable[[Any], Iterator[Piece]]
+    encode: Callable[[PreTrainedModel, torch.Tensor], np.ndarray]
+    values: Callable[[Piece, np.ndarray], tuple[Any, ...]]
+    is_single: bool = False
+
+
+def predict_task(model: PreTrainedModel, processor: VideoClipProcessor, class_names: Sequence[str], top_k: int) -> Task:
+    """The most likely classes of a video, the best first: `labels` and `scores` of the best `top_k`."""
+    key = _key("predict", model, processor, top_k=top_k, classes=class_names, **_head(model))
+    encode = partial(_class_scores, processor)
+    read, values = partial(_read_clip, _without_normalizing(processor)), partial(_best, class_names, top_k)
+    return Task("predict", "scores", key, _BEST, read, encode, values, is_single=True)
+
+
+def zero_shot_task(model: SearchModel, labels: Sequence[str], top_k: int, template: str) -> Task:
+    """The classes in words that are most like a video. The scores are the softmax of the similarities over the model's
+    temperature. It is a `ValueError` if the model knows no texts."""
+    from hf_video.inference.video_text import adapter_of
+
+    processor = model.processor
+    with torch.inference_mode():
+        texts = adapter_of(model.network).embed_texts(model.tokenize([template.format(each) for each in labels]))
+    # Of the texts, classes need no states of tokens.
+    texts = texts._replace(states=None)
+
+    @torch.inference_mode()
+    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        clips = _normalize(processor, pixel_values, network.device)
+        return adapter_of(network).score_texts(clips, texts).softmax(-1).numpy()
+
+    key = _key("predict", model.network, processor, classes=labels, template=template, top_k=top_k)
+    read, values = partial(_read_clip, _without_normalizing(processor)), partial(_best, labels, top_k)
+    return Task("predict", "scores", key, _BEST, read, encode, values, is_single=True)
+
+
+def extract_task(
+    model: PreTrainedModel, processor: VideoClipProcessor, windows: Windows, settings: ExtractSettings
+) -> Task:
+    """The `features` of each window, (hidden_size,), or (num_tokens, hidden_size) without pooling. It is a `ValueError`
+    if an option is out of range, or the model does not take such windows."""
+    from hf_video.inference.features import choose_features, encode_clips, feature_shape
+
+    chosen = choose_features(model, settings.pooling, settings.layer)
+    shape = feature_shape(model, processor, chosen, windows["num_frames"])
+    kind = pa.float32()
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+
+    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        return encode_clips(network, _normalize(processor, pixel_values, network.device), chosen).numpy()
+
+    key = _key("extract", model, processor, **chosen._asdict(), **windows, shape=shape)
+    return _window_task("extract", "features", key, kind, processor, windows, encode)
+
+
+def timeline_task(
+    model: PreTrainedModel, processor: VideoClipProcessor, windows: Windows, class_names: Sequence[str]
+) -> Task:
+    """The `scores` of all classes for each window."""
+    key = _key("timeline", model, processor, **windows, classes=class_names, **_head(model))
+    encode = partial(_class_scores, processor)
+    return _window_task("timeline", "scores", key, pa.list_(pa.float32(), len(class_names)), processor, windows, encode)
+
+
+def index_task(model: SearchModel, windows: Windows | None, source_fps: float | None) -> Task:
+    """The `vector` of each clip, the mean of the clip's unit vectors; None for windows takes one clip of each video. It
+    is a `ValueError` if the model does not take such clips."""
+    from hf_video.inference.video_text import adapter_of
+
+    processor = model.processor
+
+    @torch.inference_mode()
+    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        return adapter_of(network).embed_videos(_normalize(processor, pixel_values, network.device)).vectors.numpy()
+
+    num_frames = (windows or {}).get("num_frames", processor.num_frames)
+    black = processor(np.zeros((num_frames, 256, 256, 3), np.uint8), do_sample_frames=False, num_crops=1)
+    with torch.inference_mode():
+        clip = torch.as_tensor(np.stack(black[processor.model_input_names[0]]))
+        width = adapter_of(model.network).embed_videos(clip).vectors.shape[-1]
+    # What `VideoSearch` reads clips with.
+    settings = {"windows": windows and {name: windows[name] for name in windows if name != "source_fps"}}
+    key = _key("index", model.network, processor, **settings, source_fps=source_fps, width=width)
+    windows = windows or {"source_fps": source_fps}
+    return _window_task("index", "vector", key, pa.list_(pa.float32(), width), processor, windows, encode)
+
+
+def detect_task(
+    model: PreTrainedModel, processor: VideoDetectionProcessor, class_names: Sequence[str], settings: DetectSettings
+) -> Task:
+    """The persons at each key frame: `second`, and `persons` with the score of each, its box as shares of width and
+    height, and the names and scores of its actions, the best first."""
+    from hf_video.inference.detection import detect_clips, key_frame_clips, read_persons, thresholds_of
+
+    times, thresholds = (sorted(set(settings.seconds)), settings.every), thresholds_of(processor, settings)
+
+    def read(source: Any) -> Iterator[Piece]:
+        for second, clip in key_frame_clips(processor, source, *times):
+            yield Piece(clip, second, second)
+
+    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        return detect_clips(network, processor, pixel_values)
+
+    def values(piece: Piece, output: np.ndarray) -> tuple[Any, ...]:
+        (found,) = read_persons([piece.start], [output], class_names, size=(1, 1), **thresholds)
+        persons = [(each.score, *each.box, [*each.actions], [*each.actions.values()]) for each in found.persons]
+        return piece.start, [dict(zip(_PERSON, each, strict=True)) for each in persons]
+
+    key = {"class_names": class_names, "seconds": times[0], "every": times[1], **thresholds}
+    columns = pa.schema({"second": pa.float64(), "persons": pa.list_(pa.struct(_PERSON))})
+    return Task("detect", "detections", _key("detect", model, processor, **key), columns, read, encode, values)
+
+
+def _window_task(
+    name: str,
+    quantity: str,
+    key: dict[str, Any],
+    kind: pa.DataType,
+    processor: VideoClipProcessor,
+    windows: Windows,
+    encode: Callable[[PreTrainedModel, torch.Tensor], np.ndarray],
+) -> Task:
+    columns, frames = pa.schema({"start": pa.float64(), "end": pa.float64(), quantity: kind}), dict(windows)
+    source_fps, frame_processor = frames.pop("source_fps"), _without_normalizing(processor)
+
+    def read(source: Any) -> Iterator[Piece]:
+        from hf_video.inference.video_index import read_clips
+
+        piece = None
+        for clip in read_clips(frame_processor, source, frames or None, source_fps=source_fps, dtype=torch.uint8):
+            piece = Piece(clip.pixel_values.numpy(), clip.start, clip.end)
+            yield piece
+        if piece is None and name == "index":
+            raise ValueError("The video is shorter than a window: change --last-window, or take a smaller --window.")
+
+    def values(piece: Piece, output: np.ndarray) -> tuple[Any, ...]:
+        # Arrow takes nested arrays as lists of one dimension.
+        return piece.start, piece.end, output if output.ndim == 1 else list(output)
+
+    return Task(name, quantity, key, columns, read, encode, values, is_single=not frames)
+
+
+def _read_clip(frame_processor: VideoClipProcessor, source: Any) -> Iterator[Piece]:
+    inputs = frame_processor(source, return_tensors="pt")
+    yield Piece(inputs[frame_processor.model_input_names[0]][0].numpy())
+
+
+def _class_scores(processor: VideoClipProcessor, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+    from hf_video.inference.prediction import predict_scores
+
+    return predict_scores(model, _normalize(processor, pixel_values, model.device)).numpy()
+
+
+def _best(class_names: Sequence[str], top_k: int, piece: Piece, output: np.ndarray) -> tuple[list[str], list[float]]:
+    best = torch.from_numpy(output).topk(min(top_k, len(class_names)))
+    return [class_names[index] for index in best.indices.tolist()], best.values.tolist()
+
+
+def _key(name: str, model: PreTrainedModel, processor: Any, **settings: Any) -> dict[str, Any]:
+    from hf_video.inference.features import feature_key
+
+    # A row a piece: a folder with a row a video is of another key.
+    return {"task": name, "row": "piece"} | feature_key(model, processor, **settings)
+
+
+def _head(model: PreTrainedModel) -> dict[str, Any]:
+    """What scores follow from, besides the features."""
+    from hf_video.inference.features import weights_digest
+
+    head = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
+    return {"problem_type": model.config.problem_type, "head": weights_digest(head)}
+
+
+def _without_normalizing(processor: VideoClipProcessor) -> VideoClipProcessor:
+    """The processor, which then gives uint8 frames."""
+    changed = copy.deepcopy(processor)
+    changed.do_rescale = changed.do_normalize = False
+    return changed
+
+
+def _normalize(processor: VideoClipProcessor, frames: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """What the processor makes of frames that are resized and cropped: (..., num_frames, num_channels, height, width)
+    float32, on the device."""
+    options = {"do_sample_frames": False, "do_resize": False, "do_center_crop": False, "num_crops": 1}
+    # As one clip they are not copied once more, to join clips of floats.
+    inputs = processor(frames.to(device).flatten(0, -4), return_tensors="pt", **options)
+    return inputs[processor.model_input_names[0]].view(frames.shape)
