@@ -8,10 +8,11 @@ _PUBLIC_NAMES = {
     "annotate_video": ".videos",
     "draw_heat_maps": ".heat_maps",
     "draw_timeline": ".timeline_picture",
+    "overlay_heat_maps": ".heat_maps",
     "timeline": ".video_timeline",
     "Timeline": ".video_timeline",
     "TimelineFolder": ".timeline_folder",
-    "write_heat_map_video": ".videos",
+    "write_heat_map_video": ".heat_maps",
 }
 
 __all__ = list(_PUBLIC_NAMES)

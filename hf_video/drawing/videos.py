@@ -9,7 +9,6 @@ from typing import Any
 import av
 import numpy as np
 
-from hf_video.inference.explanation import overlay_heat_maps
 from hf_video.inference.segments import Segment
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
@@ -214,29 +213,3 @@ class _Artist:
 
     def _column(self, seconds: float, width: int) -> int:
         return min(int(seconds / self._length * width), width - 1) if self._length else 0
-
-
-def write_heat_map_video(
-    path: str | os.PathLike, images: np.ndarray, heat_maps: np.ndarray, times: Sequence[float], end: float
-) -> None:
-    """
-    Writes an MP4 of frames with heat maps on them, for players and browsers. It begins with the first frame. Each
-    frame is shown until the time of the next one. Frames of less than 240 rows are enlarged.
-
-    Args:
-        path: the file to write.
-        images: (T, H, W, 3) uint8.
-        heat_maps: (T, H, W) in [0, 1], see [`overlay_heat_maps`].
-        times: (T,) seconds in rising order.
-        end: seconds until which the last frame is shown.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the file cannot be written.
-        ValueError: shapes do not agree, or a value is outside of [0, 1].
-    """
-    drawn = overlay_heat_maps(images, heat_maps)
-    with VideoEncoder(path) as encoder:
-        for image, seconds in zip(drawn, times, strict=True):
-            encoder.add(enlarge(image), seconds - times[0])
-        encoder.finish(end - times[0])
