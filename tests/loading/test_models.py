@@ -11,12 +11,22 @@ from hf_video.loading.models import load_released, load_trained_model, locate_mo
 
 def test_a_name_that_is_no_folder_is_said_to_be_none_where_the_hub_does_not_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    (tmp_path / "config.json").touch()
     require_model(str(tmp_path))
     begin = time.monotonic()
     with pytest.raises(OSError, match="--model nofolder: there is no folder of this name here") as caught:
         require_model("nofolder", "--model")
     # A download would be tried again for half a minute.
     assert time.monotonic() - begin < 5 and explain(caught.value) == str(caught.value)
+
+
+def test_a_folder_without_a_model_is_refused_and_one_inside_it_is_named(tmp_path):
+    with pytest.raises(ValueError, match="has no config.json, so it is no folder of a model.$"):
+        require_model(str(tmp_path))
+    (tmp_path / "checkpoint-3").mkdir()
+    (tmp_path / "checkpoint-3" / "config.json").touch()
+    with pytest.raises(ValueError, match="checkpoint-3 inside it is one"):
+        require_model(str(tmp_path))
 
 
 def test_the_start_that_ships_is_a_model_like_others(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Measures a trained classifier on labelled videos, of clips or of frames."""
+"""Measures a trained classifier of clips on labelled videos: the task `classification`."""
 
 import math
 import os
@@ -14,17 +14,14 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips, is_multi_label, load_video_dataset
-from hf_video.data.checks import count_trained
-from hf_video.data.frame_labels import AnnotatedVideo, annotated_videos, have_several_labels, split_videos
+from hf_video.data.clip_duration import cut_splits
 from hf_video.data.holding_out import further_columns
-from hf_video.data.rows import open_video
+from hf_video.data.trained_data import count_trained, parts_of_training, read_training
 from hf_video.data.video_settings import dataset_options
-from hf_video.inference.frame_evaluation import evaluate_frames
-from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.inference_settings import EvaluateSettings
-from hf_video.inference.prediction import predict_scores, problem_type_of
+from hf_video.inference.prediction import predict_scores
 from hf_video.io import replacing_file
-from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_trained_model
 from hf_video.metrics import (
     average_precision,
@@ -37,9 +34,6 @@ from hf_video.metrics import (
     tell_views,
 )
 from hf_video.output_folders import check_output_file
-from hf_video.reading import VideoReadError
-
-from .data import cut_splits, parts_of_training, read_training, was_split_by
 
 TABLE_SUFFIXES = (".csv", ".parquet")
 Tell = Callable[[dict[str, Any]], object]
@@ -161,7 +155,7 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
     views = {name: getattr(settings, name) for name in ("num_clips", "num_crops")}
     model, processor = load_trained_model(settings.model, device=settings.device, dtype=settings.dtype, **views)
     names = class_names_of(model.config)
-    training, data = _load(settings, names)
+    training, data = load_measured(settings, names)
     parts = parts_of_training(training, data, names)
     split = settings.choose_split(parts or data)
     rows = (parts or data)[split]
@@ -181,12 +175,12 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
         "model": settings.model,
         "data": settings.data,
         "split": split,
-        **_part(split, parts is not None),
+        **part_of_training(split, parts is not None),
         **count_clips(dataset.rows["video"][:]),
         "views": tell_views(processor.num_clips, processor.num_crops),
         **measure(scores, labels, model.config.problem_type, are_probabilities=True),
         **_by_class(scores, labels, names),
-        **_known(settings, dataset.rows),
+        **trained_rows(settings, dataset.rows),
         **({"broken_videos": broken} if broken else {}),
     }
     try:
@@ -195,67 +189,6 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
             write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
     finally:
         tell(result)
-    return result
-
-
-def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
-    """Measures a classifier of frames on whole videos, see [`evaluate`]: what [`evaluate_frames`] gives, what was
-    measured, and how many of the videos the model knows."""
-    model, processor = load_trained_model(
-        settings.model or "", part="any classifier", device=settings.device, dtype=settings.dtype
-    )
-    if not is_frame_classifier(model):
-        raise ValueError(
-            f"{settings.model} classifies clips: `hf-video train --task frames` makes a classifier of frames of a "
-            "VideoMamba or VideoViT."
-        )
-    names = class_names_of(model.config)
-    background = background_of(model.config) if settings.background is None else [settings.background]
-    if not set(background) <= set(names):
-        raise ValueError(f"--background {settings.background} is no class of {settings.model}: {', '.join(names)}.")
-    training, data = _load(settings, names)
-    is_split = was_split_by(training, data, names)
-    split = settings.choose_split(("train", "validation") if is_split else data)
-    rows = data["train"] if is_split else data[split]
-    if is_split:
-        how = (training["validation_fraction"], training["seed"], training.get("split_by"))
-        videos = split_videos(data, *how, next(iter(background_of(model.config)), None))[0][split]
-    else:
-        videos = annotated_videos(rows)
-    several = problem_type_of(model.config) == "multi_label_classification"
-    if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows)):
-        raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
-    outside = names.index(background[0]) if background else None
-    predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
-    for video in tqdm(videos, desc="Videos"):
-        try:
-            windows = [
-                ((window.start + window.end) / 2, window.scores)
-                for window in score_frames(model, processor, open_video(video.row), batch_size=settings.batch_size)
-            ]
-        except VideoReadError:
-            if settings.on_error == "error":
-                raise
-            broken.append(video.row["video"])
-            continue
-        middles = np.array([middle for middle, _ in windows])
-        scores = np.array([each for _, each in windows]).reshape(-1, len(names))
-        predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
-        references.append(video.labels_at(middles, len(names), outside, several))
-    if not references:
-        raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
-    # The last clip that was trained on may reach into the frame after it.
-    measured = [video for video in videos if video.row["video"] not in broken]
-    result = {
-        "model": settings.model,
-        "data": settings.data,
-        "split": split,
-        **_part(split, is_split),
-        **evaluate_frames(predictions, references, names, background),
-        **_known(settings, _rows_of(measured, after=processor.frame_interval or 0.0)),
-        **({"broken_videos": broken} if broken else {}),
-    }
-    tell(result)
     return result
 
 
@@ -269,22 +202,6 @@ def tell_classes(result: Mapping[str, Any]) -> list[str]:
     lines += ["", f"{'class':{width}}  support  {title}"]
     rows = zip(result["class_names"], result["class_videos"], result[name], strict=True)
     return lines + [f"{each:{width}}  {count:7d}  {value:{len(title)}.1%}" for each, count, value in rows if count]
-
-
-def tell_frames(result: Mapping[str, Any]) -> list[str]:
-    """The lines that show what `evaluate_frame_classes` gives."""
-    lines = [f"{result['num_frames']} frames of {result['num_videos']} videos of the {result['split']} split"]
-    lines += [*tell_known(result), f"right frames  {result['frame_accuracy']:.1%}"]
-    if result["edit_score"] is not None:
-        lines.append(f"edit score    {result['edit_score']:.1%}")
-    width = max(map(len, ["all", *result["classes"]]))
-    head = "".join(f"  {f'F1@{tiou * 100:.0f}':>7}" for tiou in result["tious"])
-    lines += ["", f"{'class':{width}}{head}  segments"]
-    for name, each in {"all": result, **result["classes"]}.items():
-        if each["f1"] is not None:
-            shares = "".join(f"  {value:7.1%}" for value in each["f1"])
-            lines.append(f"{name:{width}}{shares}  {each['num_segments']:8d}")
-    return lines
 
 
 def tell_known(result: Mapping[str, Any]) -> list[str]:
@@ -304,7 +221,7 @@ def tell_known(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _load(settings: EvaluateSettings, names: list[str]) -> tuple[dict[str, Any], datasets.DatasetDict]:
+def load_measured(settings: EvaluateSettings, names: list[str]) -> tuple[dict[str, Any], datasets.DatasetDict]:
     """What is known of the training of the model, and the data, with the column that a training of them split by."""
     training = read_training(settings.model or "")
     columns = further_columns(training.get("split_by"))
@@ -314,21 +231,15 @@ def _load(settings: EvaluateSettings, names: list[str]) -> tuple[dict[str, Any],
     )
 
 
-def _part(split: str, is_split: bool) -> dict[str, str]:
+def part_of_training(split: str, is_split: bool) -> dict[str, str]:
     """Which part of its training's data a model is measured on."""
     return {"part_of_training": "trained on" if split == "train" else "held out"} if is_split else {}
 
 
-def _known(settings: EvaluateSettings, rows: datasets.Dataset) -> dict[str, Any]:
+def trained_rows(settings: EvaluateSettings, rows: datasets.Dataset) -> dict[str, Any]:
     """How many of the rows the model knows."""
     found = count_trained(Path(settings.model or ""), rows)
     return {} if found is None else {"known_videos": found}
-
-
-def _rows_of(videos: Sequence[AnnotatedVideo], after: float) -> datasets.Dataset:
-    """A row for each part of each video, from some seconds after its begin on."""
-    rows = [dict(video.row) | {"start": begin + after, "end": end} for video in videos for begin, end in video.parts]
-    return datasets.Dataset.from_list(rows)
 
 
 def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) -> None:

@@ -4,7 +4,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from hf_video.inference import evaluate_frames
+from hf_video.evaluation import evaluate_frames
 
 NAMES = ["run", "dive", "rest"]
 

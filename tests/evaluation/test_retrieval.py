@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor
 
-from hf_video.inference import group_captions, retrieval_scores
+from hf_video.evaluation import group_captions, retrieval_scores
 from hf_video.metrics import retrieval_recall
 
 from ..data.captions import caption_rows

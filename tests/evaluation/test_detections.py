@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hf_video.data.boxes import LabelledBoxes, action_names, load_detections, read_boxes, write_boxes
-from hf_video.inference import annotated_boxes, detected_boxes, evaluate_detection_file, frame_mean_ap
+from hf_video.evaluation import annotated_boxes, detected_boxes, evaluate_detection_file, frame_mean_ap
 from tests.testing.goldens import FIXTURES
 
 from ..data.detection_files import OWN, write_annotations, write_videos

@@ -1,4 +1,4 @@
-"""Reads segments of untrimmed videos in the layouts of ActivityNet, and measures predicted against annotated ones.
+"""Measures segments of untrimmed videos: the task `segments`, and the files of ActivityNet that it reads.
 
 Average precision is defined as in the evaluation kit of ActivityNet
 (https://github.com/activitynet/ActivityNet/tree/master/Evaluation), with which THUMOS14 is measured as well:
@@ -19,18 +19,18 @@ segments, the IoU is 0 here. So an empty annotation, or one that ends before it 
 """
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat
 
+from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.io import read_object
 from hf_video.settings import closest, few
 
-from .inference_settings import EvaluateSettings
+from .matching import find_annotations, interpolated_average_precision
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -50,6 +50,9 @@ class LabelledSegment(NamedTuple):
     start: float
     end: float
     score: float = 1.0
+
+
+_Segments = Mapping[str, Sequence[LabelledSegment]]
 
 
 class _Annotation(BaseModel):
@@ -136,119 +139,42 @@ def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
         raise
 
 
-class MatchedSegments(NamedTuple):
-    """Segments of one class in one video, and which prediction found which annotation.
+class _Matches(NamedTuple):
+    """The predictions of a class in all videos, the most confident first: starts and ends, (num_predictions, 2)
+    float64; those of the annotations, (num_annotations, 2); and the annotation that each prediction found at each
+    threshold, (num_tious, num_predictions) int64, -1 if it is wrong."""
 
-    Attributes:
-        label: name of the class.
-        scores: (num_predictions,) float64, descending.
-        predictions: (num_predictions, 2) float64, start and end in seconds.
-        annotations: (num_annotations, 2) float64, start and end in seconds.
-        found: (num_tious, num_predictions) int64: the annotation that a prediction found, -1 if it is wrong.
-    """
-
-    label: str
-    scores: np.ndarray
     predictions: np.ndarray
     annotations: np.ndarray
     found: np.ndarray
 
-
-def temporal_iou(segment: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Intersection over union of a segment (2,) with others (N, 2), as (N,) floats. It is 0 where the union is
-    empty."""
-    shared = np.minimum(segment[1], others[:, 1]) - np.maximum(segment[0], others[:, 0])
-    shared = shared.clip(min=0)
-    union = (segment[1] - segment[0]) + (others[:, 1] - others[:, 0]) - shared
-    return np.divide(shared, union, out=np.zeros(len(others)), where=union > 0)
+    def border_errors(self, threshold: int) -> np.ndarray:
+        """(num_right, 2) float64: by how many seconds the start and the end of each right prediction miss those of its
+        annotation, at the threshold of this index."""
+        is_right = self.found[threshold] >= 0
+        return np.abs(self.predictions[is_right] - self.annotations[self.found[threshold][is_right]])
 
 
-def find_annotations(predictions: np.ndarray, annotations: np.ndarray, tious: Sequence[float]) -> np.ndarray:
-    """Which annotation each prediction finds, greedily: (num_tious, num_predictions) int64, -1 for none. Predictions
-    (num_predictions, 2) and annotations (num_annotations, 2) are starts and ends, the most confident prediction first.
-    At each threshold annotations are taken anew."""
-    thresholds = np.asarray(tious, dtype=np.float64)
-    rows = np.arange(len(thresholds))
-    free = np.ones((len(thresholds), len(annotations)), dtype=bool)
-    found = np.full((len(thresholds), len(predictions)), -1)
-    for number, prediction in enumerate(predictions):
-        if not free.any():
-            break
-        iou = temporal_iou(prediction, annotations)
-        if iou.max() < thresholds.min():
-            continue
-        ranked = np.where(free, iou, -1.0)
-        best = ranked.argmax(axis=1)
-        hits = ranked[rows, best] >= thresholds
-        found[hits, number] = best[hits]
-        free[rows[hits], best[hits]] = False
-    return found
-
-
-def match_segments(
-    predictions: Mapping[str, Sequence[LabelledSegment]],
-    ground_truth: Mapping[str, Sequence[LabelledSegment]],
-    tious: Sequence[float] = TIOUS,
-) -> list[MatchedSegments]:
-    """Matches the predictions of each video with its annotations, at thresholds of temporal IoU; see the top of this
-    file. Gives one entry for each class in each video that has predictions or annotations of it."""
-    # Predicted and annotated segments by video and class.
-    pairs: dict[tuple[str, str], tuple[list[LabelledSegment], list[LabelledSegment]]] = defaultdict(lambda: ([], []))
-    for kind, by_video in enumerate((predictions, ground_truth)):
-        for video, segments in by_video.items():
-            for segment in segments:
-                pairs[video, segment.label][kind].append(segment)
-    matches = []
-    for (_, label), (predicted, annotated) in pairs.items():
-        predicted.sort(key=lambda segment: -segment.score)
-        scores = np.array([segment.score for segment in predicted], dtype=np.float64)
-        found, true = (
-            np.array([(each.start, each.end) for each in segments], dtype=np.float64).reshape(-1, 2)
-            for segments in (predicted, annotated)
-        )
-        matches.append(MatchedSegments(label, scores, found, true, find_annotations(found, true, tious)))
+def _match(predictions: _Segments, ground_truth: _Segments, tious: Sequence[float]) -> dict[str, _Matches]:
+    """The matches of each class, by its name in alphabetical order."""
+    videos = {video: number for number, video in enumerate({**predictions, **ground_truth})}
+    labels, values = [], []
+    for by_video in (predictions, ground_truth):
+        rows = [(video, each) for video, segments in by_video.items() for each in segments]
+        labels.append(np.array([each.label for _, each in rows], dtype=object))
+        cells = [(each.score, videos[video], each.start, each.end) for video, each in rows]
+        values.append(np.array(cells, dtype=np.float64).reshape(-1, 4))
+    matches = {}
+    for label in sorted({*labels[0], *labels[1]}):
+        found, true = (cells[names == label] for names, cells in zip(labels, values, strict=True))
+        found = found[np.argsort(-found[:, 0], kind="stable")]
+        places = find_annotations(found[:, 2:], found[:, 1], true[:, 2:], true[:, 1], tious, tries_next=True)
+        matches[label] = _Matches(found[:, 2:], true[:, 2:], places)
     return matches
 
 
-def interpolated_average_precision(is_right: np.ndarray, num_annotations: int) -> float:
-    """The area under the interpolated curve of precision over recall. `is_right` is (num_predictions,) bool, the most
-    confident prediction first; there is at least 1 annotation to find."""
-    num_right = is_right.cumsum()
-    precision = num_right / np.arange(1, len(is_right) + 1)
-    highest_from_here = np.maximum.accumulate(precision[::-1])[::-1]
-    # Recall grows by one annotation where a prediction is right.
-    return float(highest_from_here[is_right].sum() / num_annotations)
-
-
-def average_precision_by_class(matches: Iterable[MatchedSegments]) -> dict[str, list[float]]:
-    """The average precision of each annotated class at each threshold, by the name of the class in alphabetical
-    order."""
-    by_label: dict[str, list[MatchedSegments]] = defaultdict(list)
-    for match in matches:
-        by_label[match.label].append(match)
-    found = {}
-    for label in sorted(by_label):
-        if num_annotations := sum(len(match.annotations) for match in by_label[label]):
-            order = np.argsort(-np.concatenate([match.scores for match in by_label[label]]), kind="stable")
-            is_right = np.concatenate([match.found >= 0 for match in by_label[label]], axis=1)[:, order]
-            found[label] = [interpolated_average_precision(row, num_annotations) for row in is_right]
-    return found
-
-
-def border_errors(matches: Iterable[MatchedSegments], threshold: int) -> np.ndarray:
-    """(num_found, 2) float64: by how many seconds the start and the end of each right prediction miss those of the
-    annotation that it found, at the threshold of this index."""
-    errors = [np.zeros((0, 2))]
-    for match in matches:
-        is_right = match.found[threshold] >= 0
-        errors.append(np.abs(match.predictions[is_right] - match.annotations[match.found[threshold][is_right]]))
-    return np.concatenate(errors)
-
-
 def evaluate_segments(
-    predictions: Mapping[str, Sequence[LabelledSegment]],
-    ground_truth: Mapping[str, Sequence[LabelledSegment]],
-    tious: Sequence[float] = TIOUS,
+    predictions: _Segments, ground_truth: _Segments, tious: Sequence[float] = TIOUS
 ) -> dict[str, Any]:
     """All figures of `hf-video evaluate --task segments`, as JSON can hold them. A list has one value for each
     threshold.
@@ -272,24 +198,27 @@ def evaluate_segments(
         ValueError: a threshold is out of its bounds, there is no annotation, or there are predictions, but none for a
             video of the ground truth.
     """
-    if wrong := [tiou for tiou in tious if not 0 < tiou <= 1]:
-        raise ValueError(f"The threshold of temporal IoU is {wrong[0]:g}; a number above 0 and up to 1 is expected.")
-    if not tious:
-        raise ValueError("There is no threshold of temporal IoU.")
+    if not tious or not all(0 < tiou <= 1 for tiou in tious):
+        raise ValueError(f"Thresholds of temporal IoU above 0 and up to 1 are expected, got {[*tious]}.")
     tious = sorted(set(tious))
-    counts: dict[str, int] = defaultdict(int)
-    for segments in ground_truth.values():
-        for segment in segments:
-            counts[segment.label] += 1
-    if not counts:
+    num_segments, num_predictions = (sum(map(len, each.values())) for each in (ground_truth, predictions))
+    if not num_segments:
         raise ValueError("The ground truth has no annotated segment, so nothing can be measured.")
-    warnings = _warnings(predictions, ground_truth, counts)
-    matches = match_segments(predictions, ground_truth, tious)
-    by_class = average_precision_by_class(matches)
-    mean = np.mean(list(by_class.values()), axis=0)
-    num_right = sum((match.found >= 0).sum(axis=1) for match in matches)
-    num_segments, num_predictions = sum(counts.values()), sum(map(len, predictions.values()))
-    errors = [border_errors(matches, number) for number in range(len(tious))]
+    matches = _match(predictions, ground_truth, tious)
+    classes: dict[str, dict[str, Any]] = {
+        label: {
+            "num_segments": len(each.annotations),
+            "average_precision": [
+                interpolated_average_precision(row >= 0, len(each.annotations)) for row in each.found
+            ],
+        }
+        for label, each in matches.items()
+        if len(each.annotations)
+    }
+    warnings = _warnings(predictions, ground_truth, classes)
+    mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
+    num_right = sum((each.found >= 0).sum(axis=1) for each in matches.values())
+    errors = [np.concatenate([each.border_errors(row) for each in matches.values()]) for row in range(len(tious))]
     return {
         "tious": tious,
         "num_videos": len(ground_truth),
@@ -302,18 +231,13 @@ def evaluate_segments(
         "f1": (2 * num_right / (num_segments + num_predictions)).tolist(),
         "median_border_error": [float(np.median(each)) if each.size else None for each in errors],
         "p90_border_error": [float(np.percentile(each, 90)) if each.size else None for each in errors],
-        "classes": {
-            label: {"num_segments": counts[label], "average_precision": values} for label, values in by_class.items()
-        },
+        "classes": classes,
         "warnings": warnings,
     }
 
 
-def _warnings(
-    predictions: Mapping[str, Sequence[LabelledSegment]],
-    ground_truth: Mapping[str, Sequence[LabelledSegment]],
-    counts: Mapping[str, int],
-) -> list[str]:
+def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Container[str]) -> list[str]:
+    """What was left out or counts as wrong."""
     found = []
     unknown = [video for video, segments in predictions.items() if segments and video not in ground_truth]
     if unknown:
@@ -329,7 +253,7 @@ def _warnings(
     if silent := [video for video in ground_truth if video not in predictions]:
         found.append(f"{len(silent)} of {len(ground_truth)} videos have no predictions ({_some(silent)}).")
     labels = [segment.label for segments in predictions.values() for segment in segments]
-    if strange := [label for label in labels if label not in counts]:
+    if strange := [label for label in labels if label not in classes]:
         found.append(
             f"{len(strange)} predictions have a label that no annotation has ({_some(dict.fromkeys(strange))}): they "
             "are in no average precision, and count as wrong in precision and F1."

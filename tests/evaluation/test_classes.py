@@ -8,10 +8,11 @@ from transformers import Trainer, pipeline
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_video.data import ClipTask, VideoDataset, collate_clips, load_video_dataset
+from hf_video.evaluation import evaluate_dataset, write_predictions
 from hf_video.inference import predict_scores
 from hf_video.metrics import compute_metrics
 from hf_video.reading import read_video
-from hf_video.training import VideoTrainer, evaluate_dataset, write_predictions
+from hf_video.training import VideoTrainer
 from tests.hub.conftest import TINY_CLASSIFIERS, make_model
 from tests.testing.trainers import make_arguments
 from tests.testing.trainers import make_model as make_plain_model

@@ -15,10 +15,9 @@ from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
 from hf_video.data.rows import BYTES, rows_without
 from hf_video.data.video_settings import dataset_options
 from hf_video.data.video_texts import load_captions
+from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
-
-from .inference_settings import EvaluateSettings
 
 # The score of a pair that is not among those which are ranked again.
 NOT_RANKED = -100.0
@@ -170,11 +169,13 @@ def evaluate_retrieval(
     videos, texts, relevant = group_captions(
         splits[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
     )
-    inputs = processor(text=texts, max_length=settings.max_length, return_tensors="pt")
     clips = VideoDataset(videos, ClipTask(processor.video_processor), training=False, on_error=settings.on_error)
     broken = clips.drop_broken(num_workers=settings.num_workers).broken_videos()
     if broken:
         relevant = relevant[rows_without(videos, broken)]
+        kept = np.flatnonzero(relevant.any(axis=0))
+        relevant, texts = relevant[:, kept], [texts[number] for number in kept]
+    inputs = processor(text=texts, max_length=settings.max_length, return_tensors="pt")
     loader = ReadAheadLoader(
         clips,
         batch_size=settings.batch_size,
