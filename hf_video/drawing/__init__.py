@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
-    "annotate_detections": ".detections",
-    "annotate_video": ".videos",
+    "annotate_detections": ".video",
+    "annotate_video": ".video",
     "draw_heat_maps": ".heat_maps",
     "draw_timeline": ".timeline_picture",
     "overlay_heat_maps": ".heat_maps",

@@ -12,7 +12,7 @@ from hf_video.inference.explanation import Clip, frame_shares, top_frames
 
 from .texts import clock, font_families, one_line, shorten
 from .timeline_picture import save_figure
-from .videos import VideoEncoder, enlarge
+from .video import VideoEncoder, enlarge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
