@@ -133,9 +133,9 @@ def annotate_frames(
                 while waiting and waiting[0].start <= frame.seconds:
                     active.append(waiting.popleft())
                 active = [segment for segment in active if frame.seconds < segment.end]
-                if shown != (clock(frame.seconds), active):
-                    shown = clock(frame.seconds), active
-                    lines = _draw_lines(*shown, image.size)
+                time = clock(frame.seconds)
+                if shown != (time, active):
+                    shown, lines = (time, active), _draw_lines(time, active, image.size)
                 bar = bar or _draw_bar(segments, end, image.size)
                 image.paste(lines, mask=lines)
                 image.paste(bar, (0, image.height - bar.height))
