@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from hf_video.drawing import TimelineFolder, draw_heat_maps, write_heat_map_video
 from hf_video.drawing.texts import clock
 from hf_video.drawing.timeline_picture import save_figure
-from hf_video.drawing.videos import annotate_frames
+from hf_video.drawing.video import annotate_frames
 from hf_video.inference import Segment, explain, frame_shares, predict_scores, read_clip, score_windows, top_frames
 from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder

@@ -23,7 +23,7 @@ from hf_video.reading.live_queue import LiveQueue
 from hf_video.reading.sources import name_of
 
 from .timeline_folder import TimelineFolder
-from .videos import annotate_video
+from .video import annotate_video
 
 # Seconds without a frame of a live stream after which a model that sees frames once begins anew.
 LONGEST_GAP = 2.0

@@ -218,9 +218,9 @@ def test_a_window_that_the_model_does_not_take(processor, video):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layer": 3}, "layer=3 is out of range: VideoViTModel has the hidden states 0 to 2"),
-        ({"layer": 0, "pooling": "head"}, "The head sees no layer 0: choose a pooling from mean, cls, none"),
-        ({"pooling": "max"}, "pooling='max' is unknown; choose from head, mean, cls, none"),
+        ({"layer": 3}, "layer=3 is out of range: VideoViTModel has 3 hidden states"),
+        ({"layer": 0, "pooling": "head"}, "no pooling 'head' of layer 0: choose from mean, cls, none"),
+        ({"pooling": "max"}, "no pooling 'max' of VideoViT.*: choose from head, mean, cls, none"),
         ({"stride": 0}, "stride=0 must be"),
         ({"batch_size": 0}, "batch_size=0 must be"),
     ],
