@@ -8,7 +8,6 @@ _PUBLIC_NAMES = {
     "publish": ".publishing",
     "PublishError": ".connection",
     "push": ".publishing",
-    "register_custom_code": ".custom_code",
     "stage": ".publishing",
     "Finding": ".verification",
     "Verification": ".verification",

@@ -2,19 +2,21 @@
 
 import inspect
 import json
-import shutil
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
 import hf_video
-from hf_video.auto import CLASSES, CONFIGURATIONS, FAMILIES, PUBLIC_NAMES
+from hf_video.auto import CONFIGURATIONS, FAMILIES, PUBLIC_NAMES
 from hf_video.loading.configurations import Processor
 
 from .connection import PublishError
 from .folder_checks import PROCESSORS, read_part
+
+# An import from the folder of a module, or the one above.
+_IMPORT = re.compile(r"^\s*from (\.{1,2})(\w+) import ", re.MULTILINE)
 
 
 class CustomCode(NamedTuple):
@@ -46,10 +48,24 @@ def collect(classes: dict[str, str]) -> CustomCode:
     for auto_class, class_name in classes.items():
         source = Path(inspect.getfile(getattr(hf_video, class_name)))
         auto_map[auto_class] = f"{source.stem}.{class_name}"
-        for file in (source, *map(Path, get_relative_import_files(source))):
-            if files.setdefault(file.name, file) != file:
-                raise RuntimeError(f"{file} and {files[file.name]} would be one file in a repository; rename one.")
+        _follow(source, files)
     return CustomCode(auto_map, files)
+
+
+def _follow(source: Path, files: dict[str, Path]) -> None:
+    """Adds a module to the files by name, and the modules that it imports from its folder and the one above."""
+    if (known := files.setdefault(source.name, source)) != source:
+        raise RuntimeError(f"{source} and {known} would be one file in a repository; rename one.")
+    for dots, name in _IMPORT.findall(source.read_text(encoding="utf-8")):
+        module = source.parents[len(dots) - 1] / f"{name}.py"
+        if module.name not in files:
+            _follow(module, files)
+
+
+def copy_module(source: Path, folder: Path) -> None:
+    """Copies a module into a repository, where all modules lie in one folder."""
+    text = _IMPORT.sub(lambda found: found[0].replace("from ..", "from ."), source.read_text(encoding="utf-8"))
+    (folder / source.name).write_text(text, encoding="utf-8")
 
 
 def types_inside(config: dict[str, Any]) -> set[str]:
@@ -104,8 +120,8 @@ def add_code(staging: Path, config: dict[str, Any]) -> None:
     code = collect(needed)
     parts = collect_parts(config) if classes else {}
     for each in (code, *parts.values()):
-        for name, source in each.files.items():
-            shutil.copyfile(source, staging / name)
+        for source in each.files.values():
+            copy_module(source, staging)
     if classes:
         config["auto_map"] = code.auto_map
         module = staging / code.auto_map["AutoConfig"].replace(f".{classes['AutoConfig']}", ".py")
@@ -127,15 +143,3 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     """Replaces a file of the repository."""
     path.unlink()  # it may be a link into the user's folder
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def register_custom_code() -> None:
-    """Let `save_pretrained` and `push_to_hub` of our classes write their code beside the weights.
-
-    Transformers then names only the saved class in `auto_map`. [`publish`] names all classes of the family, and
-    adds the families that a model is built around.
-    """
-    for name in CONFIGURATIONS:
-        getattr(hf_video, name).register_for_auto_class()
-    for row in CLASSES:
-        getattr(hf_video, row.class_name).register_for_auto_class(row.auto_class)

@@ -74,14 +74,10 @@ def require_model(name: str, option: str = "") -> str:
     name = locate_model(name, option)
     if (folder := Path(name)).is_dir():
         if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
-            inside = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
+            inside = few(path.parent.name for path in sorted(folder.glob("*/config.json")))
             raise ValueError(
                 f"{f'{option} {name}'.strip()} has no config.json, so it is no folder of a model"
-                + (
-                    f"; {', '.join(inside[-3:])} inside it {'is one' if len(inside) == 1 else 'are'}."
-                    if inside
-                    else "."
-                )
+                + (f", as {inside} inside it." if inside else ".")
             )
         return name
     from huggingface_hub import HfApi, try_to_load_from_cache

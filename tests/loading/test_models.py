@@ -25,7 +25,7 @@ def test_a_folder_without_a_model_is_refused_and_one_inside_it_is_named(tmp_path
         require_model(str(tmp_path))
     (tmp_path / "checkpoint-3").mkdir()
     (tmp_path / "checkpoint-3" / "config.json").touch()
-    with pytest.raises(ValueError, match="checkpoint-3 inside it is one"):
+    with pytest.raises(ValueError, match="no folder of a model, as checkpoint-3 inside it"):
         require_model(str(tmp_path))
 
 
