@@ -8,9 +8,6 @@ _PUBLIC_NAMES = {
     "annotate_video": ".videos",
     "draw_heat_maps": ".heat_maps",
     "draw_timeline": ".timeline_picture",
-    "timeline": ".video_timeline",
-    "Timeline": ".video_timeline",
-    "TimelineFolder": ".timeline_folder",
     "write_heat_map_video": ".videos",
 }
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from hf_video.inference.detection import KeyFrame, Person
 from hf_video.reading.frame_streaming import stream_frames
+from hf_video.texts import class_color, clock, font_families, one_line, shorten
 
-from .texts import class_color, clock, font_families, one_line, shorten
 from .videos import VideoEncoder, enlarge
 
 # Seconds before and after a key frame at which its persons are shown: a box says nothing of other times.

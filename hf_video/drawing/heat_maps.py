@@ -12,8 +12,8 @@ from PIL import Image
 
 import hf_video
 from hf_video.inference.explanation import Clip, frame_shares, overlay_heat_maps, top_frames
+from hf_video.texts import clock, font_families, one_line, replace_json, shorten
 
-from .texts import clock, font_families, one_line, replace_json, shorten
 from .timeline_picture import save_figure
 from .videos import enlarge, write_heat_map_video
 

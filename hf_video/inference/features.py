@@ -19,7 +19,7 @@ from hf_video.data.loader import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.sources import is_url
 
-from .window_batching import choose_windows, window_batches
+from .windows import choose_windows, window_batches
 
 # Weights and configuration fields that do not change the features: the head, the classes and the origin.
 _HEAD = "classifier."

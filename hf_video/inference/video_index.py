@@ -17,7 +17,7 @@ from hf_video.io import StoredFolder
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.sources import kind_of
 
-from .window_batching import window_batches
+from .windows import window_batches
 
 # What a run of `hf-video index` notes about its rows; hidden, as of every folder of Parquet parts.
 SETTINGS_FILE = ".bulk.json"

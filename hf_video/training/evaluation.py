@@ -20,9 +20,8 @@ from hf_video.data.holding_out import further_columns
 from hf_video.data.rows import open_video
 from hf_video.data.video_settings import dataset_options
 from hf_video.inference.frame_evaluation import evaluate_frames
-from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.inference_settings import EvaluateSettings
-from hf_video.inference.prediction import predict_scores, problem_type_of
+from hf_video.inference.scores import is_frame_classifier, predict_scores, problem_type_of, score_frames
 from hf_video.io import replacing_file
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.models import load_trained_model

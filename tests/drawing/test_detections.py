@@ -3,9 +3,9 @@
 import numpy as np
 
 from hf_video.drawing import annotate_detections
-from hf_video.drawing.texts import class_color
 from hf_video.inference import KeyFrame, Person
 from hf_video.reading import read_video
+from hf_video.texts import class_color
 from tests.testing.videos import encode_video
 
 

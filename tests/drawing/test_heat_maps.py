@@ -11,7 +11,7 @@ from hf_video.inference import frame_shares, overlay_heat_maps, read_clip, top_f
 from hf_video.reading import VideoReadError
 from tests.testing.videos import encode_video, make_frames
 
-from .test_timeline_folder import texts_of
+from .test_timeline_picture import texts_of
 
 
 def grey(num_frames=4, height=64, width=64):
