@@ -150,8 +150,8 @@ def _output_of(model: PreTrainedModel) -> str:
     for parameter in model.parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise ExportError(
-                f"A model is exported in float32 on the CPU, got {parameter.dtype} on {parameter.device}: load it with "
-                "dtype=torch.float32, and call model.cpu()."
+                f"A model is exported in float32 on the CPU, got {parameter.dtype} on {parameter.device}: load it "
+                "with dtype=torch.float32, and call model.cpu()."
             )
     return "feature_maps" if is_backbone else "logits"
 
