@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import hf_video
 from hf_video.data.folders import listed
-from hf_video.drawing.texts import clock, one_line, replace_json, shorten
 from hf_video.inference.inference_settings import FrameSourceSettings, TrainedModelSettings
 from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model
 from hf_video.output_folders import KEEP, require_fresh
 from hf_video.reading.sources import name_of, public_url
 from hf_video.settings import AtLeast1, Mark, NotNegative, Positive, Settings, closest, setting
+from hf_video.texts import clock, one_line, replace_json, shorten
 
 from .command import command
 from .printing import say_files
@@ -90,7 +90,7 @@ def _explain_class(settings: ExplainSettings) -> tuple[dict[str, Any], Clip, Any
 
     from hf_video.inference import explain, predict_scores
     from hf_video.inference.explanation import describe_frames
-    from hf_video.inference.prediction import require_classes
+    from hf_video.inference.scores import require_classes
     from hf_video.loading.class_names import class_names_of
 
     require_classes(settings.model, model.config)

@@ -9,9 +9,6 @@ _PUBLIC_NAMES = {
     "draw_heat_maps": ".heat_maps",
     "draw_timeline": ".timeline_picture",
     "overlay_heat_maps": ".heat_maps",
-    "timeline": ".video_timeline",
-    "Timeline": ".video_timeline",
-    "TimelineFolder": ".timeline_folder",
     "write_heat_map_video": ".heat_maps",
 }
 

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from hf_video.inference.explanation import Clip, frame_shares, top_frames
+from hf_video.texts import clock, font_families, one_line, shorten
 
-from .texts import clock, font_families, one_line, shorten
 from .timeline_picture import save_figure
 from .video import VideoEncoder, enlarge
 

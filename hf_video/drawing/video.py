@@ -15,8 +15,7 @@ from hf_video.inference.detection import KeyFrame, Person
 from hf_video.inference.segments import Segment
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
-
-from .texts import class_color, clock, font_file, one_line, shorten
+from hf_video.texts import class_color, clock, font_file, one_line, shorten
 
 # Ticks per second: MPEG-4 allows no more than 65535.
 _TICKS = 60_000

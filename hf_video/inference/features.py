@@ -19,7 +19,7 @@ from hf_video.data.loader import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.sources import is_url
 
-from .window_batching import choose_windows, window_batches
+from .windows import choose_windows, window_batches
 
 # Fields of a configuration that do not change the features: the classes and the origin. Nor does the head.
 _OTHER_FIELDS = "id2label label2id problem_type _name_or_path transformers_version architectures".split()

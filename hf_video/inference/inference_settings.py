@@ -27,6 +27,9 @@ from hf_video.settings import (
 )
 
 MODEL, VIDEO, SEVERAL = Mark(names="model"), Mark(names="videos", form="word"), Mark(form="several")
+# What a segment is if nobody says otherwise: the score that begins it; and the seconds of the shortest one, and of the
+# shortest gap in a class.
+ONSET, SHORTEST_SEGMENT, SHORTEST_GAP = 0.5, 0.0, 0.0
 
 
 @dataclass(kw_only=True)
@@ -225,10 +228,12 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "A class that gets no segment, such as `other`; may be given several times; by default that of the training.",
         "CLASS",
     )
-    onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
+    onset: Annotated[Positive[float], Le(1)] = setting(ONSET, "Score with which a segment begins.")
     offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
-    min_duration_on: NotNegative[float] = setting(0.0, "Seconds of a segment; shorter ones are dropped.")
-    min_duration_off: NotNegative[float] = setting(0.0, "Seconds between segments of a class; less is filled.")
+    min_duration_on: NotNegative[float] = setting(SHORTEST_SEGMENT, "Seconds of a segment; shorter ones are dropped.")
+    min_duration_off: NotNegative[float] = setting(
+        SHORTEST_GAP, "Seconds between two segments of a class; shorter gaps are filled."
+    )
     batch_size: AtLeast1[int] | None = setting(
         None,
         "Windows in one forward pass, or frames of a model that keeps a state; by default 8, and 1 for a live stream, "
@@ -240,7 +245,6 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "live stream; in a file a frame is shown until the next comes.",
     )
     output: str | None = setting(None, "Folder for the files listed above; new or empty.", "DIR")
-    annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")
 
 
 _RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")

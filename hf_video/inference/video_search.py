@@ -24,7 +24,7 @@ from hf_video.reading.sources import kind_of
 from .features import feature_key
 from .inference_settings import SearchSettings
 from .video_text import EmbeddedTexts, adapter_of
-from .window_batching import window_batches
+from .windows import window_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -129,4 +129,5 @@ ADAPTERS: dict[str, type[VideoTextAdapter]] = {
 
 def adapter_of(model: PreTrainedModel) -> VideoTextAdapter:
     """The adapter of a model of videos and texts, or of any encoder of videos."""
-    return ADAPTERS.get(model.config.model_type, VideoTextAdapter)(model)
+    other = _WithTexts if hasattr(model, "get_text_features") else VideoTextAdapter
+    return ADAPTERS.get(model.config.model_type, other)(model)

@@ -15,7 +15,7 @@ from hf_video.inference.features import feature_key
 from hf_video.inference.inference_settings import IndexSettings
 from hf_video.inference.video_search import read_clips
 from hf_video.inference.video_text import adapter_of
-from hf_video.inference.window_batching import windows_of
+from hf_video.inference.windows import windows_of
 from hf_video.loading.models import SearchModel, load_search_model
 from hf_video.reading.sources import kind_of
 from hf_video.settings import few

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArgu
 from hf_video.data import ClipTask, VideoDataset, is_multi_label, label_names
 from hf_video.data.checks import readable_videos
 from hf_video.data.rows import label_ids
-from hf_video.inference.prediction import problem_type_of
+from hf_video.inference.scores import problem_type_of
 from hf_video.io import new_folder
 from hf_video.jobs.feature_cache import Features, extract_features
 from hf_video.loading.class_names import class_names_of

@@ -12,8 +12,8 @@ import pytest
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForFrameClassification
 from hf_video.app.work import LoadedModel, annotate, classify, draw_heat_map, find_segments
-from hf_video.drawing.texts import class_color
 from hf_video.loading.models import load_trained_model
+from hf_video.texts import class_color
 from tests.testing.videos import damage_frame, encode_video
 
 from .colour_models import FPS, colour_frames, save_colour_model

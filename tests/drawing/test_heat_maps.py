@@ -7,7 +7,7 @@ import pytest
 from hf_video.drawing import draw_heat_maps, overlay_heat_maps, write_heat_map_video
 from hf_video.drawing.timeline_picture import save_figure
 
-from .test_timeline_folder import texts_of
+from .test_timeline_picture import texts_of
 
 
 def grey(num_frames=4, height=64, width=64):

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 
 from hf_video.drawing import annotate_detections, annotate_video, draw_timeline
-from hf_video.drawing.texts import class_color
-from hf_video.inference import KeyFrame, Person, Segment
+from hf_video.inference import KeyFrame, Person, Segment, SegmentFinder, Timeline
 from hf_video.reading import read_video
+from hf_video.texts import class_color
 from tests.testing.videos import encode_video
 
 
@@ -35,9 +35,11 @@ def segments():
 
 
 def test_the_picture_of_a_timeline_has_the_colours_of_the_classes(segments):
-    times = np.arange(4)[:, None] / 2 + [0, 0.5]
+    timeline = Timeline(SegmentFinder(list("abcdefgh")), "match")
+    timeline.times, timeline.scores = [(start / 2, start / 2 + 0.5) for start in range(4)], list(np.full((4, 8), 0.1))
     for shown in (segments, segments[1:]):
-        figure = draw_timeline("match", shown, list("abcdefgh"), times, np.full((4, 8), 0.1))
+        timeline.segments = shown
+        figure = draw_timeline(timeline)
         drawn = {to_hex(color) for bars in figure.axes[-1].collections for color in bars.get_facecolor()}
         assert {color for color in map(class_color, range(8)) if color in drawn} == {
             class_color(segment.class_id) for segment in shown

@@ -13,7 +13,7 @@ from hf_video import (
 )
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.inference import extract_window_features, window_batches
-from hf_video.inference.window_batching import choose_windows
+from hf_video.inference.windows import choose_windows
 from hf_video.reading import read_video, timed_samples
 from hf_video.training import VideoTrainer
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
