@@ -85,7 +85,7 @@ class _DualEncoder(_WithTexts):
 
     def __init__(self, model: PreTrainedModel):
         super().__init__(model)
-        self.temperature = float(self.model.temperature)
+        self.temperature = float(self.model.temperature.detach())
 
     def match(self, pixel_values: torch.Tensor, texts: EmbeddedTexts) -> torch.Tensor:
         clips, text = pixel_values.to(self.model.device, self.model.dtype), self._on_device(texts.inputs)
@@ -102,7 +102,7 @@ class _XClip(_WithTexts):
 
     def __init__(self, model: PreTrainedModel):
         super().__init__(model)
-        self.temperature = float((-self.model.logit_scale).exp())
+        self.temperature = float((-self.model.logit_scale.detach()).exp())
 
     def match(self, pixel_values: torch.Tensor, texts: EmbeddedTexts) -> torch.Tensor:
         return self.score_texts(pixel_values, texts)[:, 0]
