@@ -214,7 +214,7 @@ class Timeline:
         parquet.write_table(pa.table(columns, names, metadata={"hf_video": json.dumps(details)}), path)
 
 
-def timeline(
+def make_timeline(
     settings: TimelineSettings,
     tell: Callable[[Any], object] = lambda found: None,
     until_stopped: Callable[[Iterator[ScoredWindow]], Iterable[ScoredWindow]] = iter,
