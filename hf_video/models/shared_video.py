@@ -88,6 +88,8 @@ def token_grid(pixel_values: torch.Tensor, config: Any) -> tuple[int, int, int]:
             f"`pixel_values` must be (batch_size, num_frames, num_channels={config.num_channels}, height, width), got "
             f"{tuple(pixel_values.shape)}."
         )
+    if pixel_values.shape[0] == 0:
+        raise ValueError(f"`pixel_values` must have at least one clip, got {tuple(pixel_values.shape)}.")
     num_frames, _, height, width = pixel_values.shape[1:]
     grid = config.token_grid_of(num_frames, height, width)
     if min(grid) < 1:

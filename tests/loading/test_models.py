@@ -1,12 +1,15 @@
 """Models are named as folders, released models, and repositories of the Hub."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
 
 from hf_video.cli.errors import explain
+from hf_video.loading import configurations
 from hf_video.loading.models import load_released, load_trained_model, locate_model, require_model
+from tests.hub.conftest import make_model
 
 
 def test_a_name_that_is_no_folder_is_said_to_be_none_where_the_hub_does_not_answer(tmp_path, monkeypatch):
@@ -27,6 +30,20 @@ def test_a_folder_without_a_model_is_refused_and_one_inside_it_is_named(tmp_path
     (tmp_path / "checkpoint-3" / "config.json").touch()
     with pytest.raises(ValueError, match="no folder of a model, as checkpoint-3 inside it"):
         require_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("share, fits", [(1.5, True), (0.9, False)])
+def test_a_model_may_have_as_many_bytes_as_the_machine(share, fits, tmp_path, monkeypatch):
+    model, processor = make_model("VideoViT", ["a", "b"])
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    size = sum(weight.nbytes for weight in model.parameters())
+    monkeypatch.setattr(configurations.psutil, "virtual_memory", lambda: SimpleNamespace(total=int(size * share)))
+    if fits:
+        load_trained_model(str(tmp_path), device="cpu")
+    else:
+        with pytest.raises(ValueError, match="the memory of this machine"):
+            load_trained_model(str(tmp_path), device="cpu")
 
 
 def test_the_start_that_ships_is_a_model_like_others(tmp_path, monkeypatch):
