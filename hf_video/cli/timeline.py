@@ -57,11 +57,11 @@ def run(settings: TimelineCommandSettings) -> int:
     """Prints segments as they close. Writes the files at the end, also after an interrupt or damage."""
     _check_annotated(settings)
 
-    from hf_video.inference.timeline import timeline
+    from hf_video.inference.timeline import make_timeline
 
     with stop_requests("stopping, and writing what was found") as stopped:
         try:
-            found = timeline(
+            found = make_timeline(
                 settings,
                 tell=lambda found: print_found(found, settings.json),
                 until_stopped=stopped.until_stopped,

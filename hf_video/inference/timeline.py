@@ -40,7 +40,7 @@ _OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
 _THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
 _COLUMNS = ("label", "start", "end", "score", "class_id")
 # Thumbnails that are held at most, their longest side in pixels, and seconds between the first of them.
-_MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.1
+_MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
 
 class ClassChange(NamedTuple):
@@ -119,9 +119,8 @@ class Timeline:
         one is dropped."""
         if not self.is_kept or seconds < len(self.thumbnails) * self._step:
             return
-        picture = Image.fromarray(image)
-        picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-        self.thumbnails.append((seconds, np.asarray(picture)))
+        factor = -(-max(image.shape) // _LONGEST_SIDE)
+        self.thumbnails.append((seconds, np.asarray(Image.fromarray(image).reduce(factor))))
         if len(self.thumbnails) == _MOST_THUMBNAILS:
             del self.thumbnails[1::2]
             self._step *= 2
@@ -214,7 +213,7 @@ class Timeline:
         parquet.write_table(pa.table(columns, names, metadata={"hf_video": json.dumps(details)}), path)
 
 
-def timeline(
+def make_timeline(
     settings: TimelineSettings,
     tell: Callable[[Any], object] = lambda found: None,
     until_stopped: Callable[[Iterator[ScoredWindow]], Iterable[ScoredWindow]] = iter,

@@ -68,7 +68,7 @@ def test_thumbnails_are_small_few_and_even():
         timeline.watch(number / 25, image)
     times = [seconds for seconds, _ in timeline.thumbnails]
     assert 24 <= len(times) < 48 and times[0] == 0 and np.ptp(np.diff(times)) < 0.1
-    assert times[-1] > 380 and {picture.shape for _, picture in timeline.thumbnails} == {(144, 256, 3)}
+    assert times[-1] > 380 and {picture.shape for _, picture in timeline.thumbnails} == {(135, 240, 3)}
 
 
 def test_a_stream_without_an_end_takes_no_more_memory():
