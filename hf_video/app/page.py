@@ -11,6 +11,7 @@ from typing import Any
 import gradio as gr
 from gradio.data_classes import FileData
 
+from hf_video.inference.inference_settings import SHORTEST_SEGMENT
 from hf_video.inference.segments import SegmentFinder
 
 from . import page_texts as texts
@@ -233,8 +234,8 @@ def _file(video: str | None) -> Path:
 
 
 def _shortest(model: LoadedModel) -> float:
-    """Segments and gaps of less than a clip are seldom more than noise."""
-    return min(model.window_seconds, _LONGEST_DURATION)
+    """As `hf-video timeline`."""
+    return SHORTEST_SEGMENT
 
 
 def _targets(model: LoadedModel) -> list[tuple[str, str]]:

@@ -4,8 +4,8 @@ from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
-from hf_video.drawing.texts import class_color, clock
 from hf_video.inference.segments import Segment
+from hf_video.texts import class_color, clock
 
 
 def message(sentence: str = "", is_problem: bool = False) -> str:

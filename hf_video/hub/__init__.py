@@ -8,7 +8,6 @@ _PUBLIC_NAMES = {
     "publish": ".publishing",
     "PublishError": ".folder_checks",
     "push": ".publishing",
-    "register_custom_code": ".custom_code",
     "stage": ".publishing",
     "Finding": ".self_test",
     "Verification": ".self_test",

@@ -2,18 +2,20 @@
 
 import inspect
 import json
-import shutil
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
 import hf_video
-from hf_video.auto import CLASSES, CONFIGURATIONS, FAMILIES, PUBLIC_NAMES
+from hf_video.auto import CONFIGURATIONS, FAMILIES, PUBLIC_NAMES
 from hf_video.loading.configurations import Processor
 
 from .folder_checks import PROCESSORS, PublishError, read_part
+
+# An import from the folder of a module, or the one above.
+_IMPORT = re.compile(r"^\s*from (\.{1,2})(\w+) import ", re.MULTILINE)
 
 
 class CustomCode(NamedTuple):
@@ -35,9 +37,10 @@ def classes_of(model_type: str) -> dict[str, str]:
 def collect(classes: dict[str, str]) -> CustomCode:
     """The custom code of public classes, given by Auto class."""
     sources = {name: Path(inspect.getfile(getattr(hf_video, name))) for name in classes.values()}
-    files = [file for source in sources.values() for file in (source, *map(Path, get_relative_import_files(source)))]
-    auto_map = {auto_class: f"{sources[name].stem}.{name}" for auto_class, name in classes.items()}
-    return CustomCode(auto_map, {file.name: file for file in files})
+    files: dict[str, Path] = {}
+    for source in sources.values():
+        _follow(source, files)
+    return CustomCode({auto_class: f"{sources[name].stem}.{name}" for auto_class, name in classes.items()}, files)
 
 
 def types_inside(config: dict[str, Any]) -> set[str]:
@@ -64,8 +67,8 @@ def add_code(staging: Path) -> None:
     code = collect(classes | ({"AutoVideoProcessor": video_processor} if video_processor in PUBLIC_NAMES else {}))
     parts = _collect_parts(config) if classes else {}
     for each in (code, *parts.values()):
-        for name, source in each.files.items():
-            shutil.copyfile(source, staging / name)
+        for source in each.files.values():
+            _copy_module(source, staging)
     if classes:
         write_json(staging / "config.json", config | {"auto_map": code.auto_map})
         with (staging / f"{code.auto_map['AutoConfig'].partition('.')[0]}.py").open("a", encoding="utf-8") as file:
@@ -85,16 +88,19 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def register_custom_code() -> None:
-    """Let `save_pretrained` and `push_to_hub` of our classes write their code beside the weights.
+def _follow(source: Path, files: dict[str, Path]) -> None:
+    """Adds a module to the files by name, and the modules that it imports from its folder and the one above."""
+    files[source.name] = source
+    for dots, name in _IMPORT.findall(source.read_text(encoding="utf-8")):
+        module = source.parents[len(dots) - 1] / f"{name}.py"
+        if module.name not in files:
+            _follow(module, files)
 
-    Transformers then names only the saved class in `auto_map`. [`publish`] names all classes of the family, and
-    adds the families that a model is built around.
-    """
-    for name in CONFIGURATIONS:
-        getattr(hf_video, name).register_for_auto_class()
-    for row in CLASSES:
-        getattr(hf_video, row.class_name).register_for_auto_class(row.auto_class)
+
+def _copy_module(source: Path, folder: Path) -> None:
+    """Copies a module into a repository, where all modules lie in one folder."""
+    text = _IMPORT.sub(lambda found: found[0].replace("from ..", "from ."), source.read_text(encoding="utf-8"))
+    (folder / source.name).write_text(text, encoding="utf-8")
 
 
 def _families() -> dict[str, str]:

@@ -20,7 +20,6 @@ from transformers import EvalPrediction
 
 from hf_video.data import VideoDataset
 from hf_video.data.dataset import with_those_inside
-from hf_video.drawing.texts import clock
 from hf_video.io import replace_file, replace_text
 from hf_video.loading.start import SHIPPED
 from hf_video.metrics import (
@@ -34,6 +33,7 @@ from hf_video.metrics import (
     tell_count,
     wilson_interval,
 )
+from hf_video.texts import clock
 
 from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
 from .throughput import THROUGHPUT_SCALARS

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hf_video.drawing.texts import font_families, one_line, shorten
 from hf_video.metrics import measured_in
+from hf_video.texts import font_families, one_line, shorten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,7 +1,6 @@
 """Models of every family give a stranger without hf_video the same numbers, by the code that went along."""
 
 import json
-import os
 import re
 import shutil
 
@@ -19,8 +18,8 @@ from transformers import (
 )
 
 import hf_video
-from hf_video.auto import CLASSES, CONFIGURATIONS
-from hf_video.hub import publish, register_custom_code, stage
+from hf_video.auto import CLASSES
+from hf_video.hub import publish, stage
 from hf_video.hub.custom_code import classes_of, collect, types_inside
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
@@ -353,15 +352,6 @@ def test_a_classifier_of_transformers_takes_our_processor_along(tmp_path, hub):
         logits = loaded(**inputs).logits.reshape(1, 2)
         expected = model(**processor(frames, do_sample_frames=False, return_tensors="pt")).logits
     torch.testing.assert_close(logits, expected)
-
-
-def test_registered_classes_bring_their_code_when_transformers_saves_them(tmp_path, monkeypatch):
-    for name in (*CONFIGURATIONS, *(row.class_name for row in CLASSES)):
-        monkeypatch.setattr(getattr(hf_video, name), "_auto_class", None)  # and back
-    register_custom_code()
-    for part in make_model("VideoViT", ["a", "b"]):
-        part.save_pretrained(tmp_path)
-    assert {"modeling_videovit.py", "masking_videovit.py", "plain_video_reading.py"} <= set(os.listdir(tmp_path))
 
 
 def test_parts_are_found_at_any_depth_and_others_are_not_ours():
