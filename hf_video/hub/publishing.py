@@ -93,8 +93,8 @@ def publish(
     """
     with tempfile.TemporaryDirectory() as staging:
         publication = stage(folder, staging, repo_id, api=api, **options)
-        place = {"private": private, "revision": revision, "tag": tag}
-        return push(publication, repo_id, commit_message=commit_message, api=api, **place)
+        place: dict[str, Any] = {"private": private, "revision": revision, "tag": tag, "api": api}
+        return push(publication, repo_id, commit_message=commit_message, **place)
 
 
 def stage(
@@ -232,7 +232,7 @@ def explained(repo_id: str) -> Iterator[None]:
     try:
         yield
     except (HFValidationError, HfHubHTTPError, httpx.HTTPError, httpx.InvalidURL, OfflineModeIsEnabled) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
+        status = getattr(getattr(error, "response", None), "status_code", 0)
         reason = getattr(error, "server_message", None) or str(error).strip().partition("\n")[0]
         again = "Run the same command again: what has been sent is not sent twice."
         text = REFUSALS.get(status, f"{repo_id} could not be published: {reason or type(error).__name__}. {again}")

@@ -114,7 +114,7 @@ def write_self_test(folder: Path) -> None:
             sampled = sample(tensor, NUM_SAMPLES if part in ("frames", "pixel_values") else tensor.numel())
             values = [float(f"{value:.7g}") for value in sampled.tolist()]
             videos.setdefault(name, {})[part] = {"shape": list(tensor.shape), "values": values}
-    content = {"made_with": describe_machine(), "untested": untested, "bounds": BOUNDS}
+    content: dict[str, Any] = {"made_with": describe_machine(), "untested": untested, "bounds": BOUNDS}
     content |= {"saved": saved_values(folder), "videos": videos}
     (folder / RECORD).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

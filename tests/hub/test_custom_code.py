@@ -20,7 +20,7 @@ from transformers import (
 import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish, stage
-from hf_video.hub.custom_code import classes_of, collect, types_inside
+from hf_video.hub.custom_code import add_code, classes_of, collect, types_inside
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.hub_server.fixtures import run_in_fresh_process
@@ -153,12 +153,8 @@ def test_a_published_videomamba_can_be_read_before_it_is_trusted():
 @pytest.mark.slow
 def test_a_published_videomamba_takes_the_operations_of_an_installed_hf_video(hub, tmp_path):
     """Its code imports them, and hf_video registers its own classes while this is loaded."""
-    model, _ = make_model("VideoMamba", ["a", "b"])
-    code = collect(classes_of("videomamba"))
-    model.config.auto_map = code.auto_map
-    model.save_pretrained(tmp_path)
-    for file in code.files.values():
-        shutil.copy(file, tmp_path)
+    make_model("VideoMamba", ["a", "b"])[0].save_pretrained(tmp_path)
+    add_code(tmp_path)
     program = f"""
         import sys
         import torch, transformers
