@@ -5,7 +5,6 @@ of the button, or of the first of them. It takes the model, the video and the ot
 it names it raises `VideoReadError` if the video cannot be read.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
