@@ -31,8 +31,9 @@ from transformers import BatchFeature, set_seed
 from hf_video import STMixerConfig, STMixerForActionDetection, VideoDetectionProcessor
 from hf_video.data import BoxTask, VideoDataset, load_detections
 from hf_video.demo import load_digit_scans
-from hf_video.inference import EvaluateSettings, evaluate_detections
-from hf_video.inference.detector_evaluation import measure_persons
+from hf_video.evaluation import evaluate_detections
+from hf_video.evaluation.detections import measure_persons
+from hf_video.inference import EvaluateSettings
 from hf_video.models.videomamba import VideoMambaConfig
 from hf_video.training import ActionDetectionTrainer, DetectionTrainingArguments
 

@@ -33,7 +33,7 @@ from transformers import BatchFeature, BertConfig, PreTrainedTokenizerFast, set_
 from hf_video import VideoTextDualEncoderConfig, VideoTextDualEncoderModel, VideoTextDualEncoderProcessor
 from hf_video.data import TextTask
 from hf_video.demo import MOTIONS, load_labelled_scans, round_places
-from hf_video.inference import retrieval_scores
+from hf_video.evaluation import retrieval_scores
 from hf_video.metrics import retrieval_recall
 from hf_video.models.videomamba import VideoMambaConfig
 from hf_video.processing import VideoClipProcessor

@@ -185,10 +185,10 @@ def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
     import torch
 
     from hf_video.data import ClipTask, VideoDataset, collate_clips, load_video_dataset
+    from hf_video.evaluation import evaluate_dataset
     from hf_video.inference import weights_digest
     from hf_video.loading.class_names import class_names_of
     from hf_video.metrics import top_k_accuracy
-    from hf_video.training import evaluate_dataset
 
     split = load_video_dataset(digits, labels=class_names_of(model.config))["test"]
     dataset = VideoDataset(split, ClipTask(processor), training=False)
@@ -208,8 +208,8 @@ def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
 def shuffled_accuracy(trainer: Any, digits: Path) -> float:
     """The top-1 accuracy on the held-out digits if the frames of every clip are in random order."""
     from hf_video.data import ClipTask, VideoDataset, load_video_dataset
+    from hf_video.evaluation import evaluate_dataset
     from hf_video.metrics import top_k_accuracy
-    from hf_video.training import evaluate_dataset
 
     class ShuffledFrames(ClipTask):
         def make(self, row: Any, key: Any, training: bool) -> Any:

@@ -223,13 +223,13 @@ METRICS = {
         Metric("mse", "mean squared error", _VALUES, _squared_error, unit="number", **_ERROR),
         Metric("mae", "mean absolute error", _VALUES, _absolute_error, "MAE", unit="number", **_ERROR),
         Metric("r2", "coefficient of determination", _VALUES, r2_score, hub_type="r_squared", unit="number"),
-        # By hf_video.inference.evaluate_frames.
+        # By hf_video.evaluation.evaluate_frames.
         Metric("frame_accuracy", "frame accuracy", _FRAMES, None, "frames", "accuracy"),
         Metric("edit_score", "edit score", _FRAMES),
         Metric("f1_10", "F1 at 10% overlap", _FRAMES, hub_type="f1"),
         Metric("f1_25", "F1 at 25% overlap", _FRAMES, hub_type="f1"),
         Metric("f1_50", "F1 at 50% overlap", _FRAMES, None, "F1@50", "f1"),
-        # By hf_video.inference.frame_mean_ap.
+        # By hf_video.evaluation.frame_mean_ap.
         Metric("mean_ap", "mAP at IoU 0.5", "action_detection", None, "mAP", "mean_average_precision"),
         # By retrieval_recall.
         *(

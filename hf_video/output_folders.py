@@ -16,6 +16,8 @@ from hf_video.io import read_own_json
 from hf_video.processes import is_first_process
 from hf_video.settings import few
 
+# What a training says of its settings and data, in its folder.
+OPTIONS_FILE = "train_options.json"
 LOCK_FILE = ".hf-video.lock"
 KEEP = "Choose another folder: results are never overwritten."
 # Seconds to wait for the lock of a run that has died: its processes that read videos hold the lock until they end.

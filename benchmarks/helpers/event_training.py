@@ -9,7 +9,8 @@ from helpers.event_video import BACKGROUND, CLASSES, class_shares
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, get_cosine_schedule_with_warmup
 
-from hf_video.inference import LabelledSegment, evaluate_segments, window_batches
+from hf_video.evaluation import LabelledSegment, evaluate_segments
+from hf_video.inference import window_batches
 from hf_video.inference.segments import make_finder, segments_of
 from hf_video.models.videomamba import (
     VideoMambaConfig,

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from hf_video.demo import load_digit_scans
-from hf_video.inference import LabelledSegment
+from hf_video.evaluation import LabelledSegment
 
 # Rows and columns by which a digit moves.
 DIRECTIONS = {"down": (1, 0), "left": (0, -1), "right": (0, 1), "up": (-1, 0)}

@@ -17,17 +17,18 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from hf_video.drawing import TimelineFolder, draw_heat_maps, write_heat_map_video
-from hf_video.drawing.texts import class_color, clock
+from hf_video.drawing import draw_heat_maps, draw_timeline, write_heat_map_video
 from hf_video.drawing.timeline_picture import save_figure
-from hf_video.drawing.videos import annotate_frames
+from hf_video.drawing.video import annotate_frames
 from hf_video.inference import Segment, explain, frame_shares, predict_scores, read_clip, score_windows, top_frames
-from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
+from hf_video.inference.scores import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder
-from hf_video.inference.window_batching import choose_windows
+from hf_video.inference.timeline import Timeline
+from hf_video.inference.windows import choose_windows
 from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
+from hf_video.texts import class_color, clock
 
 Step = tuple[Any, ...]
 
@@ -127,15 +128,7 @@ def find_segments(
     """The table of the segments, whenever it has grown, and at the end the picture of the timeline, the files that
     `hf-video timeline` writes, and what [`annotate`] takes; options of [`SegmentFinder`]. A damaged video gives the
     part before the damage."""
-    end = 0.0
-    segments: list[Segment] = []
     damage: Exception | None = None
-
-    def add(closed: list[Segment]) -> None:
-        for segment in closed:
-            output.add_segment(segment)
-        segments.extend(closed)
-
     yield "Opening the video ...", None, None, None, None, None
     thresholds: dict[str, Any] = {
         "onset": onset,
@@ -145,24 +138,25 @@ def find_segments(
     finder = make_finder(model.network, **thresholds)
     sizes = {} if model.of_frames else choose_windows(model.processor)
     score = score_frames if model.of_frames else score_windows
-    windows = score(model.network, model.processor, str(file), batch_size=_WINDOWS_AT_ONCE, **sizes)
     # Gradio copies a file before the next step.
     with TemporaryDirectory() as name:
-        output = TimelineFolder(folder := Path(name), file.name, finder, model.processor)
+        timeline, folder = Timeline(finder, file.name, name), Path(name)
+        options = {"batch_size": _WINDOWS_AT_ONCE, "watch": timeline.watch, **sizes}
         try:
-            for window in model.locked(windows):
-                end, shown = window.end, len(segments)
-                output.add_window(window)
-                add(finder.add(window.start, window.end, window.scores, window.begins_anew))
-                said = f"Looked at {clock(end)}, {_count(segments)} so far ..."
-                yield (said, _table(segments)) if len(segments) != shown else (said,)
+            for window in model.locked(score(model.network, model.processor, str(file), **options)):
+                is_longer = bool(timeline.add(window))
+                said = f"Looked at {clock(window.end)}, {_count(timeline.segments)} so far ..."
+                yield (said, _table(timeline.segments)) if is_longer else (said,)
         except OSError as error:
-            if not end:
+            if not timeline.end:
                 raise
-            damage = error
-        add(finder.finish())
-        details = {"model": model.name, **thresholds, "background": finder.background, **sizes}
-        segments = output.finish(details, None if damage is None else "the video is damaged")
+            damage, timeline.ending = error, "the video is damaged"
+        timeline.finish()
+        timeline.write({"model": model.name, **thresholds, "background": finder.background, **sizes})
+        if timeline.errors:
+            raise timeline.errors[0]
+        save_figure(draw_timeline(timeline), folder / "timeline.png")
+        segments, end = timeline.segments, timeline.end
         said = f"{_count(segments)} in {clock(end)}." + " Choose one to see it." * bool(segments)
         files, found = sorted(map(str, folder.iterdir())), (model, file, segments, end)
         yield damage or said, _table(segments), str(folder / "timeline.png"), files, None, found

@@ -78,7 +78,7 @@ def run(settings: AppSettings) -> int:
 
 def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
     """A model that answers if it can, else a classifier of videos or of frames."""
-    from hf_video.inference.prediction import require_classes
+    from hf_video.inference.scores import require_classes
     from hf_video.loading.configurations import load_config
 
     options = {"device": settings.device, "dtype": settings.dtype}

@@ -1,6 +1,6 @@
-"""Checks videos: which are broken, and which rows share seconds of one, in a data set or with those of a training."""
+"""Checks videos: which are broken, and which rows share seconds of one, in a data set."""
 
-import json
+import logging
 import math
 import os
 from collections import defaultdict
@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset, DatasetDict, concatenate_datasets
 from torch import distributed
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from hf_video.io import check_regular_file, read_own_json, replace_text
+from hf_video.io import check_regular_file
+from hf_video.processes import is_first_process
 from hf_video.reading import VideoReadError, probe_video
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import is_url, kind_of
@@ -39,9 +40,13 @@ from .rows import (
     label_ids,
     label_names,
     open_video,
+    rows_without,
 )
 
-TRAINED_VIDEOS_FILE = "trained_videos.json"
+logger = logging.getLogger(__name__)
+
+# Videos that are opened before training at most, about ten seconds of work.
+MAX_OPENED = 5000
 # Video, start and end in seconds; None stands for the beginning or the end of the video.
 Clip = tuple[str, float | None, float | None]
 
@@ -271,7 +276,7 @@ def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
     found: dict[tuple[str, float, float], list[tuple[str, str]]] = defaultdict(list)
     for name, split in splits.items():
         names = label_names(split)
-        for clip, ids in zip(_spans(split), label_ids(split), strict=True):
+        for clip, ids in zip(spans(split), label_ids(split), strict=True):
             found[clip].append((name, ";".join(sorted(names[label] for label in ids))))
     clips = [
         RepeatedClip(
@@ -307,7 +312,7 @@ def find_overlaps(splits: Mapping[str, Dataset]) -> list[Overlap]:
     rows = [
         (video, start, name, number, end)
         for name, split in splits.items()
-        for number, (video, start, end) in enumerate(_spans(split), 1)
+        for number, (video, start, end) in enumerate(spans(split), 1)
     ]
     # By video and split, the row that ends last of those that began, with its end.
     begun: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
@@ -333,48 +338,55 @@ def tell_overlaps(overlaps: Sequence[Overlap]) -> str:
     )
 
 
-def _clips(dataset: Dataset) -> list[Clip]:
+def clip_times(dataset: Dataset) -> list[Clip]:
     times = (dataset[name][:] if name in dataset.column_names else [None] * len(dataset) for name in ("start", "end"))
     return [*zip(dataset["video"][:], *times, strict=True)]
 
 
-def _spans(dataset: Dataset) -> list[tuple[str, float, float]]:
-    return [(video, *_span(*times)) for video, *times in _clips(dataset)]
+def spans(dataset: Dataset) -> list[tuple[str, float, float]]:
+    return [(video, *span(*times)) for video, *times in clip_times(dataset)]
 
 
-def _span(start: float | None, end: float | None) -> tuple[float, float]:
+def span(start: float | None, end: float | None) -> tuple[float, float]:
     """Start and end in seconds; infinity stands for the end of the video."""
     return start or 0.0, math.inf if end is None else end
 
 
-def write_trained_videos(folder: Path, splits: Mapping[str, Dataset]) -> None:
-    """Writes `trained_videos.json`: path, start and end of the rows of each split, once each. Videos that are stored
-    inside a data set have no path, and are left out."""
-    rows = {name: [*dict.fromkeys(_clips(split))] for name, split in splits.items() if BYTES not in split.column_names}
-    replace_text(
-        folder / TRAINED_VIDEOS_FILE, json.dumps({"columns": ("path", "start", "end"), "splits": rows}) + "\n"
-    )
-
-
-def run_folder(folder: Path) -> Path:
-    """The folder of a training, for that of its model or of a checkpoint inside."""
-    folder = folder.expanduser().absolute()
-    return folder.parent if folder.name.startswith("checkpoint-") else folder
-
-
-def count_trained(folder: Path, rows: Dataset) -> dict[str, int] | None:
-    """How many rows share seconds of a video with those that a model was trained on, or that its checkpoint was chosen
-    on, by split. None if the folder, that of a model or of a checkpoint inside, does not say so, or the videos are
-    stored inside a data set."""
-    kept = read_own_json(run_folder(folder) / TRAINED_VIDEOS_FILE)
-    if BYTES in rows.column_names or not isinstance(kept, dict) or not {"columns", "splits"} <= kept.keys():
-        return None
-    asked, counts = _spans(rows), {}
-    for name, of_split in kept["splits"].items():
-        known: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for video, *times in of_split:
-            known[video].append(_span(*times))
-        counts[name] = sum(
-            any(first < end and start < last for first, last in known[video]) for video, start, end in asked
+def readable_videos(data: Mapping[str, Dataset], on_error: str) -> tuple[Mapping[str, Dataset], list[str]]:
+    """The data without the videos that cannot be opened, and a sentence about each of these; with `on_error="error"`
+    they are a `ValueError`. Videos of which a table knows the `frames` are not opened; of more than `MAX_OPENED`
+    others a random sample is. Each process opens its share, so all must call this."""
+    rows = concatenate_datasets([*data.values()])
+    if FRAMES in rows.column_names:
+        unknown = rows.select([row for row, frames in enumerate(rows[FRAMES][:]) if frames is None])
+        _say(f"{len(rows) - len(unknown):,} rows say how many frames their videos have, which are not checked again.")
+        rows = unknown
+    if not len(rows):
+        return data, []
+    if (num_videos := len(VideoRows(rows))) > MAX_OPENED:
+        _say(
+            f"There are {num_videos:,} videos, and {MAX_OPENED:,} of them, drawn at random, are opened before "
+            "training. `hf-video inspect DATA --output videos.parquet` checks all of them once; training on "
+            "videos.parquet then opens none."
         )
-    return counts
+    broken = find_broken(rows, decode=False, at_most=MAX_OPENED)
+    if not broken:
+        return data, []
+    reasons = list(broken.values())
+    if on_error == "error":
+        listed = "\n  ".join(reasons[:5] + (["..."] if len(reasons) > 5 else []))
+        raise ValueError(
+            f"{len(reasons)} videos cannot be read; repair them, take them out of the data, or go on without them "
+            f"with --on-error skip:\n  {listed}"
+        )
+    kept = DatasetDict({name: split.select(rows_without(split, broken)) for name, split in data.items()})
+    for name, split in kept.items():
+        if not len(split):
+            raise ValueError(f"No video of the {name} split can be read, for example {data[name]['video'][0]}.")
+    return kept, reasons
+
+
+def _say(sentence: str) -> None:
+    """Logs a sentence on the first process of a launcher."""
+    if is_first_process():
+        logger.warning(sentence)

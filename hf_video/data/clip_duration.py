@@ -7,6 +7,7 @@ import numpy as np
 from datasets import Dataset
 from transformers.video_utils import VideoMetadata
 
+from hf_video.processes import is_first_process
 from hf_video.reading import VideoReadError, probe_video
 
 from .checks import read_durations
@@ -46,6 +47,20 @@ def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
     width = ((ends - starts) / counts)[row_of]
     times = (np.where(counts[row_of] > 1, starts[row_of] + (place + after) * width, np.nan) for after in (0, 1))
     return with_times(rows, row_of, *(each.round(3) for each in times))
+
+
+def cut_splits(splits: Mapping[str, Dataset], seconds: float | None) -> dict[str, Dataset]:
+    """The splits with long rows cut into clips of about so many seconds, see `cut_long_rows`; a printed line says how
+    many there are. No rows are cut if `seconds` are 0 or not known."""
+    cut = {name: cut_long_rows(rows, seconds) if seconds else rows for name, rows in splits.items()}
+    for name, rows in cut.items():
+        if len(rows) > len(splits[name]) and is_first_process():
+            print(
+                f"The {len(splits[name])} rows of the {name} split are cut into {len(rows)} clips, because a clip of "
+                f"the model lasts {seconds:g} s; --clip-duration 0 leaves rows whole.",
+                flush=True,
+            )
+    return cut
 
 
 def median_frame_interval(clips: VideoDataset) -> float | None:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hf_video.metrics import Metric, measured_in
-
-from .texts import font_families, one_line, shorten
+from hf_video.texts import font_families, one_line, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import list_videos
 from hf_video.inference.inference_settings import ExtractSettings
-from hf_video.inference.window_batching import windows_of
+from hf_video.inference.windows import windows_of
 from hf_video.loading.classifiers import TrainedPart
 from hf_video.loading.models import load_trained_model
 from hf_video.output_folders import RunLock

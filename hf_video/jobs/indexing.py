@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from hf_video.data.video_listing import list_videos
 from hf_video.inference.features import feature_key
 from hf_video.inference.inference_settings import IndexSettings
-from hf_video.inference.video_index import read_clips
+from hf_video.inference.video_search import read_clips
 from hf_video.inference.video_text import adapter_of
-from hf_video.inference.window_batching import windows_of
+from hf_video.inference.windows import windows_of
 from hf_video.loading.models import SearchModel, load_search_model
 from hf_video.reading.sources import kind_of
 from hf_video.settings import few
@@ -50,7 +50,7 @@ class IndexTask(Task):
         clip = model.processor(black, do_sample_frames=False, num_crops=1, return_tensors="pt")
         with torch.inference_mode():
             found = adapter_of(model.network).embed_videos(clip[model.processor.model_input_names[0]])
-        self.width = found.vectors.shape[-1]
+        self.width = found.shape[-1]
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         settings = {"windows": self.windows, "source_fps": self.source_fps, "width": self.width}
@@ -71,7 +71,7 @@ class IndexTask(Task):
 
     @torch.inference_mode()
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        return adapter_of(model).embed_videos(normalize(self.processor, pixel_values, model.device)).vectors.numpy()
+        return adapter_of(model).embed_videos(normalize(self.processor, pixel_values, model.device)).numpy()
 
     def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
         starts, ends = zip(*times, strict=True)

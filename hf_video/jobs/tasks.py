@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hf_video.inference.window_batching import choose_windows, window_batches
-from hf_video.reading.sources import kind_of
+from hf_video.inference.windows import choose_windows, warn_if_sparse, window_batches
+from hf_video.reading.sources import describe, kind_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -175,11 +175,12 @@ class PredictTask(Task):
         return pa.schema([("labels", pa.list_(pa.string())), ("scores", pa.list_(pa.float32()))])
 
     def read(self, source: Any) -> Iterator[Piece]:
-        inputs = self.frame_processor(source, return_tensors="pt")
+        inputs = self.frame_processor(source, return_tensors="pt", return_metadata=True)
+        warn_if_sparse(self.processor, inputs["video_metadata"][0], describe(source))
         yield Piece(inputs[self.processor.model_input_names[0]][0].numpy())
 
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        from hf_video.inference.prediction import predict_scores
+        from hf_video.inference.scores import predict_scores
 
         return predict_scores(model, normalize(self.processor, pixel_values, model.device)).numpy()
 

@@ -32,9 +32,8 @@ class ZeroShotTask(PredictTask):
         super().__init__(model.processor, labels, top_k)
         self.template = template
         with torch.inference_mode():
-            texts = adapter_of(model.network).embed_texts(model.tokenize([template.format(each) for each in labels]))
-        # Of the texts, classes need no states of tokens.
-        self.texts = texts._replace(states=None)
+            prompts = model.tokenize([template.format(each) for each in labels])
+            self.texts = adapter_of(model.network).embed_texts(prompts)
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         settings = {"classes": self.class_names, "template": self.template, "top_k": self.top_k}

@@ -15,7 +15,6 @@ _PUBLIC_NAMES = {
     "Distillation": ".losses",
     "EMACallback": ".optimization",
     "evaluate": ".task",
-    "evaluate_dataset": ".evaluation",
     "find_task": ".task",
     "FocalLoss": ".losses",
     "FrameClassificationTrainer": ".frames",
@@ -50,7 +49,6 @@ _PUBLIC_NAMES = {
     "TrainSettings": ".task_settings",
     "VideoTrainer": ".classification",
     "VideoTrainingArguments": ".arguments",
-    "write_predictions": ".evaluation",
     "write_report": ".report",
 }
 

@@ -23,11 +23,11 @@ from hf_video.data import (
     is_multi_label,
     label_names,
 )
-from hf_video.data.clip_duration import clip_duration, median_frame_interval
+from hf_video.data.clip_duration import clip_duration, cut_splits, median_frame_interval
 from hf_video.data.mixing import SAMPLE_KEY
 from hf_video.data.rows import class_counts, label_ids
 from hf_video.data.video_settings import dataset_options
-from hf_video.inference.prediction import problem_type_of
+from hf_video.inference.scores import problem_type_of
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import drop_query_axis, load_classifier
@@ -40,7 +40,7 @@ from hf_video.settings import settings_of
 from .adaptation import NormalizedLinear, add_lora, freeze_layers, make_linear_probe, to_plain_model
 from .arguments import VideoTrainingArguments
 from .class_balance import ClassSampler, make_class_weights
-from .data import check_streamed, commit_of, cut_splits, load_data, load_stream, require_training, training_splits
+from .data import check_streamed, commit_of, load_data, load_stream, require_training, training_splits
 from .losses import CrossEntropy, make_distillation, make_loss
 from .model_loading import load_model, sizes_of
 from .optimization import EMACallback, parameter_groups, settings_by_arguments

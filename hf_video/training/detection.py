@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hf_video.data import BoxTask, VideoDataset
 from hf_video.data.boxes import action_names, load_detections
-from hf_video.inference.detector_evaluation import measure_persons
+from hf_video.evaluation.detections import measure_persons
 from hf_video.loading.detectors import load_detector
 
 from .arguments import DetectionTrainingArguments
@@ -42,7 +42,7 @@ class ActionDetectionTrainer(BaseTrainer):
     its division changes nothing. With `original_loss_means` in the configuration of the model, they are divided by
     those of a batch, as in STMixer's own training. The losses of the last decoder layer are logged beside their sum.
 
-    An evaluation measures `mean_ap`, see [`frame_mean_ap`][hf_video.inference.frame_mean_ap]. `predict` gives the
+    An evaluation measures `mean_ap`, see [`frame_mean_ap`][hf_video.evaluation.frame_mean_ap]. `predict` gives the
     persons of each clip as `predictions`, (num_clips, num_persons, 4 + num_labels) float32: their boxes as shares of
     width and height, and the scores of their actions. Where a clip has fewer persons, the last rows are -100.
     """

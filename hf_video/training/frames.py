@@ -12,7 +12,7 @@ from hf_video.data.frame_labels import UNKNOWN, frame_classes, have_several_labe
 from hf_video.data.holding_out import further_columns
 from hf_video.data.tasks import collate_frames
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix
-from hf_video.inference.frame_evaluation import evaluate_frames, figures_by_name
+from hf_video.evaluation.frames import evaluate_frames, figures_by_name
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.configurations import load_config
 from hf_video.loading.frame_classifiers import load_frame_classifier, make_frame_classifier
@@ -41,7 +41,7 @@ class FrameClassificationTrainer(BaseTrainer):
     [`VideoDataset`] of a [`FrameTask`]. The loss is the model's, over the known frames of the whole step.
 
     An evaluation gives `frame_accuracy`, `edit_score`, `f1_10`, `f1_25` and `f1_50`, see
-    [`evaluate_frames`][hf_video.inference.evaluate_frames]. It puts the clips of a video together, so they must not
+    [`evaluate_frames`][hf_video.evaluation.evaluate_frames]. It puts the clips of a video together, so they must not
     overlap.
 
     Args:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from hf_video.io import FULL_DISK, read_own_json, replace_text, write_error_number
-from hf_video.output_folders import LOCK_FILE, RunLock, is_unfinished_file, require_fresh
+from hf_video.output_folders import LOCK_FILE, OPTIONS_FILE, RunLock, is_unfinished_file, require_fresh
 from hf_video.processes import is_first_process
 from hf_video.reading.sources import is_url
 
 from .checkpoints import is_unfinished, newest_complete, numbered_checkpoints, require_resumable
 
-OPTIONS_FILE = "train_options.json"
 ANSWERS_FILE = "answers.json"
 # Our files, and keys that tell them from a user's file of the same name.
 _OWN_FILES = {

@@ -12,8 +12,9 @@ from torch.utils.data import TensorDataset, default_collate
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArguments, set_seed
 
 from hf_video.data import ClipTask, VideoDataset, is_multi_label, label_names
+from hf_video.data.checks import readable_videos
 from hf_video.data.rows import label_ids
-from hf_video.inference.prediction import problem_type_of
+from hf_video.inference.scores import problem_type_of
 from hf_video.io import new_folder
 from hf_video.jobs.feature_cache import Features, extract_features
 from hf_video.loading.class_names import class_names_of
@@ -26,7 +27,7 @@ from hf_video.metrics import compute_metrics
 from hf_video.output_folders import KEEP, require_fresh
 
 from .adaptation import NormalizedLinear, make_linear_probe, to_plain_model
-from .data import load_data, readable_videos, require_training, training_splits
+from .data import load_data, require_training, training_splits
 from .losses import CrossEntropy
 from .report import clip_reader, measure_classes, write_report
 from .run import check_places

@@ -16,7 +16,7 @@ from transformers.trainer_utils import has_length
 from hf_video.data import ClipAugmentation, TextTask, VideoDataset
 from hf_video.data.holding_out import VIDEO, hold_out
 from hf_video.data.video_texts import load_captions
-from hf_video.inference.retrieval import group_captions
+from hf_video.evaluation.retrieval import group_captions
 from hf_video.loading.configurations import check_trainable, load_config, loading
 from hf_video.metrics import measured_in, retrieval_recall, wilson_interval
 from hf_video.processes import is_first_process

@@ -118,7 +118,7 @@ class RunPlan:
     def check_data(self, splits: DatasetDict, class_names: list[str] | None = None, commit: str | None = None) -> None:
         """Refuses (`ValueError`) data of another run, and data that would be renamed with the output folder. The first
         process looks at them for all. The commit of a data set of the Hub is recorded with them."""
-        from .data import check_same_data, describe_data
+        from hf_video.data.trained_data import check_same_data, describe_data
 
         if not is_first_process():
             return

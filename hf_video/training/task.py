@@ -168,8 +168,9 @@ def run_task(
 def _run(task: Task, run: RunPlan, callbacks: Sequence[TrainerCallback]) -> tuple[Any, dict[str, Any]]:
     from transformers import set_seed
 
+    from hf_video.data.checks import readable_videos
+
     from .arguments import check_optimization
-    from .data import readable_videos
     from .optimization import settings_by_arguments
     from .report import report_run
     from .values import make
@@ -251,38 +252,38 @@ _ROWS = (
         name="classification",
         settings=TrainSettings,
         task="hf_video.training.classification:ClassificationTask",
-        evaluate="hf_video.training.evaluation:evaluate_classes",
-        show="hf_video.training.evaluation:tell_classes",
+        evaluate="hf_video.evaluation.classes:evaluate_classes",
+        show="hf_video.evaluation.classes:tell_classes",
     ),
     TaskRow(
         name="frames",
         aliases=("frame-classification",),
         settings=TrainFrameSettings,
         task="hf_video.training.frames:FramesTask",
-        evaluate="hf_video.training.evaluation:evaluate_frame_classes",
-        show="hf_video.training.evaluation:tell_frames",
+        evaluate="hf_video.evaluation.frames:evaluate_frame_classes",
+        show="hf_video.evaluation.frames:tell_frames",
     ),
     TaskRow(
         name="detection",
         aliases=("action-detection",),
         settings=TrainDetectionSettings,
         task="hf_video.training.detection:DetectionTask",
-        evaluate="hf_video.inference.detector_evaluation:evaluate_detections",
-        show="hf_video.inference.detector_evaluation:tell_precisions",
+        evaluate="hf_video.evaluation.detections:evaluate_detections",
+        show="hf_video.evaluation.detections:tell_precisions",
     ),
     TaskRow(
         name="retrieval",
         settings=TrainRetrievalSettings,
         task="hf_video.training.retrieval:RetrievalTask",
-        evaluate="hf_video.inference.retrieval:evaluate_retrieval",
-        show="hf_video.inference.retrieval:tell_recalls",
+        evaluate="hf_video.evaluation.retrieval:evaluate_retrieval",
+        show="hf_video.evaluation.retrieval:tell_recalls",
     ),
     TaskRow(name="answers", settings=TrainAnswersSettings, task="hf_video.training.answers:AnswersTask"),
     TaskRow(name="pretraining", settings=PretrainSettings, task="hf_video.training.pretraining:PretrainingTask"),
     TaskRow(
         name="segments",
-        evaluate="hf_video.inference.segment_evaluation:evaluate_segment_file",
-        show="hf_video.inference.segment_evaluation:tell_segments",
+        evaluate="hf_video.evaluation.segments:evaluate_segment_file",
+        show="hf_video.evaluation.segments:tell_segments",
     ),
 )
 TASKS = {row.name: row for row in _ROWS}

@@ -12,8 +12,8 @@ import pytest
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForFrameClassification
 from hf_video.app.work import LoadedModel, annotate, classify, draw_heat_map, find_segments
-from hf_video.drawing.texts import class_color
 from hf_video.loading.models import load_trained_model
+from hf_video.texts import class_color
 from tests.testing.videos import damage_frame, encode_video
 
 from .colour_models import FPS, colour_frames, save_colour_model
@@ -145,8 +145,8 @@ def test_a_classifier_of_frames_has_segments_but_no_class_of_a_clip(work, flicke
     said, shown, _, files, *_ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
     rows = rows_of(files)
     assert "in 0:00:06" in said and len(shown["data"]) == len(rows) >= 1
-    # A token frame is two of 65 frames; the last one fills none.
-    assert float(rows[-1]["end"]) == pytest.approx(64 / FPS, abs=0.01)
+    # The last token frame has one of 65 frames.
+    assert float(rows[-1]["end"]) == pytest.approx(65 / FPS, abs=0.01)
     model.network.config.background_label = background = rows[0]["label"]
     _, _, _, files, *_ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
     assert background not in [row["label"] for row in rows_of(files)]

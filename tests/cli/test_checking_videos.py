@@ -9,7 +9,9 @@ import pytest
 
 from hf_video.cli.main import main
 from hf_video.data import checks, load_video_dataset
-from hf_video.training.data import describe_data, load_data, readable_videos
+from hf_video.data.checks import readable_videos
+from hf_video.data.trained_data import describe_data
+from hf_video.training.data import load_data
 from tests.testing.processes import launched, run_forked
 
 from .conftest import TINY_MODEL, TINY_RUN
@@ -19,7 +21,7 @@ CHECK = """
 import json, os, sys
 from pathlib import Path
 from accelerate import PartialState
-from hf_video.training.data import readable_videos
+from hf_video.data.checks import readable_videos
 from hf_video.data import ClipTask, VideoDataset, checks, load_video_dataset
 from hf_video.processing import VideoClipProcessor
 
@@ -69,7 +71,7 @@ def test_processes_share_the_work_and_the_answers(data, tmp_path):
 
 
 def test_many_videos_are_sampled_and_a_sentence_says_so(data, opened, monkeypatch, caplog):
-    monkeypatch.setattr("hf_video.training.data.MAX_OPENED", 10)
+    monkeypatch.setattr("hf_video.data.checks.MAX_OPENED", 10)
     readable_videos(load_video_dataset(data), "skip")
     assert len({*opened}) == len(opened) == 10
     assert "There are 32 videos, and 10 of them, drawn at random, are opened" in caplog.text

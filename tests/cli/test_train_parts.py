@@ -7,8 +7,9 @@ import torch
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
+from hf_video.evaluation import evaluate_dataset
 from hf_video.metrics import top_k_accuracy
-from hf_video.training import evaluate_dataset, train
+from hf_video.training import train
 from tests.cli.flags import read
 
 from .conftest import TINY_RUN

@@ -1,6 +1,5 @@
-"""Which videos are broken, and which rows are found again, in a data set or among those of a training."""
+"""Which videos are broken, and which rows are found again, in a data set."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -16,15 +15,12 @@ from torch.utils.data import DataLoader
 
 from hf_video.data import ClipTask, VideoDataset, checks, collate_clips, inspect_videos, load_video_dataset
 from hf_video.data.checks import (
-    TRAINED_VIDEOS_FILE,
     Overlap,
-    count_trained,
     find_overlaps,
     find_repeated_clips,
     repetition_warnings,
     tell_overlaps,
     write_manifest,
-    write_trained_videos,
 )
 from hf_video.data.video_texts import load_video_texts
 from hf_video.processing import VideoClipProcessor
@@ -295,26 +291,3 @@ def test_rows_of_two_splits_that_share_seconds_are_named(folder):
     ]
     sentence = tell_overlaps(found)
     assert "3 pairs of rows" in sentence and "a.mp4, 8 s to 9 s (train row 1 and validation row 2)" in sentence
-
-
-def test_rows_that_share_seconds_with_those_of_a_training_are_counted(folder, tmp_path):
-    splits = load(folder, train=["a.mp4,run,0,4", "b.mp4,sit"], validation=["a.mp4,run,5,"])
-    write_trained_videos(tmp_path, splits)
-    kept = json.loads((tmp_path / TRAINED_VIDEOS_FILE).read_text())
-    assert kept["columns"] == ["path", "start", "end"]
-    assert kept["splits"]["train"] == [[str(folder / "a.mp4"), 0.0, 4.0], [str(folder / "b.mp4"), None, None]]
-    rows = ["a.mp4,run,1,2", "a.mp4,run,6,7", "a.mp4,run,4,5", "a.mp4,sit", "b.mp4,sit,2,3", "c.mp4,sit"]
-    (folder / "asked.csv").write_text("\n".join(["path,label,start,end", *rows]))
-    asked = load_video_dataset(folder / "asked.csv")["train"]
-    for place in (tmp_path, tmp_path / "checkpoint-3"):
-        assert count_trained(place, asked) == {"train": 3, "validation": 2}
-
-
-def test_videos_inside_a_data_set_have_no_path_and_a_file_of_the_user_says_nothing(tmp_path):
-    stored = Dataset.from_dict({"video": ["train[0]"], "bytes": [b"1"], "start": [None], "end": [None]})
-    write_trained_videos(tmp_path, {"train": stored})
-    assert json.loads((tmp_path / TRAINED_VIDEOS_FILE).read_text())["splits"] == {}
-    assert count_trained(tmp_path, stored) is None
-    (tmp_path / TRAINED_VIDEOS_FILE).write_text("[1]")
-    assert count_trained(tmp_path, stored.remove_columns("bytes")) is None
-    assert count_trained(tmp_path / "other", stored.remove_columns("bytes")) is None

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hf_video.data import inspect_videos, load_unlabelled_videos, load_video_dataset
+from hf_video.data.checks import readable_videos
 from hf_video.data.video_listing import list_videos
 from hf_video.data.video_texts import load_video_texts
-from hf_video.training.data import readable_videos
 from tests.testing.files import ODD_FILES, make_odd_file
 from tests.testing.videos import encode_video, make_frames
 

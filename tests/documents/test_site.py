@@ -17,7 +17,7 @@ from docs.notebooks.execute import execute
 from .blocks import ROOT
 
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
-PACKAGES = ("data", "drawing", "hub", "inference", "jobs", "processing", "training", "ops.selective_scan")
+PACKAGES = tuple("data drawing evaluation hub inference jobs processing training ops.selective_scan".split())
 
 
 @pytest.mark.slow

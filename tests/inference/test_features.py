@@ -13,7 +13,7 @@ from hf_video import (
 )
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.inference import extract_window_features, window_batches
-from hf_video.inference.window_batching import choose_windows
+from hf_video.inference.windows import choose_windows
 from hf_video.reading import read_video, timed_samples
 from hf_video.training import VideoTrainer
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
@@ -218,9 +218,9 @@ def test_a_window_that_the_model_does_not_take(processor, video):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layer": 3}, "layer=3 is out of range: VideoViTModel has the hidden states 0 to 2"),
-        ({"layer": 0, "pooling": "head"}, "The head sees no layer 0: choose a pooling from mean, cls, none"),
-        ({"pooling": "max"}, "pooling='max' is unknown; choose from head, mean, cls, none"),
+        ({"layer": 3}, "layer=3 is out of range: VideoViTModel has 3 hidden states"),
+        ({"layer": 0, "pooling": "head"}, "no pooling 'head' of layer 0: choose from mean, cls, none"),
+        ({"pooling": "max"}, "no pooling 'max' of VideoViT.*: choose from head, mean, cls, none"),
         ({"stride": 0}, "stride=0 must be"),
         ({"batch_size": 0}, "batch_size=0 must be"),
     ],

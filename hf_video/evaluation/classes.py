@@ -1,0 +1,275 @@
+"""Measures a trained classifier of clips on labelled videos: the task `classification`."""
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips, is_multi_label, load_video_dataset
+from hf_video.data.clip_duration import cut_splits
+from hf_video.data.holding_out import further_columns
+from hf_video.data.trained_data import count_trained, parts_of_training, read_training
+from hf_video.data.video_settings import dataset_options
+from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.inference.scores import predict_scores
+from hf_video.io import replacing_file
+from hf_video.loading.class_names import class_names_of
+from hf_video.loading.models import load_trained_model
+from hf_video.metrics import (
+    average_precision,
+    confusion_matrix,
+    count_clips,
+    measure,
+    measured_in,
+    recognised_shares,
+    tell_count,
+    tell_views,
+)
+from hf_video.output_folders import check_output_file
+
+TABLE_SUFFIXES = (".csv", ".parquet")
+Tell = Callable[[dict[str, Any]], object]
+
+
+def evaluate_dataset(
+    model: PreTrainedModel,
+    dataset: Dataset,
+    *,
+    batch_size: int = 8,
+    num_workers: int = 0,
+    reading_threads: int | None = None,
+    progress: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Class probabilities and labels of every video in a data set, in its order.
+
+    Args:
+        model: a video classifier; put into evaluation mode.
+        dataset: a `VideoDataset` made with `training=False`, or any data set of the same items.
+        batch_size: videos in one forward pass, each with all its views.
+        num_workers: processes that read videos; 0 reads in this one.
+        reading_threads: threads that read videos ahead if no processes do; see `ReadAheadLoader`.
+        progress: shows a progress bar.
+
+    Returns:
+        Scores (num_videos, num_classes) float32, and labels: class ids (num_videos,) int64, or targets (num_videos,
+        num_classes) float32 if a video may have several classes.
+
+    Raises:
+        ValueError: the data set is empty.
+    """
+    loader = ReadAheadLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=num_workers,
+        reading_threads=reading_threads,
+        collate_fn=collate_clips,
+    )
+    if not len(loader):
+        raise ValueError("There is no video to evaluate: the data set is empty.")
+    model.eval()
+    scores, labels = [], []
+    for batch in tqdm(loader, desc="Evaluating", disable=None if progress else True):
+        scores.append(predict_scores(model, batch["pixel_values"]))
+        labels.append(batch["labels"])
+    return torch.cat(scores).numpy(), torch.cat(labels).numpy()
+
+
+def write_predictions(
+    path: str | os.PathLike,
+    *,
+    videos: Sequence[str],
+    scores: np.ndarray,
+    labels: np.ndarray,
+    class_names: Sequence[str],
+) -> None:
+    """Writes a table with one row for each video; wrong predictions with the highest scores come first.
+
+    The columns are `video`, `label`, `prediction`, `is_right`, `score` of the prediction, `label_score`, and for each
+    class `score: NAME`. If a video may have several classes, they are `video`, `labels`, `predictions`, `is_right`,
+    `error` and the scores: names are separated by semicolons, a class is predicted if its score is at least a half,
+    and `error` is the largest difference between a score and the truth.
+
+    Args:
+        path: a file that ends in .csv or .parquet.
+        videos: num_videos paths or names.
+        scores: (num_videos, num_classes) float class probabilities.
+        labels: (num_videos,) integer class ids, or (num_videos, num_classes) zeros and ones.
+        class_names: num_classes names.
+
+    Raises:
+        ValueError: the file name ends differently, or the lengths do not match each other.
+    """
+    path = check_table_name(path)
+    if not len(videos) == len(scores) == len(labels) or scores.shape[1:] != (len(class_names),):
+        raise ValueError(
+            f"There are {len(videos)} videos and {len(labels)} labels for scores of shape {scores.shape}, and "
+            f"{len(class_names)} class names."
+        )
+    names = np.array(class_names, dtype=object)
+    if labels.ndim == 1:
+        predicted, sureness = scores.argmax(axis=1), scores.max(axis=1)
+        columns = {
+            "label": names[labels],
+            "prediction": names[predicted],
+            "is_right": predicted == labels,
+            "score": sureness,
+            "label_score": scores[np.arange(len(labels)), labels],
+        }
+    else:
+        present, chosen, sureness = labels > 0.5, scores >= 0.5, np.abs(scores - labels).max(axis=1)
+        columns = {
+            "labels": np.array([";".join(names[row]) for row in present], dtype=object),
+            "predictions": np.array([";".join(names[row]) for row in chosen], dtype=object),
+            "is_right": (present == chosen).all(axis=1),
+            "error": sureness,
+        }
+    columns = {"video": np.array(videos, dtype=object), **columns}
+    columns |= {f"score: {name}": scores[:, index] for index, name in enumerate(class_names)}
+    order = np.lexsort((-sureness, columns["is_right"]))
+    table = datasets.Dataset.from_dict({name: column[order].tolist() for name, column in columns.items()})
+    with replacing_file(path) as unfinished, unfinished.open("wb") as file:
+        (table.to_csv if path.suffix.lower() == ".csv" else table.to_parquet)(file)
+
+
+def check_table_name(path: str | os.PathLike) -> Path:
+    """The path of a table, which must end in .csv or .parquet."""
+    path = Path(path)
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        raise ValueError(f"{path} is not a table: a name that ends in {' or '.join(TABLE_SUFFIXES)} is expected.")
+    return path
+
+
+def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
+    """Measures a classifier of clips, see [`evaluate`]: metrics, figures of each class, and the confusion matrix."""
+    table = check_output_file("predictions", settings.predictions)
+    if table is not None:
+        check_table_name(table)
+    views = {name: getattr(settings, name) for name in ("num_clips", "num_crops")}
+    model, processor = load_trained_model(settings.model, device=settings.device, dtype=settings.dtype, **views)
+    names = class_names_of(model.config)
+    training, data = load_measured(settings, names)
+    parts = parts_of_training(training, data, names)
+    split = settings.choose_split(parts or data)
+    rows = (parts or data)[split]
+    _check_problem_type(model, settings.data, is_multi_label(rows))
+
+    rows = cut_splits({split: rows}, (training.get("data") or {}).get("clip_duration"))[split]
+    dataset = VideoDataset(rows, ClipTask(processor), training=False, on_error=settings.on_error)
+    broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
+    scores, labels = evaluate_dataset(
+        model,
+        dataset,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        reading_threads=settings.reading_threads,
+    )
+    result = {
+        "model": settings.model,
+        "data": settings.data,
+        "split": split,
+        **part_of_training(split, parts is not None),
+        **count_clips(dataset.rows["video"][:]),
+        "views": tell_views(processor.num_clips, processor.num_crops),
+        **measure(scores, labels, model.config.problem_type, are_probabilities=True),
+        **_by_class(scores, labels, names),
+        **trained_rows(settings, dataset.rows),
+        **({"broken_videos": broken} if broken else {}),
+    }
+    try:
+        if table is not None:
+            check_output_file("predictions", settings.predictions)
+            write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
+    finally:
+        tell(result)
+    return result
+
+
+def tell_classes(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what `evaluate_classes` gives."""
+    lines = [f"{tell_count(result)} of the {result['split']} split, {result['views']} each", *tell_known(result)]
+    lines += [f"{metric.title}  {metric.text(value)}" for metric, value in measured_in(result)]
+    titles = {"class_accuracy": "recall", "class_average_precision": "average precision"}
+    name, title = next((name, title) for name, title in titles.items() if name in result)
+    width = max(map(len, result["class_names"]))
+    lines += ["", f"{'class':{width}}  support  {title}"]
+    rows = zip(result["class_names"], result["class_videos"], result[name], strict=True)
+    return lines + [f"{each:{width}}  {count:7d}  {value:{len(title)}.1%}" for each, count, value in rows if count]
+
+
+def tell_known(result: Mapping[str, Any]) -> list[str]:
+    """Which part of the training's data was measured, and a line for each split that has some of the videos."""
+    parts = {
+        "held out": "The training of {model} held these videos out; --split train measures those that it was trained "
+        "on",
+        "trained on": "{model} was trained on these videos; --split validation measures those that its training held "
+        "out",
+    }
+    lines = [parts[result["part_of_training"]].format(**result)] if "part_of_training" in result else []
+    counted = tell_count({name: result.get(name) for name in ("num_clips", "num_videos")})
+    for split, count in result.get("known_videos", {}).items():
+        use = "trained on" if split == "train" else "used to choose the checkpoint"
+        worth = "the figures are better than those of other videos would be"
+        lines += [f"warning: {count} of these {counted} were {use}: {worth}"] if count else []
+    return lines
+
+
+def load_measured(settings: EvaluateSettings, names: list[str]) -> tuple[dict[str, Any], datasets.DatasetDict]:
+    """What is known of the training of the model, and the data, with the column that a training of them split by."""
+    training = read_training(settings.model or "")
+    columns = further_columns(training.get("split_by"))
+    options = dataset_options(settings)
+    return training, load_video_dataset(
+        settings.data, labels=names, video_root=settings.video_root, columns=columns, **options
+    )
+
+
+def part_of_training(split: str, is_split: bool) -> dict[str, str]:
+    """Which part of its training's data a model is measured on."""
+    return {"part_of_training": "trained on" if split == "train" else "held out"} if is_split else {}
+
+
+def trained_rows(settings: EvaluateSettings, rows: datasets.Dataset) -> dict[str, Any]:
+    """How many of the rows the model knows."""
+    found = count_trained(Path(settings.model or ""), rows)
+    return {} if found is None else {"known_videos": found}
+
+
+def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) -> None:
+    if multi_label != (model.config.problem_type == "multi_label_classification"):
+        of_data, of_model = ("any number of classes", "one") if multi_label else ("one class", "any number")
+        raise ValueError(
+            f"The videos of {data} have {of_data} each, the model was trained for {of_model}: evaluate it on data of "
+            "its own kind."
+        )
+
+
+def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
+    """The figures of each class."""
+
+    if labels.ndim == 2:
+        return {
+            "class_names": names,
+            "class_videos": labels.sum(axis=0).astype(int).tolist(),
+            "class_average_precision": [_number(value) for value in average_precision(scores, labels)],
+        }
+    counts = confusion_matrix(scores, labels)
+    accuracies = recognised_shares(counts)
+    return {
+        "class_names": names,
+        "class_videos": counts.sum(axis=1).tolist(),
+        "class_accuracy": [_number(value) for value in accuracies],
+        "confusion_matrix": counts.tolist(),
+    }
+
+
+def _number(value: float) -> float | None:
+    """The value, or None for NaN, the value of a class without videos: JSON has no NaN."""
+    return None if math.isnan(value) else float(value)

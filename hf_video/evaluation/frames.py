@@ -1,0 +1,234 @@
+"""Measures classes of frames as MS-TCN does, the task `frames`: right frames, edit score and F1 of segments.
+
+A segment is a run of frames of one class. Background is no segment, and neither are frames whose class is unknown, of
+the annotations as of the predictions. The definitions are those of MS-TCN (https://arxiv.org/abs/1903.01945):
+
+- The edit score of a video is 1 minus the Levenshtein distance of the two orders of segments, divided by the number of
+  segments of the longer one. It is averaged over videos.
+- Predicted segments are taken in their order. One is right if the annotated segment of its class with which it has the
+  highest temporal IoU reaches the threshold and is not taken yet. Right and wrong segments of all videos are counted
+  together for F1.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import datasets
+import numpy as np
+from tqdm.auto import tqdm
+
+from hf_video.data.frame_labels import UNKNOWN, AnnotatedVideo, annotated_videos, have_several_labels, split_videos
+from hf_video.data.rows import is_multi_label, open_video
+from hf_video.data.trained_data import was_split_by
+from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.inference.scores import is_frame_classifier, problem_type_of, score_frames
+from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.models import load_trained_model
+from hf_video.reading import VideoReadError
+from hf_video.settings import few
+
+from .classes import Tell, load_measured, part_of_training, tell_known, trained_rows
+from .matching import find_annotations
+
+# The usual thresholds of segments of frames.
+TIOUS = (0.10, 0.25, 0.50)
+# Columns of runs.
+_TRACK, _LABEL, _TIMES = 0, 1, slice(2, 4)
+
+
+def evaluate_frames(
+    predictions: Sequence[Any], references: Sequence[Any], class_names: Sequence[str], background: Collection[str] = ()
+) -> dict[str, Any]:
+    """The figures of `hf-video evaluate --task frame-classification`, as JSON can hold them.
+
+    Args:
+        predictions: for each video the class ids of its frames, (num_frames,); where a frame may have several classes,
+            zeros and ones (num_frames, num_classes). Of these each class is measured by itself.
+        references: the annotated classes in the same form. A frame of -100 is unknown and not measured.
+        class_names: names by class id.
+        background: names of classes that are no segments. Their frames count in `frame_accuracy`.
+
+    Returns:
+        `num_videos`, `num_frames` and `num_segments` that are annotated; `frame_accuracy`, the share of right frames;
+        `edit_score`, None if there is no segment; `tious`, and for each of them `f1`; and `classes`, which holds
+        `num_frames`, `num_segments` and `f1` by the name of a class. All figures are shares.
+
+    Raises:
+        ValueError: a video has other frames in `predictions` than in `references`, no frame is known, or a name of
+            `background` is no class.
+    """
+    if strange := [name for name in background if name not in class_names]:
+        raise ValueError(f"The background {strange[0]!r} is none of the classes: {few(class_names)}.")
+    excluded = [number for number, name in enumerate(class_names) if name in background]
+    num_right = num_cells = num_known = num_tracks = 0
+    frames_by_class = np.zeros(len(class_names), np.int64)
+    edit_scores = []
+    # Runs of all tracks, predicted and annotated.
+    runs: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+    for number, (prediction, reference) in enumerate(zip(predictions, references, strict=True)):
+        predicted, expected = np.asarray(prediction), np.asarray(reference)
+        if predicted.shape != expected.shape:
+            raise ValueError(
+                f"Video {number} has predictions of the shape {predicted.shape} and annotations of {expected.shape}; "
+                "one shape is expected."
+            )
+        is_known = expected != UNKNOWN
+        num_right += int((predicted == expected)[is_known].sum())
+        num_cells += int(is_known.sum())
+        num_known += int((is_known if expected.ndim == 1 else is_known.any(axis=1)).sum())
+        for tracks in _tracks(np.where(is_known, predicted, UNKNOWN), expected):
+            frames_by_class += np.bincount(tracks[1][tracks[1] >= 0], minlength=len(class_names))
+            pair = [_runs(track, num_tracks, excluded) for track in tracks]
+            num_tracks += 1
+            if any(map(len, pair)):
+                edit_scores.append(_edit_score(*(each[:, _LABEL].tolist() for each in pair)))
+            for of_kind, found in zip(runs, pair, strict=True):
+                of_kind.append(found)
+    if not num_cells:
+        raise ValueError("No frame of the videos has a known class, so nothing can be measured.")
+    (found, groups), (true, true_groups) = (
+        (rows := np.concatenate(of_kind), rows[:, _TRACK] * len(class_names) + rows[:, _LABEL]) for of_kind in runs
+    )
+    hits = find_annotations(found[:, _TIMES], groups, true[:, _TIMES], true_groups, TIOUS) >= 0
+    num_found, annotated, *num_right_runs = (
+        np.bincount(labels, minlength=len(class_names))
+        for labels in (found[:, _LABEL], true[:, _LABEL], *(found[row, _LABEL] for row in hits))
+    )
+    counts = np.stack(num_right_runs, axis=1)
+    f1_by_class = 2 * counts / np.maximum(num_found + annotated, 1)[:, None]
+    return {
+        "num_videos": len(references),
+        "num_frames": num_known,
+        "num_segments": len(true),
+        "frame_accuracy": num_right / num_cells,
+        "edit_score": float(np.mean(edit_scores)) if edit_scores else None,
+        "tious": list(TIOUS),
+        "f1": (2 * counts.sum(axis=0) / max(len(found) + len(true), 1)).tolist(),
+        "classes": {
+            name: {
+                "num_frames": int(frames_by_class[index]),
+                "num_segments": int(annotated[index]),
+                "f1": None if index in excluded else f1_by_class[index].tolist(),
+            }
+            for index, name in enumerate(class_names)
+        },
+    }
+
+
+def _tracks(predicted: np.ndarray, expected: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Predicted and annotated class ids of frames; one pair for each class where a frame may have several."""
+    if expected.ndim == 1:
+        return [(predicted, expected)]
+    return [
+        (np.where(of_class == 1, label, UNKNOWN), np.where(truth == 1, label, UNKNOWN))
+        for label, (of_class, truth) in enumerate(zip(predicted.T, expected.T, strict=True))
+    ]
+
+
+def _runs(labels: np.ndarray, track: int, excluded: Collection[int]) -> np.ndarray:
+    """The runs of frames of one class, (num_runs, 4): track, label, start and end."""
+    borders = np.flatnonzero(np.diff(labels, prepend=np.nan, append=np.nan))
+    starts, ends = borders[:-1], borders[1:]
+    runs = np.stack([np.full(len(starts), track), labels[starts].astype(np.int64), starts, ends], axis=1)
+    return runs[(runs[:, _LABEL] >= 0) & ~np.isin(runs[:, _LABEL], [*excluded])]
+
+
+def _edit_score(found: Collection[int], annotated: Collection[int]) -> float:
+    distances = list(range(len(annotated) + 1))
+    for row, label in enumerate(found, start=1):
+        diagonal, distances[0] = distances[0], row
+        for column, other in enumerate(annotated, start=1):
+            changed = diagonal + (label != other)
+            diagonal = distances[column]
+            distances[column] = min(changed, diagonal + 1, distances[column - 1] + 1)
+    return 1 - distances[-1] / max(len(found), len(annotated))
+
+
+def figures_by_name(found: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of all classes in what [`evaluate_frames`] gives, by the names that they have in `METRICS`. Without
+    segments there is no edit score."""
+    figures = {name: found[name] for name in ("frame_accuracy", "edit_score") if found.get(name) is not None}
+    return figures | {f"f1_{tiou * 100:.0f}": f1 for tiou, f1 in zip(TIOUS, found["f1"], strict=True)}
+
+
+def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
+    """Measures a classifier of frames on whole videos, see [`evaluate`]: what [`evaluate_frames`] gives, what was
+    measured, and how many of the videos the model knows."""
+    model, processor = load_trained_model(
+        settings.model or "", part="any classifier", device=settings.device, dtype=settings.dtype
+    )
+    if not is_frame_classifier(model):
+        raise ValueError(
+            f"{settings.model} classifies clips: `hf-video train --task frames` makes a classifier of frames of a "
+            "VideoMamba or VideoViT."
+        )
+    names = class_names_of(model.config)
+    background = background_of(model.config) if settings.background is None else [settings.background]
+    if not set(background) <= set(names):
+        raise ValueError(f"--background {settings.background} is no class of {settings.model}: {', '.join(names)}.")
+    training, data = load_measured(settings, names)
+    is_split = was_split_by(training, data, names)
+    split = settings.choose_split(("train", "validation") if is_split else data)
+    rows = data["train"] if is_split else data[split]
+    if is_split:
+        how = (training["validation_fraction"], training["seed"], training.get("split_by"))
+        videos = split_videos(data, *how, next(iter(background_of(model.config)), None))[0][split]
+    else:
+        videos = annotated_videos(rows)
+    several = problem_type_of(model.config) == "multi_label_classification"
+    if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows)):
+        raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
+    outside = names.index(background[0]) if background else None
+    predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
+    for video in tqdm(videos, desc="Videos"):
+        try:
+            windows = [
+                ((window.start + window.end) / 2, window.scores)
+                for window in score_frames(model, processor, open_video(video.row), batch_size=settings.batch_size)
+            ]
+        except VideoReadError:
+            if settings.on_error == "error":
+                raise
+            broken.append(video.row["video"])
+            continue
+        middles = np.array([middle for middle, _ in windows])
+        scores = np.array([each for _, each in windows]).reshape(-1, len(names))
+        predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
+        references.append(video.labels_at(middles, len(names), outside, several))
+    if not references:
+        raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
+    # The last clip that was trained on may reach into the frame after it.
+    measured = [video for video in videos if video.row["video"] not in broken]
+    result = {
+        "model": settings.model,
+        "data": settings.data,
+        "split": split,
+        **part_of_training(split, is_split),
+        **evaluate_frames(predictions, references, names, background),
+        **trained_rows(settings, _rows_of(measured, after=processor.frame_interval or 0.0)),
+        **({"broken_videos": broken} if broken else {}),
+    }
+    tell(result)
+    return result
+
+
+def _rows_of(videos: Sequence[AnnotatedVideo], after: float) -> datasets.Dataset:
+    """A row for each part of each video, from some seconds after its begin on."""
+    rows = [dict(video.row) | {"start": begin + after, "end": end} for video in videos for begin, end in video.parts]
+    return datasets.Dataset.from_list(rows)
+
+
+def tell_frames(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what `evaluate_frame_classes` gives."""
+    lines = [f"{result['num_frames']} frames of {result['num_videos']} videos of the {result['split']} split"]
+    lines += [*tell_known(result), f"right frames  {result['frame_accuracy']:.1%}"]
+    if result["edit_score"] is not None:
+        lines.append(f"edit score    {result['edit_score']:.1%}")
+    width = max(map(len, ["all", *result["classes"]]))
+    head = "".join(f"  {f'F1@{tiou * 100:.0f}':>7}" for tiou in result["tious"])
+    lines += ["", f"{'class':{width}}{head}  segments"]
+    for name, each in {"all": result, **result["classes"]}.items():
+        if each["f1"] is not None:
+            shares = "".join(f"  {value:7.1%}" for value in each["f1"])
+            lines.append(f"{name:{width}}{shares}  {each['num_segments']:8d}")
+    return lines

@@ -1,0 +1,65 @@
+"""Matches predictions with annotations and measures their ranking, for segments of time as for boxes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def iou(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of each box with the other one of its row, (n,). Both are (n, 2 d) float, the lower
+    corner and then the upper one; in one dimension they are segments. It is 0 where the union is empty."""
+    (lower, upper), (other_lower, other_upper) = (np.split(each, 2, axis=1) for each in (boxes, others))
+    shared = (np.minimum(upper, other_upper) - np.maximum(lower, other_lower)).clip(min=0).prod(axis=1)
+    union = (upper - lower).prod(axis=1) + (other_upper - other_lower).prod(axis=1) - shared
+    return np.divide(shared, union, out=np.zeros(len(boxes)), where=union > 0)
+
+
+def find_annotations(
+    predictions: np.ndarray,
+    groups: np.ndarray,
+    annotations: np.ndarray,
+    true_groups: np.ndarray,
+    thresholds: Sequence[float],
+    *,
+    tries_next: bool = False,
+) -> np.ndarray:
+    """Which annotation of its group each prediction finds, greedily: (num_thresholds, num_predictions) int64, -1 for
+    none. At each threshold annotations are taken anew.
+
+    Args:
+        predictions: (num_predictions, 2 d) boxes, see `iou`, in the order in which they choose.
+        groups: (num_predictions,) int, such as the number of a frame.
+        annotations: (num_annotations, 2 d) boxes. Of several with the same overlap the first is best.
+        true_groups: (num_annotations,) int.
+        thresholds: smallest overlap, above 0.
+        tries_next: whether a prediction whose best annotation is taken gets the next best one, or none.
+    """
+    order = np.argsort(true_groups, kind="stable")
+    begin, end = (np.searchsorted(true_groups[order], groups, side) for side in ("left", "right"))
+    # Each prediction with each annotation of its group.
+    counts = end - begin
+    prediction = np.repeat(np.arange(len(predictions)), counts)
+    annotation = order[np.arange(len(prediction)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)]
+    overlaps = iou(predictions[prediction], annotations[annotation])
+    ranking = np.lexsort((-overlaps, prediction))
+    if not tries_next:
+        ranking = ranking[np.unique(prediction, return_index=True)[1]]
+    found = np.full((len(thresholds), len(predictions)), -1)
+    for row, threshold in zip(found, thresholds, strict=True):
+        taken = set[int]()
+        hits = ranking[overlaps[ranking] >= threshold]
+        for number, other in zip(prediction[hits].tolist(), annotation[hits].tolist(), strict=True):
+            if row[number] < 0 and other not in taken:
+                row[number] = other
+                taken.add(other)
+    return found
+
+
+def interpolated_average_precision(is_right: np.ndarray, num_annotations: int) -> float:
+    """The area under the curve of precision over recall, where precision at a recall is the highest one at that recall
+    or any higher one. `is_right` is (num_predictions,) bool, the most confident prediction first; there is at least
+    one annotation to find."""
+    precision = is_right.cumsum() / np.arange(1, len(is_right) + 1)
+    highest_from_here = np.maximum.accumulate(precision[::-1])[::-1]
+    # Recall grows by one annotation where a prediction is right.
+    return float(highest_from_here[is_right].sum() / num_annotations)

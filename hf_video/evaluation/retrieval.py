@@ -1,0 +1,222 @@
+"""Scores videos and texts for each other, and measures how well one finds the other."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
+from hf_video.data.rows import BYTES, rows_without
+from hf_video.data.video_settings import dataset_options
+from hf_video.data.video_texts import load_captions
+from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.inference.video_text import EmbeddedTexts, adapter_of
+from hf_video.loading import load_video_text_model
+from hf_video.metrics import retrieval_recall
+
+# The score of a pair that is not among those which are ranked again.
+NOT_RANKED = -100.0
+
+
+class RetrievalScores(NamedTuple):
+    """
+    Scores of videos and texts for each other, each (num_videos, num_texts) float32.
+
+    Attributes:
+        similarity: the mean of the cosines of the vectors of a video with that of the text, as the model itself
+            compares them: X-CLIP adds a prompt from the video to each text.
+        of_texts: the match logits of each video with the texts that are most similar to it, -100 for other texts; None
+            without re-ranking.
+        of_videos: the same of each text with the videos that are most similar to it.
+    """
+
+    similarity: np.ndarray
+    of_texts: np.ndarray | None = None
+    of_videos: np.ndarray | None = None
+
+
+class CaptionedVideos(NamedTuple):
+    """
+    Videos and the texts that are looked for.
+
+    Attributes:
+        videos: rows of a [`VideoDataset`], one a video or segment.
+        texts: num_texts texts.
+        relevant: (num_videos, num_texts) bool, whether a text belongs to a video.
+    """
+
+    videos: datasets.Dataset
+    texts: list[str]
+    relevant: np.ndarray
+
+
+@torch.inference_mode()
+def retrieval_scores(
+    model: PreTrainedModel,
+    clips: Iterable[torch.Tensor],
+    texts: Mapping[str, torch.Tensor],
+    *,
+    k_test: int = 128,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> RetrievalScores:
+    """Compares all videos with all texts, and looks at the most similar pairs again with the fusion encoder.
+
+    The tokens of all videos are kept in memory for that.
+
+    Args:
+        model: a video-text model in evaluation mode, with `get_video_features` and `get_text_features`; if it has
+            `match`, as a [`VideoTextDualEncoderModel`], pairs are ranked again.
+        clips: batches (batch_size, num_frames, num_channels, height, width).
+        texts: `input_ids` and, where the model takes one, `attention_mask`, each (num_texts, sequence_length).
+        k_test: most similar texts of each video, and videos of each text, that are ranked again; 0 for none.
+        batch_size: texts, and pairs, in one forward pass.
+        progress: shows progress bars.
+    """
+    hidden = None if progress else True
+    starts = range(0, len(texts["input_ids"]), batch_size)
+    parts = [{name: each[start : start + batch_size] for name, each in texts.items()} for start in starts]
+    if not k_test or not hasattr(model, "match"):
+        adapter = adapter_of(model)
+        embedded = EmbeddedTexts(torch.cat([adapter.embed_texts(part).vectors for part in parts]), dict(texts))
+        rows = [adapter.similarity(each, embedded) for each in tqdm(clips, desc="Videos", disable=hidden)]
+        return RetrievalScores(torch.cat(rows).numpy())
+    states, text_vectors, tokens, video_vectors = [], [], [], []
+    for part in parts:
+        features = model.get_text_features(**{name: each.to(model.device) for name, each in part.items()})
+        text_vectors.append(F.normalize(features.pooler_output.float(), dim=-1))
+        states.append(features.last_hidden_state)
+    for pixel_values in tqdm(clips, desc="Videos", disable=hidden):
+        features = model.get_video_features(pixel_values.to(model.device, model.dtype))
+        vectors = F.normalize(features.pooler_output.float(), dim=-1)
+        # The mean of cosines is the cosine with the mean of unit vectors, before its own length is lost.
+        video_vectors.append(vectors if vectors.ndim == 2 else vectors.mean(dim=1))
+        tokens.append(features.last_hidden_state.cpu())
+    similarity = (torch.cat(video_vectors) @ torch.cat(text_vectors).T).cpu()
+
+    def is_best(dim: int) -> torch.Tensor:
+        best = similarity.topk(min(k_test, similarity.shape[dim]), dim).indices
+        return torch.zeros_like(similarity, dtype=torch.bool).scatter_(dim, best, True)
+
+    for_videos, for_texts = is_best(1), is_best(0)
+    pairs = (for_videos | for_texts).nonzero()
+    all_tokens, all_states, masks = torch.cat(tokens), torch.cat(states), texts["attention_mask"]
+    scores = torch.full_like(similarity, NOT_RANKED)
+    for video, text in tqdm([each.T for each in pairs.split(batch_size)], desc="Pairs", disable=hidden):
+        logits = model.match(
+            all_tokens[video].to(model.device), all_states[text.to(model.device)], masks[text].to(model.device)
+        )
+        scores[video, text] = logits[:, 1].float().cpu()
+    of_texts, of_videos = (scores.where(each, NOT_RANKED).numpy() for each in (for_videos, for_texts))
+    return RetrievalScores(similarity.numpy(), of_texts, of_videos)
+
+
+def group_captions(
+    rows: datasets.Dataset, *, paragraph: bool = False, first_seconds: float | None = None
+) -> CaptionedVideos:
+    """The videos of rows of `load_captions`, each once, and their captions.
+
+    Args:
+        rows: `video`, `caption`, `start` and `end`.
+        paragraph: whether the captions of a video are joined to one text.
+        first_seconds: how much is read of each video.
+    """
+    first, captions = list[int](), list[list[str]]()
+    number_of: dict[tuple[Any, ...], int] = {}
+    columns = (rows[name][:] for name in ("video", "start", "end", "caption"))
+    for index, (*place, caption) in enumerate(zip(*columns, strict=True)):
+        number = number_of.setdefault(tuple(place), len(first))
+        if number == len(first):
+            first.append(index)
+            captions.append([])
+        captions[number].append(caption)
+    if paragraph:
+        captions = [[" ".join(each)] for each in captions]
+    videos = rows.select_columns([name for name in ("video", "start", "end", BYTES) if name in rows.column_names])
+    videos = videos.select(first)
+    if first_seconds is not None:
+        bounds = zip(videos["start"], videos["end"], strict=True)
+        ends = [min((start or 0.0) + first_seconds, math.inf if end is None else end) for start, end in bounds]
+        videos = videos.remove_columns("end").add_column("end", ends)
+    owners = np.repeat(np.arange(len(captions)), [len(each) for each in captions])
+    relevant = np.arange(len(captions))[:, None] == owners
+    return CaptionedVideos(videos, [text for each in captions for text in each], relevant)
+
+
+def evaluate_retrieval(
+    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
+) -> dict[str, Any]:
+    """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`.
+
+    Args:
+        settings: the data, the model, and what differs from the defaults.
+        tell: is called with the result.
+
+    Returns:
+        Numbers of videos and texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.retrieval_recall]
+        says of the similarities; with re-ranking also `reranked`, and `k_test`.
+
+    Raises:
+        ValueError, OSError: a setting or a video cannot be used, or there is no such model.
+    """
+    splits = load_captions(settings.data, video_root=settings.video_root, **dataset_options(settings))
+    split = settings.choose_split(splits)
+    model, processor = load_video_text_model(settings.model, device=settings.device, dtype=settings.dtype)
+    videos, texts, relevant = group_captions(
+        splits[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
+    )
+    clips = VideoDataset(videos, ClipTask(processor.video_processor), training=False, on_error=settings.on_error)
+    broken = clips.drop_broken(num_workers=settings.num_workers).broken_videos()
+    if broken:
+        relevant = relevant[rows_without(videos, broken)]
+        kept = np.flatnonzero(relevant.any(axis=0))
+        relevant, texts = relevant[:, kept], [texts[number] for number in kept]
+    inputs = processor(text=texts, max_length=settings.max_length, return_tensors="pt")
+    loader = ReadAheadLoader(
+        clips,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        reading_threads=settings.reading_threads,
+        collate_fn=collate_clips,
+    )
+    scores = retrieval_scores(
+        model,
+        (batch["pixel_values"] for batch in loader),
+        inputs,
+        k_test=settings.k_test,
+        batch_size=settings.batch_size,
+        progress=True,
+    )
+    result = {
+        "model": settings.model,
+        "data": settings.data,
+        "split": split,
+        "num_videos": len(relevant),
+        "num_texts": len(texts),
+        "dual_encoder": retrieval_recall(scores.similarity, relevant),
+    }
+    if scores.of_texts is not None:
+        result["k_test"] = settings.k_test
+        result["reranked"] = retrieval_recall(scores.of_texts, relevant, scores.of_videos)
+    result |= {"broken_videos": broken} if broken else {}
+    tell(result)
+    return result
+
+
+def tell_recalls(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what [`evaluate_retrieval`] gives."""
+    lines = [f"{result['num_videos']} videos and {result['num_texts']} texts of the {result['split']} split", ""]
+    lines.append("recall            R@1    R@5   R@10")
+    kinds = {"dual_encoder": "dual encoder", "reranked": f"the {result.get('k_test')} best ranked again"}
+    for kind in [kind for kind in kinds if kind in result]:
+        lines.append(kinds[kind])
+        for direction in ("text_to_video", "video_to_text"):
+            cells = " ".join(f"{result[kind][f'{direction}_r{k}']:6.2f}" for k in (1, 5, 10))
+            lines.append(f"  {direction.replace('_', ' '):13} {cells}")
+    return lines

@@ -1,0 +1,323 @@
+"""Measures segments of untrimmed videos: the task `segments`, and the files of ActivityNet that it reads.
+
+Average precision is defined as in the evaluation kit of ActivityNet
+(https://github.com/activitynet/ActivityNet/tree/master/Evaluation), with which THUMOS14 is measured as well:
+
+- The predictions of a class in all videos are taken in the order of their scores. One is right if a segment of its
+  class in its video has a temporal IoU of at least the threshold and is not taken yet; among several, it takes the one
+  with the highest IoU. If the best one is taken, the next best is tried. Any other prediction is wrong.
+- So a second prediction of the same segment is wrong, and so is one in a video without annotations of its class, or in
+  a video that the ground truth does not have.
+- Precision at a recall is the highest precision at that recall or any higher one. The average precision is the area
+  under that curve, over all its steps.
+- Classes are those of the annotations. A class that occurs only in predictions has no average precision and is left
+  out. A class or video without predictions stays, and its segments are missed.
+
+Where the kit leaves the result to the order of a sort, the order of the files decides here: among predictions with
+equal scores, and among annotations with equal IoU, the first comes first. Where the kit divides 0 by 0, for two empty
+segments, the IoU is 0 here. So an empty annotation, or one that ends before it starts, counts as missed.
+"""
+
+import os
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from annotated_types import Len
+from pydantic import BaseModel, FiniteFloat
+
+from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.io import read_object
+from hf_video.settings import closest, few
+
+from .matching import find_annotations, interpolated_average_precision
+
+# The usual thresholds for THUMOS14.
+TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
+
+
+class LabelledSegment(NamedTuple):
+    """What happens in a part of a video.
+
+    Attributes:
+        label: name of the class.
+        start: begin in seconds.
+        end: end in seconds.
+        score: confidence of a prediction; 1 for an annotation.
+    """
+
+    label: str
+    start: float
+    end: float
+    score: float = 1.0
+
+
+_Segments = Mapping[str, Sequence[LabelledSegment]]
+
+
+class _Annotation(BaseModel):
+    label: str
+    segment: Annotated[list[FiniteFloat], Len(2, 2)]
+
+
+class _Prediction(_Annotation):
+    score: FiniteFloat
+
+
+class _Predictions(BaseModel):
+    results: dict[str, list[_Prediction]]
+
+
+class _Video(BaseModel):
+    annotations: list[_Annotation]
+
+
+class _GroundTruth(BaseModel):
+    database: dict[str, _Video]
+
+
+def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]]:
+    """The predicted segments of each video, in the order of the file.
+
+    Args:
+        path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`; other keys
+            are not read.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
+            is not finite, or a segment ends before it starts.
+    """
+    results = _read(path, _Predictions)["results"]
+    predictions = {
+        video: [_segment(each, float(each["score"])) for each in entries] for video, entries in results.items()
+    }
+    for video, segments in predictions.items():
+        for label, start, end, _ in segments:
+            if end < start:
+                raise ValueError(
+                    f"{path}, results of {video!r}: a segment of {label!r} ends at {end:g} s, before it starts at "
+                    f"{start:g} s. Write [start, end]."
+                )
+    return predictions
+
+
+def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[LabelledSegment]]:
+    """The annotated segments of each video, in the order of the file. A segment may be empty or end before it starts,
+    since published annotations have such mistakes.
+
+    Args:
+        path: a file `{"database": {VIDEO: {"subset": ..., "annotations": [{"label": ..., "segment": [start, end]},
+            ...]}}}`; other keys are not read.
+        subset: only videos of this subset, such as "validation"; by default all videos.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
+            is not finite, or no video is of the subset.
+    """
+    database = _read(path, _GroundTruth)["database"]
+    chosen = {video: entry for video, entry in database.items() if subset in (None, entry.get("subset"))}
+    if not chosen and subset is not None:
+        subsets = sorted({str(entry.get("subset")) for entry in database.values()})
+        hint = closest(subset, subsets)
+        raise ValueError(
+            f"{path} has no video of the subset {subset!r}, only of {', '.join(subsets) or 'none'}. {hint}".rstrip()
+        )
+    return {video: [_segment(each) for each in entry["annotations"]] for video, entry in chosen.items()}
+
+
+def _segment(entry: dict[str, Any], score: float = 1.0) -> LabelledSegment:
+    start, end = map(float, entry["segment"])
+    return LabelledSegment(entry["label"], start, end, score)
+
+
+def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
+    try:
+        return read_object(path, kind)
+    except ValueError as error:
+        if "` is missing." in str(error):
+            raise ValueError(f"{error} Predictions have `results`, a ground truth has `database`.") from None
+        raise
+
+
+class _Matches(NamedTuple):
+    """The predictions of a class in all videos, the most confident first: starts and ends, (num_predictions, 2)
+    float64; those of the annotations, (num_annotations, 2); and the annotation that each prediction found at each
+    threshold, (num_tious, num_predictions) int64, -1 if it is wrong."""
+
+    predictions: np.ndarray
+    annotations: np.ndarray
+    found: np.ndarray
+
+    def border_errors(self, threshold: int) -> np.ndarray:
+        """(num_right, 2) float64: by how many seconds the start and the end of each right prediction miss those of its
+        annotation, at the threshold of this index."""
+        is_right = self.found[threshold] >= 0
+        return np.abs(self.predictions[is_right] - self.annotations[self.found[threshold][is_right]])
+
+
+def _match(predictions: _Segments, ground_truth: _Segments, tious: Sequence[float]) -> dict[str, _Matches]:
+    """The matches of each class, by its name in alphabetical order."""
+    videos = {video: number for number, video in enumerate({**predictions, **ground_truth})}
+    labels, values = [], []
+    for by_video in (predictions, ground_truth):
+        rows = [(video, each) for video, segments in by_video.items() for each in segments]
+        labels.append(np.array([each.label for _, each in rows], dtype=object))
+        cells = [(each.score, videos[video], each.start, each.end) for video, each in rows]
+        values.append(np.array(cells, dtype=np.float64).reshape(-1, 4))
+    matches = {}
+    for label in sorted({*labels[0], *labels[1]}):
+        found, true = (cells[names == label] for names, cells in zip(labels, values, strict=True))
+        found = found[np.argsort(-found[:, 0], kind="stable")]
+        places = find_annotations(found[:, 2:], found[:, 1], true[:, 2:], true[:, 1], tious, tries_next=True)
+        matches[label] = _Matches(found[:, 2:], true[:, 2:], places)
+    return matches
+
+
+def evaluate_segments(
+    predictions: _Segments, ground_truth: _Segments, tious: Sequence[float] = TIOUS
+) -> dict[str, Any]:
+    """All figures of `hf-video evaluate --task segments`, as JSON can hold them. A list has one value for each
+    threshold.
+
+    Precision, recall and F1 count all predictions, whatever their scores. They are for segments that are final, such
+    as those of a timeline; a detector that proposes hundreds of segments is measured by average precision.
+
+    Args:
+        predictions: predicted segments by video, as `read_predictions` gives them.
+        ground_truth: annotated segments by video, as `read_ground_truth` gives them.
+        tious: thresholds of temporal IoU, above 0 and at most 1.
+
+    Returns:
+        `tious`; `num_videos`, `num_segments` and `num_predictions`; `mean_average_precision` over classes, and the
+        mean of it over thresholds, `average_map`; `precision`, `recall` and `f1`; `median_border_error` and
+        `p90_border_error` of the starts and ends of right predictions in seconds, None if there is none; `classes`,
+        which holds `num_segments` and `average_precision` by the name of a class; and `warnings`, sentences that say
+        what was left out or counts as wrong, with its count.
+
+    Raises:
+        ValueError: a threshold is out of its bounds, there is no annotation, or there are predictions, but none for a
+            video of the ground truth.
+    """
+    if not tious or not all(0 < tiou <= 1 for tiou in tious):
+        raise ValueError(f"Thresholds of temporal IoU above 0 and up to 1 are expected, got {[*tious]}.")
+    tious = sorted(set(tious))
+    num_segments, num_predictions = (sum(map(len, each.values())) for each in (ground_truth, predictions))
+    if not num_segments:
+        raise ValueError("The ground truth has no annotated segment, so nothing can be measured.")
+    matches = _match(predictions, ground_truth, tious)
+    classes: dict[str, dict[str, Any]] = {
+        label: {
+            "num_segments": len(each.annotations),
+            "average_precision": [
+                interpolated_average_precision(row >= 0, len(each.annotations)) for row in each.found
+            ],
+        }
+        for label, each in matches.items()
+        if len(each.annotations)
+    }
+    warnings = _warnings(predictions, ground_truth, classes)
+    mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
+    num_right = sum((each.found >= 0).sum(axis=1) for each in matches.values())
+    errors = [np.concatenate([each.border_errors(row) for each in matches.values()]) for row in range(len(tious))]
+    return {
+        "tious": tious,
+        "num_videos": len(ground_truth),
+        "num_segments": num_segments,
+        "num_predictions": num_predictions,
+        "mean_average_precision": mean.tolist(),
+        "average_map": float(mean.mean()),
+        "precision": (num_right / max(num_predictions, 1)).tolist(),
+        "recall": (num_right / num_segments).tolist(),
+        "f1": (2 * num_right / (num_segments + num_predictions)).tolist(),
+        "median_border_error": [float(np.median(each)) if each.size else None for each in errors],
+        "p90_border_error": [float(np.percentile(each, 90)) if each.size else None for each in errors],
+        "classes": classes,
+        "warnings": warnings,
+    }
+
+
+def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Container[str]) -> list[str]:
+    """What was left out or counts as wrong."""
+    found = []
+    unknown = [video for video, segments in predictions.items() if segments and video not in ground_truth]
+    if unknown:
+        if not any(video in ground_truth for video in predictions):
+            raise ValueError(
+                f"No prediction is for a video of the ground truth: {_some(unknown)} against {_some(ground_truth)}. "
+                "Both files must name videos alike."
+            )
+        number = sum(len(predictions[video]) for video in unknown)
+        found.append(
+            f"{number} predictions count as wrong: the ground truth does not have their video ({_some(unknown)})."
+        )
+    if silent := [video for video in ground_truth if video not in predictions]:
+        found.append(f"{len(silent)} of {len(ground_truth)} videos have no predictions ({_some(silent)}).")
+    labels = [segment.label for segments in predictions.values() for segment in segments]
+    if strange := [label for label in labels if label not in classes]:
+        found.append(
+            f"{len(strange)} predictions have a label that no annotation has ({_some(dict.fromkeys(strange))}): they "
+            "are in no average precision, and count as wrong in precision and F1."
+        )
+    empty = [video for video, segments in ground_truth.items() for each in segments if each.end <= each.start]
+    if empty:
+        found.append(
+            f"{len(empty)} annotations are empty or end before they start, so nothing can find them "
+            f"({_some(dict.fromkeys(empty))})."
+        )
+    return found
+
+
+def _some(names: Iterable[str]) -> str:
+    return few(map(repr, names))
+
+
+def evaluate_segment_file(
+    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
+) -> dict[str, Any]:
+    """Measures a file of predicted segments, as `hf-video evaluate --task segments`.
+
+    Args:
+        settings: `data` and `ground_truth` in ActivityNet's layout, `subset`, and `tiou`.
+        tell: is called with the result.
+
+    Returns:
+        As [`evaluate_segments`].
+
+    Raises:
+        ValueError, OSError: a file cannot be used.
+    """
+    truth = read_ground_truth(settings.ground_truth or "", settings.subset)
+    result = evaluate_segments(read_predictions(settings.data), truth, settings.tiou)
+    tell(result)
+    return result
+
+
+def tell_segments(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what [`evaluate_segments`] gives."""
+    # A name of several lines would break the table.
+    names = [" ".join(label.split()) for label in result["classes"]]
+    width = max(map(len, ["median border error", *names]))
+    head = f"{'temporal IoU':{width}}" + "".join(f"  {tiou:7.2f}" for tiou in result["tious"])
+    shares = {"average precision": "mean_average_precision", "precision": "precision", "recall": "recall", "F1": "f1"}
+    borders = {"median border error": "median_border_error", "90% of them below": "p90_border_error"}
+    lines = [
+        f"{result['num_segments']} segments of {len(result['classes'])} classes in {result['num_videos']} videos, "
+        f"{result['num_predictions']} predictions",
+        "",
+        f"{head}     mean",
+    ]
+    lines += [f"{title:{width}}{_percents(result[key])}" for title, key in shares.items()]
+    lines[3] += f"  {result['average_map']:7.1%}"
+    for title, key in borders.items():
+        cells = ("-" if value is None else f"{value:.2f} s" for value in result[key])
+        lines.append(f"{title:{width}}" + "".join(f"  {cell:>7}" for cell in cells))
+    lines += ["", f"{'average precision':{width}}" + head[width:] + "  segments"]
+    lines += [
+        f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
+        for label, each in zip(names, result["classes"].values(), strict=True)
+    ]
+    return lines
+
+
+def _percents(values: Sequence[float]) -> str:
+    return "".join(f"  {value:7.1%}" for value in values)

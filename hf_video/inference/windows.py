@@ -1,0 +1,229 @@
+"""Windows of a video as batches of a model's input; each frame is decoded and processed once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers.utils import logging
+from transformers.video_utils import VideoMetadata
+
+from hf_video.processing import VideoClipProcessor
+from hf_video.processing.clip_sampling import STRIDED_STRATEGIES
+from hf_video.reading.frame_streaming import StreamedFrame
+from hf_video.reading.sources import VideoReadError, describe
+from hf_video.reading.windows import LastWindow, Sample, group_samples, timed_samples, until_error
+
+from .inference_settings import WindowSettings
+
+logger = logging.get_logger(__name__)
+
+# A distance of samples this many times larger or smaller than that of training shows motion at another speed. Clips of
+# whole videos have the distances that the lengths of the videos give, in training too.
+FAR, FAR_OF_WHOLE_VIDEOS = 1.5, 4
+
+# Is called with each frame that a model sees, its seconds and its image (height, width, 3) uint8, where it is read.
+Watcher = Callable[[float, np.ndarray], object]
+
+
+class WindowBatch(NamedTuple):
+    """Some windows of a video, in their order.
+
+    Attributes:
+        starts: time of the first sample of each window, in seconds after the first frame of the source.
+        ends: time at which the last sample of each window that is not padding ends.
+        num_real: samples of each window that are not padding.
+        pixel_values: (batch_size, num_frames, num_channels, height, width), as a model takes them.
+    """
+
+    starts: list[float]
+    ends: list[float]
+    num_real: list[int]
+    pixel_values: torch.Tensor
+
+
+def window_batches(
+    processor: VideoClipProcessor,
+    source: Any,
+    *,
+    batch_size: int = 1,
+    num_frames: int | None = None,
+    stride: int | None = None,
+    fps: float | None = None,
+    frame_sampling_rate: float | None = None,
+    last: LastWindow = "pad",
+    source_fps: float | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    watch: Watcher | None = None,
+) -> Iterator[WindowBatch]:
+    """Sliding windows of a video, resized, cropped and normalised for a model.
+
+    Each frame is decoded, processed and moved to the device once, however many windows hold it. A batch is given as
+    soon as it is full; the last one may be smaller. Memory does not grow with the length of the video. A line of the
+    log says if samples are more than `FAR` times as far apart as the frames that the model learned from, or as close.
+
+    Args:
+        processor: says how a frame is resized, cropped and normalised. Its sampling of clips and its views are not
+            used: a window is one clip with one crop.
+        source, source_fps: see `timed_samples`.
+        last: see `group_samples`.
+        num_frames, stride, fps, frame_sampling_rate: see `choose_windows`.
+        batch_size: windows in a batch.
+        device: where `pixel_values` are.
+        dtype: dtype of `pixel_values`.
+        watch: sees the frames before they are processed.
+
+    Raises:
+        ValueError, TypeError: an option is out of range; see `timed_samples` and `group_samples`.
+        VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size} must be at least 1.")
+    windows = choose_windows(processor, num_frames, stride, fps, frame_sampling_rate)
+    num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
+    samples = warn_if_far(timed_samples(source, **windows, source_fps=source_fps), num_frames, processor)
+    process = image_transform(processor, describe(source), device, dtype, watch)
+    groups = group_samples(samples, num_frames, stride, last, transform=process)
+
+    def batches() -> Iterator[WindowBatch]:
+        errors: list[Exception] = []
+        # Damage lies behind the last windows, which may not fill a batch.
+        undamaged = until_error(groups, errors)
+        while batch := list(islice(undamaged, batch_size)):
+            starts, ends, values, num_real = map(list, zip(*batch, strict=True))
+            pixel_values = torch.stack([frame for of_window in values for frame in of_window])
+            yield WindowBatch(starts, ends, num_real, pixel_values.unflatten(0, (len(batch), -1)))
+        if errors:
+            raise errors[0]
+
+    return batches()
+
+
+def image_transform(
+    processor: VideoClipProcessor,
+    name: str,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    watch: Watcher | None = None,
+) -> Callable[[list[StreamedFrame]], Sequence[torch.Tensor]]:
+    """A function of frames that gives each as a model takes it: (num_channels, height, width) on a device. All calls
+    must have frames of one size, otherwise it is a `VideoReadError` with the `name` of the video."""
+    shapes: list[tuple[int, ...]] = []
+
+    def process(frames: list[StreamedFrame]) -> Sequence[torch.Tensor]:
+        if not frames:
+            return []
+        images = [frame.image for frame in frames]
+        shapes.extend(image.shape for image in images[: not shapes])
+        for frame, image in zip(frames, images, strict=True):
+            if image.shape != shapes[0]:
+                raise VideoReadError(
+                    f"{name}: frame {frame.number} is {image.shape[:2]} (height, width), the first is {shapes[0][:2]}."
+                )
+            if watch is not None:
+                watch(frame.seconds, image)
+        inputs = processor(np.stack(images), do_sample_frames=False, num_crops=1, return_tensors="pt")
+        return inputs[processor.model_input_names[0]][0].to(device, dtype).unbind()
+
+    return process
+
+
+def choose_windows(
+    processor: VideoClipProcessor,
+    num_frames: int | None = None,
+    stride: int | None = None,
+    fps: float | None = None,
+    frame_sampling_rate: float | None = None,
+) -> dict[str, Any]:
+    """These options of windows, as given, else as the processor takes clips from a video.
+
+    Args:
+        processor: its `num_frames` is the default length of a window, and its `frame_interval` the default distance of
+            samples, that of the clips in training. If that is unknown, a line of the log says what is taken: the rate
+            of its clips if its sampling strategy keeps one, otherwise every frame.
+        num_frames: samples in a window.
+        stride: samples from the start of a window to the start of the next; by default half a window.
+        fps, frame_sampling_rate: the rate of samples, see `timed_samples`.
+    """
+    if fps is None and frame_sampling_rate is None:
+        interval = _learned_interval(processor)
+        if interval is not None:
+            fps = 1 / interval
+        else:
+            if processor.sampling_strategy in STRIDED_STRATEGIES:
+                frame_sampling_rate = processor.frame_sampling_rate
+            step = frame_sampling_rate or 1
+            taken = "every frame" if step == 1 else f"one frame of {step:g}, as its clips do"
+            logger.warning_once(
+                "It is unknown how many seconds lay between the frames of a clip in training (`frame_interval` of "
+                f"the processor): windows take {taken}. fps and "
+                "frame_sampling_rate (--fps, --frame-sampling-rate) set another distance."
+            )
+    num_frames = (processor.num_frames or 16) if num_frames is None else num_frames
+    return {
+        "num_frames": num_frames,
+        "stride": max(num_frames // 2, 1) if stride is None else stride,
+        "fps": fps,
+        "frame_sampling_rate": 1 if frame_sampling_rate is None else frame_sampling_rate,
+    }
+
+
+def windows_of(settings: WindowSettings, processor: VideoClipProcessor) -> dict[str, Any]:
+    """The options of [`window_batches`] that settings name."""
+    rates = settings.fps, settings.frame_sampling_rate
+    windows = choose_windows(processor, settings.window, settings.stride, *rates)
+    return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
+
+
+def warn_if_far(
+    samples: Iterator[Sample[StreamedFrame]], num_frames: int, processor: VideoClipProcessor
+) -> Iterator[Sample[StreamedFrame]]:
+    """The samples. Logs whether the first `num_frames` lie far from each other or close to each other, compared with
+    the frames that the model learned from."""
+    begin, interval = 0.0, _learned_interval(processor)
+    for number, sample in enumerate(samples):
+        if number == 0:
+            begin = sample.start
+        elif number == num_frames - 1 and interval is not None:
+            distance = (sample.start - begin) / number
+            if not interval / FAR <= distance <= interval * FAR:
+                logger.warning_once(
+                    f"The samples are {distance:.2g} s apart, the frames of a clip in training were {interval:.2g} s "
+                    "apart: leave fps and frame_sampling_rate (--fps, --frame-sampling-rate) out to take the distance "
+                    "that the model learned."
+                )
+        yield sample
+
+
+def warn_if_sparse(processor: VideoClipProcessor, metadata: VideoMetadata, video: str) -> str | None:
+    """Logs, and returns, a sentence if a clip of a whole video has frames that are more than `FAR_OF_WHOLE_VIDEOS`
+    times as far apart as those that the model learned from: it then sees moments, and no motion.
+
+    Args:
+        processor: took the clips.
+        metadata: what the processor gives of the video with `return_metadata=True`.
+        video: name of the video.
+    """
+    frames, interval = metadata.frames_indices, _learned_interval(processor)
+    if interval is None or not frames or not metadata.fps or not processor.num_frames or processor.num_frames < 2:
+        return None
+    clip = frames[: processor.num_frames]
+    distance = (clip[-1] - clip[0]) / (processor.num_frames - 1) / metadata.fps
+    if distance <= interval * FAR_OF_WHOLE_VIDEOS:
+        return None
+    said = (
+        f"{video}: the model sees {len(clip)} frames, {distance:.2g} s apart, but it learned from frames "
+        f"{interval:.2g} s apart, so its answer may be wrong. `hf-video timeline` looks at all of the video, with "
+        "frames as far apart as in training."
+    )
+    logger.warning(said)
+    return said
+
+
+def _learned_interval(processor: VideoClipProcessor) -> float | None:
+    """Seconds between the frames of a clip in training, as far as the processor says it."""
+    if processor.frame_interval is None and processor.sampling_strategy in STRIDED_STRATEGIES and processor.fps:
+        return 1 / processor.fps
+    return processor.frame_interval

@@ -1,0 +1,37 @@
+"""The rows of a training are found again among others."""
+
+import json
+
+from datasets import Dataset
+
+from hf_video.data import load_video_dataset
+from hf_video.data.trained_data import TRAINED_VIDEOS_FILE, count_trained, write_trained_videos
+
+
+def test_rows_that_share_seconds_with_those_of_a_training_are_counted(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.mp4").touch()
+    for split, rows in {"train": ["a.mp4,run,0,4", "b.mp4,sit"], "validation": ["a.mp4,run,5,"]}.items():
+        (folder / f"{split}.csv").write_text("\n".join(["path,label,start,end", *rows]))
+    splits = load_video_dataset(folder)
+    write_trained_videos(tmp_path, splits)
+    kept = json.loads((tmp_path / TRAINED_VIDEOS_FILE).read_text())
+    assert kept["columns"] == ["path", "start", "end"]
+    assert kept["splits"]["train"] == [[str(folder / "a.mp4"), 0.0, 4.0], [str(folder / "b.mp4"), None, None]]
+    rows = ["a.mp4,run,1,2", "a.mp4,run,6,7", "a.mp4,run,4,5", "a.mp4,sit", "b.mp4,sit,2,3", "c.mp4,sit"]
+    (folder / "asked.csv").write_text("\n".join(["path,label,start,end", *rows]))
+    asked = load_video_dataset(folder / "asked.csv")["train"]
+    for place in (tmp_path, tmp_path / "checkpoint-3"):
+        assert count_trained(place, asked) == {"train": 3, "validation": 2}
+
+
+def test_videos_inside_a_data_set_have_no_path_and_a_file_of_the_user_says_nothing(tmp_path):
+    stored = Dataset.from_dict({"video": ["train[0]"], "bytes": [b"1"], "start": [None], "end": [None]})
+    write_trained_videos(tmp_path, {"train": stored})
+    assert json.loads((tmp_path / TRAINED_VIDEOS_FILE).read_text())["splits"] == {}
+    assert count_trained(tmp_path, stored) is None
+    (tmp_path / TRAINED_VIDEOS_FILE).write_text("[1]")
+    assert count_trained(tmp_path, stored.remove_columns("bytes")) is None
+    assert count_trained(tmp_path / "other", stored.remove_columns("bytes")) is None

@@ -1,0 +1,126 @@
+from functools import cache
+from itertools import groupby
+
+import numpy as np
+import pytest
+
+from hf_video.evaluation import evaluate_frames
+
+NAMES = ["run", "dive", "rest"]
+
+
+def test_a_video_by_hand():
+    # Annotated run (0-4), rest (4-6), dive (6-10); predicted run (0-2), dive (2-3), run (3-4), rest, dive (5-10).
+    result = evaluate_frames(
+        [[0, 0, 1, 0, 2, 1, 1, 1, 1, 1]], [[0, 0, 0, 0, 2, 2, 1, 1, 1, 1]], NAMES, background=["rest"]
+    )
+    assert result["frame_accuracy"] == 0.8 and result["num_segments"] == 2 and result["num_frames"] == 10
+    # run, dive, run, dive becomes run, dive with two deletions of four.
+    assert result["edit_score"] == 0.5
+    # At 0.10 the first run is right with IoU 0.5, the second finds it taken; the first dive has IoU below 0.
+    assert result["f1"] == pytest.approx([4 / 6, 4 / 6, 4 / 6])
+    assert result["classes"]["run"]["f1"] == pytest.approx([2 / 3] * 3)
+    assert result["classes"]["rest"] == {"num_frames": 2, "num_segments": 0, "f1": None}
+
+
+def test_unknown_frames_are_not_measured_and_end_segments():
+    result = evaluate_frames([[0, 0, 1, 0, 0]], [[0, 0, -100, 0, 0]], NAMES)
+    assert result["frame_accuracy"] == 1 and result["num_frames"] == 4
+    assert (result["num_segments"], result["edit_score"], result["f1"]) == (2, 1.0, [1.0] * 3)
+
+
+def test_a_class_by_itself_where_a_frame_may_have_several():
+    reference = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 0]])
+    prediction = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 1]])
+    result = evaluate_frames([prediction], [reference], NAMES)
+    assert result["frame_accuracy"] == pytest.approx(10 / 12)
+    assert result["edit_score"] == pytest.approx(2 / 3)
+    assert result["f1"] == pytest.approx([4 / 5] * 3) and result["classes"]["dive"]["f1"] == [1.0] * 3
+
+
+def tracks_of(labels, reference, background):
+    """The classes of frames, -1 where there is no segment; a track for each class if a frame may have several."""
+    is_known = reference != -100
+    if labels.ndim == 1:
+        return [np.where(is_known & (labels != background), labels, -1)]
+    return [np.where(is_known[:, number] & (labels[:, number] == 1), number, -1) for number in range(labels.shape[1])]
+
+
+def slow_figures(predictions, references, background=None):
+    """Counts of the definitions, frame by frame and by recursion."""
+    right, hits, wrong, missed, edits, pairs = [], 0, 0, 0, [], []
+    for prediction, reference in zip(predictions, references, strict=True):
+        right += [a == b for a, b in zip(prediction.flat, reference.flat, strict=True) if b != -100]
+        pairs += zip(*(tracks_of(each, reference, background) for each in (prediction, reference)), strict=True)
+    for pair in pairs:
+        orders, places = [], []
+        for labels in pair:
+            runs = [list(run) for _, run in groupby(range(len(labels)), key=lambda frame, of=labels: of[frame])]
+            runs = [run for run in runs if labels[run[0]] >= 0]
+            orders.append([labels[run[0]] for run in runs])
+            places.append([set(run) for run in runs])
+
+        @cache
+        def distance(i, j, orders=orders):
+            if not i or not j:
+                return i + j
+            same = orders[0][i - 1] == orders[1][j - 1]
+            return min(distance(i - 1, j) + 1, distance(i, j - 1) + 1, distance(i - 1, j - 1) + 1 - same)
+
+        if any(orders):
+            edits.append(1 - distance(len(orders[0]), len(orders[1])) / max(map(len, orders)))
+        free = set(range(len(places[1])))
+        for label, place in zip(orders[0], places[0], strict=True):
+            shares = {
+                number: len(place & other) / len(place | other)
+                for number, other in enumerate(places[1])
+                if orders[1][number] == label
+            }
+            best = max(shares, key=shares.get, default=None)
+            if best in free and shares[best] >= 0.25:
+                free.remove(best)
+                hits += 1
+            else:
+                wrong += 1
+        missed += len(free)
+    return np.mean(right), np.mean(edits), 2 * hits / (2 * hits + wrong + missed)
+
+
+def check_against_slow(predictions, references, background=()):
+    result = evaluate_frames(predictions, references, NAMES, background=background)
+    found = result["frame_accuracy"], result["edit_score"], result["f1"][1]
+    assert found == pytest.approx(slow_figures(predictions, references, *map(NAMES.index, background)))
+
+
+@pytest.mark.parametrize(("background", "share_unknown"), [((), 0), (("rest",), 0.3)])
+def test_against_an_independent_count(background, share_unknown):
+    generator = np.random.default_rng(0)
+    for _ in range(10):
+        lengths = generator.integers(1, 6, 8)
+        references = [np.repeat(generator.integers(0, 3, 8), lengths) for _ in range(4)]
+        predictions = [
+            np.where(generator.random(len(each)) < 0.2, generator.integers(0, 3, len(each)), np.roll(each, 1))
+            for each in references
+        ]
+        # Whole segments are unknown, and what is predicted in them and beside them may be anything.
+        is_unknown = np.repeat(generator.random(8) < share_unknown, lengths)
+        references = [np.where(is_unknown, -100, each) for each in references]
+        check_against_slow(predictions, references, background)
+
+
+def test_several_classes_against_an_independent_count(share_unknown=0.3):
+    generator = np.random.default_rng(0)
+    for _ in range(10):
+        references = [np.repeat(generator.integers(0, 2, (8, 3)), 3, axis=0) for _ in range(4)]
+        predictions = [np.where(generator.random(each.shape) < 0.1, 1 - each, each) for each in references]
+        is_unknown = np.repeat(generator.random((8, 3)) < share_unknown, 3, axis=0)
+        check_against_slow(predictions, [np.where(is_unknown, -100, each) for each in references])
+
+
+def test_what_cannot_be_measured():
+    with pytest.raises(ValueError, match=r"Video 0 has predictions of the shape \(2,\) and annotations of \(3,\)"):
+        evaluate_frames([[0, 1]], [[0, 1, 1]], NAMES)
+    with pytest.raises(ValueError, match="No frame of the videos has a known class"):
+        evaluate_frames([[0, 1]], [[-100, -100]], NAMES)
+    with pytest.raises(ValueError, match="The background 'other' is none of the classes"):
+        evaluate_frames([[0]], [[0]], NAMES, background=["other"])

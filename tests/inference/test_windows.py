@@ -1,0 +1,43 @@
+"""Clips of a video that is much longer than those of the training."""
+
+import numpy as np
+import pytest
+
+from hf_video import VideoClipProcessor
+from hf_video.cli.main import main
+from hf_video.inference.windows import warn_if_sparse
+from tests.testing.trainers import make_model
+from tests.testing.videos import encode_video
+
+SIZE = {"height": 16, "width": 16}
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ({"sampling_strategy": "uniform", "frame_interval": 0.1}, True),
+        ({"sampling_strategy": "uniform", "frame_interval": 0.1, "num_clips": 2}, True),
+        # Videos of one data set differ in length.
+        ({"sampling_strategy": "uniform", "frame_interval": 0.4}, False),
+        ({"sampling_strategy": "uniform"}, False),
+        ({"frame_sampling_rate": 1, "frame_interval": 0.1}, False),
+        ({"fps": 5}, False),
+    ],
+)
+def test_frames_that_lie_much_further_apart_than_in_training_are_said(options, is_said, tmp_path, caplog):
+    video = encode_video(tmp_path / "long.mp4", np.zeros((100, 16, 16, 3), np.uint8), fps=10)
+    processor = VideoClipProcessor(num_frames=8, size=SIZE, crop_size=SIZE, **options)
+    (metadata,) = processor(video, return_metadata=True)["video_metadata"]
+    said = warn_if_sparse(processor, metadata, "long.mp4")
+    assert (said is not None) == is_said == bool(caplog.records)
+    if is_said:
+        assert said in caplog.text and "8 frames, 1.2 s apart" in said and "hf-video timeline" in said
+
+
+def test_predict_says_it_of_each_video(tmp_path, caplog, capsys):
+    videos = [encode_video(tmp_path / f"{length}.mp4", np.zeros((length, 16, 16, 3), np.uint8)) for length in (8, 90)]
+    make_model(num_frames=8).save_pretrained(tmp_path)
+    options = {"sampling_strategy": "uniform", "frame_interval": 1 / 30}
+    VideoClipProcessor(num_frames=8, size=SIZE, crop_size=SIZE, **options).save_pretrained(tmp_path)
+    assert main(["predict", *videos, "--model", str(tmp_path), "--device", "cpu"]) == 0
+    assert f"{videos[1]}: the model sees 8 frames, 0.38 s apart" in caplog.text and f"{videos[0]}:" not in caplog.text
