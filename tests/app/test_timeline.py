@@ -38,7 +38,8 @@ def test_a_segment_that_is_chosen_moves_the_player(visit, videos):
     red, blue = wait_for_segments(page, "red", "blue")
     blue.row.click()
     page.wait_until(lambda: blue.start - 0.1 <= page.player_time() < blue.end)
-    page.page.keyboard.press("ArrowUp")
+    for key in ("ArrowUp", "Enter"):
+        page.page.keyboard.press(key)
     page.wait_until(lambda: red.start <= page.player_time() < blue.start)
     page.wait_until(lambda: page.shows_picture("timeline-picture"))
 
