@@ -165,7 +165,7 @@ class Page:
         self.cancel.click(lambda: _message("Cancelled."), None, self.message, **at_once)
         # In the browser, so that it comes before whatever is pressed next.
         results = [self.classes, *segments[:-1], *heat_map, self.answer]
-        empty = {self.classes: {}, self.segments: {"headers": [], "data": []}}
+        empty: dict[Any, Any] = {self.classes: {}, self.segments: {"headers": [], "data": []}}
         cleared = f"() => {json.dumps([_message(), *map(empty.get, results)])}"
         for trigger in (self.video.change, self.model.change):
             trigger(None, None, [self.message, *results], js=cleared, **at_once)

@@ -162,7 +162,7 @@ def find_segments(
         yield damage or said, _table(segments), str(folder / "timeline.png"), files, None, found
 
 
-def _table(segments: list[Segment]) -> dict[str, list] | None:
+def _table(segments: list[Segment]) -> dict[str, Any] | None:
     """What a `gr.Dataframe` shows; a class has its colour."""
     if not segments:
         return None
