@@ -140,8 +140,9 @@ def stage(
         (staging / name).parent.mkdir(exist_ok=True)
         # Copies of weights would fill a disk. All else is copied, so that what was checked is what goes up.
         if name.endswith(".safetensors"):
-            (staging / name).symlink_to((folder / name).resolve())
-        else:
+            with suppress(OSError):  # Windows allows links to few users
+                (staging / name).symlink_to((folder / name).resolve())
+        if not (staging / name).exists():
             shutil.copyfile(folder / name, staging / name)
     if labels is not None and "config.json" in chosen:
         _set_labels(staging, labels)
