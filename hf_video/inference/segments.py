@@ -20,22 +20,22 @@ _ROUNDING = 1e-6
 
 class Segment(NamedTuple):
     """
-    A time in which a video shows a class.
+    A time in which a video shows a class, found or annotated.
 
     Attributes:
-        class_id: number of the class.
-        label: its name.
+        label: name of the class.
         start: seconds after the first frame.
         end: seconds after the first frame.
-        score: mean score of the class over the windows from `start` to `end`, those of filled gaps included. Each
-            window counts once.
+        score: confidence; 1 for an annotation. Of a [`SegmentFinder`] the mean score of the class over the windows
+            from `start` to `end`, those of filled gaps included. Each window counts once.
+        class_id: number of the class; -1 if it has none.
     """
 
-    class_id: int
     label: str
     start: float
     end: float
-    score: float
+    score: float = 1.0
+    class_id: int = -1
 
 
 @dataclass(slots=True)
@@ -243,7 +243,7 @@ class SegmentFinder:
 
     def _segments(self, runs: Iterable[tuple[int, _Run]]) -> list[Segment]:
         return [
-            Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
+            Segment(self.class_names[index], run.start, run.end, run.total / run.count, index)
             for index, run in runs
             if self._is_segment(run)
         ]

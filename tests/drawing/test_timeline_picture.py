@@ -31,7 +31,7 @@ def drawn(timeline):
 
 def test_every_class_has_a_row(tmp_path):
     names = ["rest", "run", "jump", "sit"]
-    segments = [Segment(2, "jump", 10.5, 20.5, 0.9), Segment(1, "run", 30.5, 40.5, 0.8)]
+    segments = [Segment("jump", 10.5, 20.5, 0.9, 2), Segment("run", 30.5, 40.5, 0.8, 1)]
     assert drawn(make_timeline(names, segments, high=[2, 1, 3])) == (
         ["jump", "run", "sit", "rest"],
         "match\n2 segments of 2 classes in 0:01:01",
@@ -50,9 +50,9 @@ NAMES = [f"c{index}" for index in range(400)]
 @pytest.mark.parametrize(
     ("segments", "rows", "num_left_out"),
     [
-        ([Segment(300, "c300", 10.5, 20.5, 0.9)], ["c300", "c7", "c5"], 397),
+        ([Segment("c300", 10.5, 20.5, 0.9, 300)], ["c300", "c7", "c5"], 397),
         # Those with the most time.
-        ([Segment(index, f"c{index}", index, index + 1 + index / 100, 0.9) for index in range(50)], NAMES[26:50], 376),
+        ([Segment(f"c{index}", index, index + 1 + index / 100, 0.9, index) for index in range(50)], NAMES[26:50], 376),
     ],
 )
 def test_of_many_classes_those_that_are_seen_have_rows(segments, rows, num_left_out):

@@ -31,7 +31,7 @@ def test_classes_have_colours_of_their_own_that_stand_out():
 
 @pytest.fixture
 def segments():
-    return [Segment(7, "jump", 0.0, 1.0, 0.9), Segment(2, "run", 1.0, 2.0, 0.8)]
+    return [Segment("jump", 0.0, 1.0, 0.9, 7), Segment("run", 1.0, 2.0, 0.8, 2)]
 
 
 def test_the_picture_of_a_timeline_has_the_colours_of_the_classes(segments):

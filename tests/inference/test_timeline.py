@@ -15,9 +15,9 @@ from hf_video.inference.timeline import write_webvtt
 def test_subtitles_have_hours_and_hide_no_markup(tmp_path):
     path = tmp_path / "a.vtt"
     segments = [
-        Segment(0, "first", 59.9996, 59.9999, 0.5),
-        Segment(1, "a <b>\n\n--> c & d", 3599.9999, 7200.5, 0.994),
-        Segment(2, "late", 360_000, 360_001, 1.0),
+        Segment("first", 59.9996, 59.9999, 0.5, 0),
+        Segment("a <b>\n\n--> c & d", 3599.9999, 7200.5, 0.994, 1),
+        Segment("late", 360_000, 360_001, 1.0, 2),
     ]
     write_webvtt(path, segments, ["why --> it\nended"])
     assert path.read_text() == (
