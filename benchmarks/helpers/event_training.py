@@ -123,7 +123,7 @@ def find_events(model: PreTrainedModel, scored: Iterable[Any]) -> list[Segment]:
     """The segments in scores of windows or frames, with the options of `timeline.py`."""
     durations = {"min_duration_on": WINDOW_SECONDS, "min_duration_off": WINDOW_SECONDS}
     finder = make_finder(model, background=[BACKGROUND], **durations)
-    return segments_of(((start, end, scores) for start, end, scores, *_ in scored), finder)
+    return list(segments_of(((start, end, scores) for start, end, scores, *_ in scored), finder))
 
 
 def figures_at_half(found: Sequence[Segment], events: Sequence[Segment]) -> tuple[float, float]:
