@@ -39,7 +39,7 @@ from hf_video.cli.demo import TRAINING, VIDEOVIT
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.inference import explain, predict_scores
-from hf_video.inference.evidence import find_patch_grid
+from hf_video.inference.evidence import find_patch_shape
 
 MASS_GOAL, CHANCE_LIMIT = 0.6, 0.05
 PEERS = ("random", "Gaussian")
@@ -86,8 +86,9 @@ class Patches:
     """The patches of the clips of a model."""
 
     def __init__(self, model: PreTrainedModel, clips: torch.Tensor):
-        found = find_patch_grid(model, clips[:1])
-        self.grid, self.shape = found.grid, found.patch_shape
+        self.shape = find_patch_shape(model)
+        sizes = clips.shape[1], *clips.shape[3:]
+        self.grid = [size // patch for size, patch in zip(sizes, self.shape, strict=True)]
 
     def mean(self, maps: torch.Tensor) -> torch.Tensor:
         """Maps (num_clips, num_frames, height, width) to a mean for each patch, (num_clips, t, h, w)."""
@@ -186,7 +187,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    print_machine("torch", "transformers", "captum", threads=arguments.threads)
+    print_machine("torch", "transformers", threads=arguments.threads)
     count, are_good = 4 if arguments.smoke else 100, []
     for seed in range(1 if arguments.smoke else arguments.seeds):
         with tempfile.TemporaryDirectory() as name:

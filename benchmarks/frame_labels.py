@@ -41,8 +41,7 @@ from helpers.event_video import write_event_video
 from helpers.measurement import GOAL_MISSED, make_parser, print_machine
 from transformers import PreTrainedModel, set_seed
 
-from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
-from hf_video.inference.prediction import score_windows
+from hf_video.inference.scores import is_frame_classifier, score_frames, score_windows
 
 # Frames of a clip in training, from one clip to the next, and in a forward pass with a state. Windows have a batch of
 # as many frames.

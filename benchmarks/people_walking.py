@@ -38,7 +38,8 @@ from PIL import Image
 from torch.nn.functional import interpolate
 from transformers import set_seed
 
-from hf_video.inference import explain, overlay_heat_maps
+from hf_video.drawing import overlay_heat_maps
+from hf_video.inference import explain
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 
 VIDEO = Path("/usr/share/doc/opencv-doc/examples/data/vtest.avi")

@@ -11,6 +11,7 @@ The script fails if fewer than 19 of 20 faults are found, or if an honest run re
     python benchmarks/self_test.py [--seeds 2] [--smoke]
 """
 
+import io
 import json
 import os
 import shutil
@@ -20,8 +21,10 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import av
+import numpy as np
 import torch
 from helpers.measurement import GOAL_MISSED, make_parser, print_machine
 from safetensors.torch import load_file, save_file
@@ -29,8 +32,8 @@ from transformers.utils import VIDEO_PROCESSOR_NAME
 
 import hf_video
 from hf_video.hub import verify_model
-from hf_video.hub.self_test import BOUNDS, SAME_INPUT, SELF_TEST, write_self_test
-from hf_video.hub.self_test_videos import SELF_TEST_VIDEOS, encode
+from hf_video.hub.custom_code import add_code
+from hf_video.hub.self_test import BOUNDS, SAME_INPUT, SELF_TEST, VIDEOS, write_self_test
 from hf_video.loading.start import SHIPPED, model_path
 
 SIZES = {"image_size": 96, "num_frames": 8, "hidden_size": 64, "num_hidden_layers": 3, "patch_size": 16}
@@ -54,6 +57,52 @@ DTYPES = ("float32", "bfloat16", "float16")
 GOAL = 0.95
 
 
+class SelfTestVideo(NamedTuple):
+    """The file beside a self-test, and what its frames are like."""
+
+    file: str
+    height: int
+    width: int
+    num_frames: int
+    fps: int
+
+
+# One is wide and longer than most clips, the other one is upright and shorter.
+SELF_TEST_VIDEOS = (SelfTestVideo("wide.mp4", 240, 320, 80, 25), SelfTestVideo("upright.mp4", 288, 240, 30, 12))
+_STRIPES = 80
+
+
+def encode(video: SelfTestVideo) -> bytes:
+    """The video as an MP4 file, H.264. The versions of the libraries determine every byte."""
+    file = io.BytesIO()
+    # One thread and bit-exact muxing make the bytes repeatable.
+    with av.open(file, "w", format="mp4", container_options={"fflags": "+bitexact"}) as container:
+        options = {"crf": "32", "preset": "veryfast", "threads": "1"}
+        stream = container.add_stream("libx264", rate=video.fps, options=options)
+        stream.pix_fmt, stream.height, stream.width = "yuv420p", video.height, video.width
+        for frame in draw(video):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    return file.getvalue()
+
+
+def draw(video: SelfTestVideo) -> np.ndarray:
+    """The frames (num_frames, height, width, 3) uint8 RGB: waves that drift at another speed in each channel, a square
+    of stripes on its way through the picture, and light that changes with time."""
+    times = np.arange(video.num_frames, dtype=np.float32)[:, None, None]
+    drift = 2 * np.pi * times / np.array((40, 56, 72), np.float32)
+    down, across = (2 * np.pi * np.arange(size, dtype=np.float32)[None, :, None] for size in video[1:3])
+    rows = 40 * np.sin(down / np.array((64, 40, 88), np.float32) - drift) + 25 * np.sin(times / 7)
+    columns = 40 * np.sin(across / np.array((48, 72, 96), np.float32) + drift)
+    frames = (120 + rows[:, :, None] + columns[:, None]).clip(0, 255).astype(np.uint8)
+    lines = np.arange(_STRIPES)
+    stripes = (np.add.outer(lines // 6, lines // 4) % 2)[..., None] * np.array([255, 200, 80], np.uint8)
+    for number, frame in enumerate(frames):
+        top, left = 3 * number % (video.height - _STRIPES), 5 * number % (video.width - _STRIPES)
+        frame[top : top + _STRIPES, left : left + _STRIPES] = stripes
+    return frames
+
+
 def publish_small(family: str, seed: int, folder: Path) -> Path:
     """A folder with a small model and its self-test."""
     if family == "start":
@@ -68,6 +117,7 @@ def publish_small(family: str, seed: int, folder: Path) -> Path:
         model.save_pretrained(folder)
         sizes = {"size": {"shortest_edge": 96}, "crop_size": {"height": 96, "width": 96}}
         hf_video.VideoClipProcessor(num_frames=8, frame_sampling_rate=4, **sizes).save_pretrained(folder)
+    add_code(folder)
     write_self_test(folder)
     return folder
 
@@ -222,8 +272,13 @@ def find_faults(folder: Path) -> float:
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=2, help="models of each family")
+    parser.add_argument("--draw", action="store_true", help="draw the videos of the package again, and stop")
     parser.add_argument("--run", nargs="+", metavar="DIR", help="verify these folders in this process")
     arguments = parser.parse_args()
+    if arguments.draw:
+        for video in SELF_TEST_VIDEOS:
+            (VIDEOS / video.file).write_bytes(encode(video))
+        return 0
     if arguments.run:
         print(json.dumps([run for folder in arguments.run for run in differences(folder, arguments.smoke)]))
         return 0

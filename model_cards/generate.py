@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from released import SOURCES, Released, read_released
+from released import SOURCES, Released, read_released, slug
 from table import SHORT_TABLE, place, write_tables
 
-from hf_video.hub.model_card import PIPELINES, slug, usage
+from hf_video.hub.model_card import PIPELINES, usage
 
 FOLDER = Path(__file__).parent
 TEMPLATE = FOLDER / "template.md.jinja"

@@ -1,12 +1,11 @@
 """The released original checkpoints, as the facts of the original model zoos list them."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from hf_video.hub.model_card import slug
 
 FACTS = Path(__file__).with_name("facts")
 SOURCES = json.loads((FACTS / "sources.json").read_text(encoding="utf-8"))
@@ -89,6 +88,11 @@ class Released:
     def is_dual_encoder(self) -> bool:
         """Whether it compares videos with texts."""
         return self.family == VIDEO_TEXT
+
+
+def slug(name: str) -> str:
+    """A name as the Hub writes identifiers of data sets: lower case, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def read_released() -> list[Released]:

@@ -43,7 +43,7 @@ FOLLOW = """
     trainer.train()
     trainer.save_model()
     assert trainer.state.global_step == 2 and not torch.equal(model.classifier.weight, before)
-    publish("trained", "alice/patchpool", labels=["no", "yes"], check_download=False)
+    publish("trained", "alice/patchpool", labels=["no", "yes"])
     pixel_values = torch.randn(2, 4, 3, 32, 32)
     save_file({"pixel_values": pixel_values, "logits": model.eval()(pixel_values).logits}, "expected.safetensors")
 """

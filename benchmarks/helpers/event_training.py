@@ -9,8 +9,8 @@ from helpers.event_video import BACKGROUND, CLASSES, class_shares
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, get_cosine_schedule_with_warmup
 
-from hf_video.evaluation import LabelledSegment, evaluate_segments
-from hf_video.inference import window_batches
+from hf_video.evaluation import evaluate_segments
+from hf_video.inference import Segment, window_batches
 from hf_video.inference.segments import make_finder, segments_of
 from hf_video.models.videomamba import (
     VideoMambaConfig,
@@ -62,7 +62,7 @@ def make_frame_classifier(num_frames: int) -> VideoMambaForFrameClassification:
 
 
 def read_windows(
-    video: str | os.PathLike, events: Sequence[LabelledSegment], num_frames: int, stride: int
+    video: str | os.PathLike, events: Sequence[Segment], num_frames: int, stride: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The windows of a video (N, num_frames, C, H, W), and the share of each that every class takes (N, classes)."""
     sizes = {"batch_size": 64, "num_frames": num_frames, "stride": stride, "fps": FPS, "last": "drop"}
@@ -73,7 +73,7 @@ def read_windows(
 
 
 def read_frames(
-    video: str | os.PathLike, events: Sequence[LabelledSegment], num_frames: int, stride: int, delay: int = 0
+    video: str | os.PathLike, events: Sequence[Segment], num_frames: int, stride: int, delay: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Clips that overlap (N, num_frames, C, H, W), views of one tensor, and the shares of the classes in each tubelet
     (N, num_frames / TUBELET_SIZE, classes): in the one `delay` frames before it."""
@@ -119,15 +119,14 @@ def train(
     return model.eval()
 
 
-def find_events(model: PreTrainedModel, scored: Iterable[Any]) -> list[LabelledSegment]:
+def find_events(model: PreTrainedModel, scored: Iterable[Any]) -> list[Segment]:
     """The segments in scores of windows or frames, with the options of `timeline.py`."""
     durations = {"min_duration_on": WINDOW_SECONDS, "min_duration_off": WINDOW_SECONDS}
     finder = make_finder(model, background=[BACKGROUND], **durations)
-    found = segments_of(((start, end, scores) for start, end, scores, *_ in scored), finder)
-    return [LabelledSegment(each.label, each.start, each.end, each.score) for each in found]
+    return list(segments_of(((start, end, scores) for start, end, scores, *_ in scored), finder))
 
 
-def figures_at_half(found: Sequence[LabelledSegment], events: Sequence[LabelledSegment]) -> tuple[float, float]:
+def figures_at_half(found: Sequence[Segment], events: Sequence[Segment]) -> tuple[float, float]:
     """F1 at a temporal IoU of 0.5, and the median error of borders in seconds, infinite if nothing is right."""
     figures = evaluate_segments({"test": found} if found else {}, {"test": events}, [0.5])
     error = figures["median_border_error"][0]

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from hf_video.demo import load_digit_scans
-from hf_video.evaluation import LabelledSegment
+from hf_video.inference import Segment
 
 # Rows and columns by which a digit moves.
 DIRECTIONS = {"down": (1, 0), "left": (0, -1), "right": (0, 1), "up": (-1, 0)}
@@ -50,7 +50,7 @@ class _Scene(NamedTuple):
 
 def write_event_video(
     path: str | os.PathLike, *, seconds: float, seed: int, held_out: bool, image_size: int = 48
-) -> list[LabelledSegment]:
+) -> list[Segment]:
     """
     Writes an H.264 file.
 
@@ -79,10 +79,10 @@ def write_event_video(
             frame.pts, frame.time_base = ticks, Fraction(1, _TICKS)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    return [LabelledSegment(scene.label, scene.start, scene.end) for scene in scenes if scene.label != BACKGROUND]
+    return [Segment(scene.label, scene.start, scene.end) for scene in scenes if scene.label != BACKGROUND]
 
 
-def write_ground_truth(path: Path, videos: Mapping[str, tuple[float, Sequence[LabelledSegment]]]) -> None:
+def write_ground_truth(path: Path, videos: Mapping[str, tuple[float, Sequence[Segment]]]) -> None:
     """Writes lengths in seconds and events of videos in ActivityNet's layout."""
     database = {
         name: {
@@ -95,7 +95,7 @@ def write_ground_truth(path: Path, videos: Mapping[str, tuple[float, Sequence[La
     path.write_text(json.dumps({"version": "1", "database": database}))
 
 
-def class_shares(events: Sequence[LabelledSegment], start: float, end: float) -> list[float]:
+def class_shares(events: Sequence[Segment], start: float, end: float) -> list[float]:
     """The share of the time from `start` to `end` that each class of `CLASSES` takes."""
     shares = dict.fromkeys(CLASSES, 0.0)
     for event in events:

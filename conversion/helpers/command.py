@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 
 from hf_video.cli.errors import is_out_of_memory, run_guarded
 from hf_video.hub import publish
-from hf_video.hub.training_facts import write_facts
 from hf_video.io import new_folder, sha256_of
 from hf_video.loading.class_names import read_class_names
 from hf_video.loading.configurations import bounded_models
 from hf_video.loading.released import released_models
+from hf_video.training.facts import write_facts
 
 from .checkpoint import ConversionError, preview
 

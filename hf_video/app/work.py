@@ -5,7 +5,6 @@ of the button, or of the first of them. It takes the model, the video and the ot
 it names it raises `VideoReadError` if the video cannot be read.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -15,21 +14,21 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedModel
 
-from hf_video.drawing import TimelineFolder, draw_heat_maps, write_heat_map_video
-from hf_video.drawing.texts import clock
+from hf_video.drawing import draw_heat_maps, draw_timeline, write_heat_map_video
 from hf_video.drawing.timeline_picture import save_figure
-from hf_video.drawing.videos import annotate_frames
+from hf_video.drawing.video import annotate_frames
 from hf_video.inference import Segment, explain, frame_shares, predict_scores, read_clip, score_windows, top_frames
-from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
+from hf_video.inference.scores import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder
-from hf_video.inference.window_batching import choose_windows
+from hf_video.inference.timeline import Timeline
+from hf_video.inference.windows import choose_windows
 from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
-
-from . import page_texts as texts
+from hf_video.texts import class_color, clock
 
 Step = tuple[Any, ...]
 
@@ -37,7 +36,6 @@ _WINDOWS_AT_ONCE = 4
 # Frames of each second that a question is about, and those in the vision tower at once.
 _FRAMES_PER_SECOND = 1.0
 _FRAMES_AT_ONCE = 4
-_CLASSES_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +60,6 @@ class LoadedModel:
     def answers(self) -> bool:
         """Whether the model answers questions instead of choosing a class."""
         return self.network.can_generate()
-
-    @property
-    def window_seconds(self) -> float:
-        """Length of the clips that it learned from, in full tenths of a second; 1 if it is unknown."""
-        interval = getattr(self.processor, "frame_interval", None)
-        return 1.0 if interval is None else math.floor(10 * self.processor.num_frames * interval) / 10
 
     @property
     def of_frames(self) -> bool:
@@ -109,39 +101,35 @@ def name_models(models: Iterable[str]) -> list[str]:
     return shown
 
 
+def first_frame(file: Path) -> np.ndarray:
+    """(height, width, 3) uint8: the first frame of a video."""
+    return next(frame.image for frame in stream_frames(str(file)))
+
+
 def classify(model: LoadedModel, file: Path) -> Iterator[Step]:
-    """The classes with the highest scores. It is a `ValueError` if the model gives classes of frames, or the scores
-    are not finite."""
+    """The classes with their scores. It is a `ValueError` if the model gives classes of frames, or the scores are not
+    finite."""
     model.check_clips()
-    yield "Reading the video ...", ""
+    yield "Reading the video ...", None
     clips = model.processor(str(file), return_tensors="pt")[model.processor.model_input_names[0]]
     with model.lock:
         scores = predict_scores(model.network, clips)[0]
     if not scores.isfinite().all():
         raise ValueError("The model's scores of this video are not finite.")
-    order = scores.argsort(descending=True)[:_CLASSES_SHOWN].tolist()
-    yield (
-        f"{model.class_names[order[0]]}: {scores[order[0]]:.1%}.",
-        texts.class_bars([(index, model.class_names[index], scores[index].item()) for index in order]),
-    )
+    # Of classes with one name, the highest comes last and stays.
+    shown = {model.class_names[index]: scores[index].item() for index in scores.argsort().tolist()}
+    best = int(scores.argmax())
+    yield f"{model.class_names[best]}: {scores[best]:.1%}.", shown
 
 
 def find_segments(
     model: LoadedModel, file: Path, onset: float, min_duration_on: float, min_duration_off: float
 ) -> Iterator[Step]:
-    """The list of the segments, whenever it has grown, and at the end the picture of the timeline, the files that
+    """The table of the segments, whenever it has grown, and at the end the picture of the timeline, the files that
     `hf-video timeline` writes, and what [`annotate`] takes; options of [`SegmentFinder`]. A damaged video gives the
     part before the damage."""
-    end = 0.0
-    segments: list[Segment] = []
     damage: Exception | None = None
-
-    def add(closed: list[Segment]) -> None:
-        for segment in closed:
-            output.add_segment(segment)
-        segments.extend(closed)
-
-    yield "Opening the video ...", "", "", None, None, None
+    yield "Opening the video ...", None, None, None, None, None
     thresholds: dict[str, Any] = {
         "onset": onset,
         "min_duration_on": min_duration_on,
@@ -150,28 +138,37 @@ def find_segments(
     finder = make_finder(model.network, **thresholds)
     sizes = {} if model.of_frames else choose_windows(model.processor)
     score = score_frames if model.of_frames else score_windows
-    windows = score(model.network, model.processor, str(file), batch_size=_WINDOWS_AT_ONCE, **sizes)
     # Gradio copies a file before the next step.
     with TemporaryDirectory() as name:
-        output = TimelineFolder(folder := Path(name), file.name, finder, model.processor)
+        timeline, folder = Timeline(finder, file.name, name), Path(name)
+        options = {"batch_size": _WINDOWS_AT_ONCE, "watch": timeline.watch, **sizes}
         try:
-            for window in model.locked(windows):
-                end, shown = window.end, len(segments)
-                output.add_window(window)
-                add(finder.add(window.start, window.end, window.scores, window.begins_anew))
-                said = f"Looked at {clock(end)}, {_count(segments)} so far ..."
-                yield (said, texts.segment_list(segments)) if len(segments) != shown else (said,)
+            for window in model.locked(score(model.network, model.processor, str(file), **options)):
+                is_longer = bool(timeline.add(window))
+                said = f"Looked at {clock(window.end)}, {_count(timeline.segments)} so far ..."
+                yield (said, _table(timeline.segments)) if is_longer else (said,)
         except OSError as error:
-            if not end:
+            if not timeline.end:
                 raise
-            damage = error
-        add(finder.finish())
-        details = {"model": model.name, **thresholds, "background": finder.background, **sizes}
-        segments = output.finish(details, None if damage is None else "the video is damaged")
-        picture = texts.picture((folder / "timeline.png").read_bytes(), f"Timeline: {_count(segments)}")
+            damage, timeline.ending = error, "the video is damaged"
+        timeline.finish()
+        timeline.write({"model": model.name, **thresholds, "background": finder.background, **sizes})
+        if timeline.errors:
+            raise timeline.errors[0]
+        save_figure(draw_timeline(timeline), folder / "timeline.png")
+        segments, end = timeline.segments, timeline.end
         said = f"{_count(segments)} in {clock(end)}." + " Choose one to see it." * bool(segments)
         files, found = sorted(map(str, folder.iterdir())), (model, file, segments, end)
-        yield damage or said, texts.segment_list(segments), picture, files, None, found
+        yield damage or said, _table(segments), str(folder / "timeline.png"), files, None, found
+
+
+def _table(segments: list[Segment]) -> dict[str, Any] | None:
+    """What a `gr.Dataframe` shows; a class has its colour."""
+    if not segments:
+        return None
+    rows = [[clock(each.start, 1), clock(each.end, 1), each.label, f"{each.score:.0%}"] for each in segments]
+    styles = [["", "", f"border-left: 0.8rem solid {class_color(each.class_id)}", ""] for each in segments]
+    return {"headers": ["Begin", "End", "Class", "Score"], "data": rows, "metadata": {"styling": styles}}
 
 
 def annotate(model: LoadedModel, file: Path, found: tuple[Any, ...] | None) -> Iterator[Step]:
@@ -212,7 +209,7 @@ def draw_heat_map(model: LoadedModel, file: Path, target: str, is_around: bool, 
         ImportError: what explains or draws is not installed.
     """
     model.check_clips()
-    yield "Reading the video ...", None, ""
+    yield "Reading the video ...", None, None
     part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
     clip = read_clip(model.processor, str(file), **part)
     with model.lock:
@@ -228,7 +225,7 @@ def draw_heat_map(model: LoadedModel, file: Path, target: str, is_around: bool, 
         said = f"For {label} the frames at {', '.join(top)} counted most."
         if not top:
             said = f"Nothing in these frames speaks for {label}."
-        yield said, str(moving), texts.picture(picture.read_bytes(), said)
+        yield said, str(moving), str(picture)
 
 
 def answer(model: LoadedModel, file: Path, watched: tuple[Any, ...] | None, question: str) -> Iterator[Step]:

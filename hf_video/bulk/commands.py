@@ -75,8 +75,8 @@ def predict(
         task = predict_task(model, processor, class_names_of(model.config), settings.top_k)
     else:
         labels = split_labels(settings.labels, settings.template)
-        if views := [name for name in ("num_clips", "num_crops") if name in settings.given]:
-            raise ValueError(f"--{views[0].replace('_', '-')} has no effect with --labels: leave it out.")
+        if given := [name for name in ("num_clips", "num_crops") if name in settings.given]:
+            raise ValueError(f"--{given[0].replace('_', '-')} has no effect with --labels: leave it out.")
         load, found = _load(settings, load_search_model)
         model, task = found.network, zero_shot_task(found, labels, settings.top_k, settings.template)
     if settings.engine is not None:
@@ -88,8 +88,10 @@ def predict(
         videos += list_videos([word], settings.video_root) if several else [ListedVideo(word, word)]
     predictions, todo = [], [Todo(video) for video in videos]
     for row in run(task, model, todo, settings.batch_size, threads=settings.reading_threads, ends_run=False):
-        best = ([], []) if row.piece is None or row.output is None else task.values(row.piece, row.output)
-        predictions.append(Prediction(row.todo.video.source, *best, row.error))
+        best, scores = [], []
+        if row.piece is not None and row.output is not None:
+            best, scores = task.values(row.piece, row.output)
+        predictions.append(Prediction(row.todo.video.source, best, scores, row.error))
         tell(predictions[-1])
     return predictions
 
@@ -118,7 +120,7 @@ def extract(settings: ExtractSettings) -> dict[str, dict[str, Any]] | RowsResult
         ValueError, OSError: a setting cannot be used, there is no such model, or the folder holds something else.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    from hf_video.inference.window_batching import windows_of
+    from hf_video.inference.windows import windows_of
 
     videos = list_videos(settings.videos, settings.video_root)
     # What tokens give needs no head: encoders without one, such as V-JEPA 2's, have all that it takes.
@@ -149,7 +151,7 @@ def build_index(settings: IndexSettings) -> RowsResult:
             else, such as the index of another model.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    from hf_video.inference.window_batching import windows_of
+    from hf_video.inference.windows import windows_of
 
     videos = list_videos(settings.videos, settings.video_root)
     sources = [video.source for video in videos if video.rows is None and kind_of(video.source) == "path"]
@@ -242,9 +244,9 @@ def write_rows(
             folder.write(rows, settings.part_size)
         if lost := folder.left(videos):
             raise ChildProcessError(
-                f"{len(lost)} of {len(videos)} videos are not done, such as {lost[0].video.source}: the processes that "
-                "read them died each time, as memory ran out or a video ends them, or a machine of the cluster does "
-                "not see --output. The rows of the others are kept. The same command tries again."
+                f"{len(lost)} of {len(videos)} videos are not done, such as {lost[0].video.source}: the processes "
+                "that read them died each time, as memory ran out or a video ends them, or a machine of the cluster "
+                "does not see --output. The rows of the others are kept. The same command tries again."
             )
     facts = folder.facts()
     failed = facts[facts["error"].notna()].drop_duplicates("key")

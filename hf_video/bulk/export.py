@@ -62,8 +62,8 @@ class _NoFile(Exception):
 
 
 class VideoFiles:
-    """A folder with files `FOLDER/ID.SUFFIX` of each video, which follow from a key, and a summary. Its `videos` has by
-    the id of a video its `source`, and `content` or `error`."""
+    """A folder with files `FOLDER/ID.SUFFIX` of each video, which follow from a key, and a summary. Its `videos` has
+    by the id of a video its `source`, and `content` or `error`."""
 
     def __init__(self, folder: Path, summary: str, suffixes: Sequence[str], task: Task, more: Record):
         self.folder, self.summary, self.suffixes, self.contents = folder, folder / summary, suffixes, task.quantity
@@ -109,9 +109,10 @@ class VideoFiles:
                 finally:
                     self._write_summary()
 
-    def note(self, todo: Todo, record: Record) -> None:
+    def note(self, todo: Todo, found: Record) -> None:
         """A video is done, or has an `error` and no files; those of one that is out of reach stay."""
-        video, record = todo.video, {"source": todo.video.source} | record
+        video = todo.video
+        record: Record = {"source": video.source} | found
         if "error" in record:
             self.failed[video.id] = record
             if todo.content is None and video.id in self.videos:
@@ -119,14 +120,16 @@ class VideoFiles:
             for path in self.paths(video):
                 path.unlink(missing_ok=True)
         else:
-            record["content"] = todo.content
+            record = record | {"content": todo.content}
         self.videos[video.id] = record
         if time.monotonic() - self._written > _SECONDS_OF_SUMMARY:
             self._write_summary()
 
     def _write_summary(self) -> None:
         # A line for each video: with `indent`, each of its times would have one.
-        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(self.videos.items()))
+        body = ",\n".join(
+            f"  {json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(self.videos.items())
+        )
         texts = {name: json.dumps(value) for name, value in self.head().items()}
         texts |= {"videos": f"{{\n{body}\n }}", "key": json.dumps(self.key)}
         lines = ",\n".join(f" {json.dumps(name)}: {value}" for name, value in texts.items())

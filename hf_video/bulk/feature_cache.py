@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +25,9 @@ SHARD_SIZE = 64
 
 
 class Features(NamedTuple):
-    """Features of the videos of a data set, (num_videos, num_views, hidden_size), or (num_videos, num_views, num_tokens,
-    hidden_size), in the dtype of the model; and the row of the data set that each video is in, (num_videos,) int64.
-    Videos that cannot be read have none."""
+    """Features of the videos of a data set, (num_videos, num_views, hidden_size), or (num_videos, num_views,
+    num_tokens, hidden_size), in the dtype of the model; and the row of the data set that each video is in,
+    (num_videos,) int64. Videos that cannot be read have none."""
 
     values: torch.Tensor
     rows: torch.Tensor
@@ -92,7 +93,7 @@ def extract_features(
                         features = encode_clips(model, torch.cat(clips), settings)
                         encoded.append(features.unflatten(0, (len(clips), -1)).to(model.dtype))
                 shard = {"is_read": torch.tensor(is_read)} | ({"values": torch.cat(encoded)} if encoded else {})
-                replace_file(file, lambda partial, shard=shard: save_file(shard, partial))
+                replace_file(file, partial(save_file, shard))
             values += [shard["values"]] if "values" in shard else []
             rows += (start + shard["is_read"].nonzero().flatten()).tolist()
             bar.update(len(numbers))

@@ -48,9 +48,12 @@ class Reader:
         for row in read_rows(self.task, todo):
             error = None if row.error is None else reason_of(row.error)
             facts = texts | {"number": row.number, "is_last": row.is_last, "error": error}
-            pixels, *times = row.piece or (None, None, None)
-            shape, pixels = (None, None) if pixels is None else (pixels.shape, np.ascontiguousarray(pixels).tobytes())
-            yield facts | {"times": times, "shape": shape, "pixel_values": pixels}
+            if (piece := row.piece) is None:
+                yield facts | {"times": [None, None], "shape": None, "pixel_values": None}
+            else:
+                pixels = np.ascontiguousarray(piece.pixel_values)
+                times = [piece.start, piece.end]
+                yield facts | {"times": times, "shape": pixels.shape, "pixel_values": pixels.tobytes()}
 
 
 class Model:
@@ -84,7 +87,11 @@ class _PartNames(FilenameProvider):
 
 
 def run_on_ray(
-    folder: RowFolder, todo: list[Todo], load: Callable[[], Sequence[Any]], left: Callable[[], list[Todo]], settings: Any
+    folder: RowFolder,
+    todo: list[Todo],
+    load: Callable[[], Sequence[Any]],
+    left: Callable[[], list[Todo]],
+    settings: Any,
 ) -> None:
     """Writes rows as far as they can be had. `load` loads the model, in each process that computes, as the first of
     what it gives; `left` gives the videos whose rows are not all there."""
@@ -168,7 +175,7 @@ def _connected(address: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _cause_of(error: BaseException) -> BaseException | None:
+def _cause_of(error: Any) -> BaseException | None:
     """What a process of Ray raised; None if it died."""
     while error is not None:
         cause = getattr(error, "cause", None) or error.__cause__

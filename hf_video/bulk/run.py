@@ -123,13 +123,12 @@ def encode(task: Task, model: PreTrainedModel, rows: Sequence[Row], ends_run: bo
     outputs = iter(_encode(task, model, np.stack(pieces), ends_run) if pieces else ())
     for row in rows:
         if row.piece is not None:
-            output, error = next(outputs), None
-            if output is not None and not isinstance(output, Exception) and not np.isfinite(output).all():
+            found = next(outputs)
+            if not isinstance(found, Exception) and not np.isfinite(found).all():
                 which = "this video" if task.is_single else f"the window from {row.piece.start:g} s"
-                output = ValueError(f"The model's {task.quantity} of {which} are not finite.")
-            if isinstance(output, Exception):
-                output, error = None, output
-            row = row._replace(piece=row.piece._replace(pixel_values=np.empty(0)), output=output, error=error)
+                found = ValueError(f"The model's {task.quantity} of {which} are not finite.")
+            row = row._replace(piece=row.piece._replace(pixel_values=np.empty(0)))
+            row = row._replace(error=found) if isinstance(found, Exception) else row._replace(output=found)
         yield row
 
 
@@ -178,5 +177,6 @@ def telling_what_is_kept(contents: str, place: str, total: int, left: Callable[[
         yield
     except KeyboardInterrupt as interrupt:
         raise type(interrupt)(
-            f"The {contents} of {total - len(left())} of {total} videos are kept in {place}; the same command continues."
+            f"The {contents} of {total - len(left())} of {total} videos are kept in {place}; the same command "
+            "continues."
         ) from None

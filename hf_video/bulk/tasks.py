@@ -16,6 +16,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from hf_video.inference.windows import warn_if_sparse
+from hf_video.reading.sources import describe
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -66,7 +69,9 @@ class Task:
     is_single: bool = False
 
 
-def predict_task(model: PreTrainedModel, processor: VideoClipProcessor, class_names: Sequence[str], top_k: int) -> Task:
+def predict_task(
+    model: PreTrainedModel, processor: VideoClipProcessor, class_names: Sequence[str], top_k: int
+) -> Task:
     """The most likely classes of a video, the best first: `labels` and `scores` of the best `top_k`."""
     key = _key("predict", model, processor, top_k=top_k, classes=class_names, **_head(model))
     encode = partial(_class_scores, processor)
@@ -82,8 +87,6 @@ def zero_shot_task(model: SearchModel, labels: Sequence[str], top_k: int, templa
     processor = model.processor
     with torch.inference_mode():
         texts = adapter_of(model.network).embed_texts(model.tokenize([template.format(each) for each in labels]))
-    # Of the texts, classes need no states of tokens.
-    texts = texts._replace(states=None)
 
     @torch.inference_mode()
     def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
@@ -98,8 +101,8 @@ def zero_shot_task(model: SearchModel, labels: Sequence[str], top_k: int, templa
 def extract_task(
     model: PreTrainedModel, processor: VideoClipProcessor, windows: Windows, settings: ExtractSettings
 ) -> Task:
-    """The `features` of each window, (hidden_size,), or (num_tokens, hidden_size) without pooling. It is a `ValueError`
-    if an option is out of range, or the model does not take such windows."""
+    """The `features` of each window, (hidden_size,), or (num_tokens, hidden_size) without pooling. It is a
+    `ValueError` if an option is out of range, or the model does not take such windows."""
     from hf_video.inference.features import choose_features, encode_clips, feature_shape
 
     chosen = choose_features(model, settings.pooling, settings.layer)
@@ -121,25 +124,27 @@ def timeline_task(
     """The `scores` of all classes for each window."""
     key = _key("timeline", model, processor, **windows, classes=class_names, **_head(model))
     encode = partial(_class_scores, processor)
-    return _window_task("timeline", "scores", key, pa.list_(pa.float32(), len(class_names)), processor, windows, encode)
+    return _window_task(
+        "timeline", "scores", key, pa.list_(pa.float32(), len(class_names)), processor, windows, encode
+    )
 
 
 def index_task(model: SearchModel, windows: Windows | None, source_fps: float | None) -> Task:
-    """The `vector` of each clip, the mean of the clip's unit vectors; None for windows takes one clip of each video. It
-    is a `ValueError` if the model does not take such clips."""
+    """The `vector` of each clip, the mean of the clip's unit vectors; None for windows takes one clip of each video.
+    It is a `ValueError` if the model does not take such clips."""
     from hf_video.inference.video_text import adapter_of
 
     processor = model.processor
 
     @torch.inference_mode()
     def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        return adapter_of(network).embed_videos(_normalize(processor, pixel_values, network.device)).vectors.numpy()
+        return adapter_of(network).embed_videos(_normalize(processor, pixel_values, network.device)).numpy()
 
     num_frames = (windows or {}).get("num_frames", processor.num_frames)
     black = processor(np.zeros((num_frames, 256, 256, 3), np.uint8), do_sample_frames=False, num_crops=1)
     with torch.inference_mode():
         clip = torch.as_tensor(np.stack(black[processor.model_input_names[0]]))
-        width = adapter_of(model.network).embed_videos(clip).vectors.shape[-1]
+        width = adapter_of(model.network).embed_videos(clip).shape[-1]
     # What `VideoSearch` reads clips with.
     settings = {"windows": windows and {name: windows[name] for name in windows if name != "source_fps"}}
     key = _key("index", model.network, processor, **settings, source_fps=source_fps, width=width)
@@ -186,7 +191,7 @@ def _window_task(
     source_fps, frame_processor = frames.pop("source_fps"), _without_normalizing(processor)
 
     def read(source: Any) -> Iterator[Piece]:
-        from hf_video.inference.video_index import read_clips
+        from hf_video.inference.video_search import read_clips
 
         piece = None
         for clip in read_clips(frame_processor, source, frames or None, source_fps=source_fps, dtype=torch.uint8):
@@ -203,12 +208,13 @@ def _window_task(
 
 
 def _read_clip(frame_processor: VideoClipProcessor, source: Any) -> Iterator[Piece]:
-    inputs = frame_processor(source, return_tensors="pt")
+    inputs = frame_processor(source, return_tensors="pt", return_metadata=True)
+    warn_if_sparse(frame_processor, inputs["video_metadata"][0], describe(source))
     yield Piece(inputs[frame_processor.model_input_names[0]][0].numpy())
 
 
 def _class_scores(processor: VideoClipProcessor, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-    from hf_video.inference.prediction import predict_scores
+    from hf_video.inference.scores import predict_scores
 
     return predict_scores(model, _normalize(processor, pixel_values, model.device)).numpy()
 

@@ -10,6 +10,7 @@ example: hf-video app my_model
 
 import importlib.util
 import socket
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,18 +58,19 @@ def run(settings: AppSettings) -> int:
     if not is_loopback(settings.host):
         say(f"warning: anybody who reaches port {settings.port} can use the page. There is no password.")
 
-    def tell_error(error: Exception) -> str | None:
-        sentence = explain(error)
-        if sentence is None:
-            say(f"hf-video: {report_bug(error)}")
-        return sentence
+    def tell_error(error: Exception) -> str:
+        if is_debugging():
+            traceback.print_exception(error)
+        if sentence := explain(error):
+            return sentence
+        say(f"hf-video: {report_bug(error)}")
+        return f"This is a bug ({type(error).__name__}): see the log of the server."
 
     serve(
         models,
         **{name: getattr(settings, name) for name in ("host", "port", "queue", "max_upload", "workers")},
         tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
         tell_error=tell_error,
-        has_tracebacks=is_debugging(),
         examples=examples,
     )
     return 0
@@ -76,7 +78,7 @@ def run(settings: AppSettings) -> int:
 
 def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
     """A model that answers if it can, else a classifier of videos or of frames."""
-    from hf_video.inference.prediction import require_classes
+    from hf_video.inference.scores import require_classes
     from hf_video.loading.configurations import load_config
 
     options = {"device": settings.device, "dtype": settings.dtype}

@@ -161,7 +161,7 @@ def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[s
 def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) -> list[str]:
     """Declares the settings of a command, and gives the words with each optional value bound to its flag."""
     known, groups = settings_of(kind), groups_of(kind)
-    has_common = any(each.common for each in known.values())
+    has_common = any(each.common for each in known.values() if each.form not in _WITHOUT_FLAG)
     shows_all = "--help-all" in argv or not has_common
     if has_common:
         parser.add_argument("--help-all", action="help", help="list every setting and exit")

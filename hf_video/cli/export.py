@@ -92,15 +92,17 @@ def _load(settings: ExportSettings, name: str) -> tuple[PreTrainedModel, Any, tu
         set_input_size(model, num_frames=settings.num_frames)
         if processor is not None:
             processor.num_frames = settings.num_frames
-    num_frames, size = (1, getattr(model.config, "image_size", None)) if takes_images else clip_size(model.config)
-    height, width = (size, size) if isinstance(size, int) or size is None else size
-    if processor is not None and (given := _size_given(processor)) and (None not in given or not takes_images):
-        num_frames, (height, width) = getattr(processor, "num_frames", 1), given
-    if num_frames is None or height is None or width is None:
-        what = "images" if takes_images else "clips"
-        raise ValueError(f"{settings.model} does not say how large its {what} are: save its processor beside it.")
-    shape = getattr(config, "num_channels", 3), height, width
-    return model, processor, shape if takes_images else (num_frames, *shape)
+    kept, size = clip_size(model.config), None
+    if processor is not None:
+        size = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
+    sizes: Any = getattr(size, "height", None), getattr(size, "width", None)
+    if None in sizes:
+        sizes = (kept.image_size,) * 2 if isinstance(kept.image_size, int | None) else tuple(kept.image_size)
+    frames = () if takes_images else (getattr(processor, "num_frames", None) or kept.num_frames,)
+    shape = *frames, getattr(config, "num_channels", 3), *sizes
+    if None in shape:
+        raise ValueError(f"{settings.model} does not say how large its input is: save its processor beside it.")
+    return model, processor, shape
 
 
 def _load_whole(name: str, network: Any, processors: Any) -> tuple[PreTrainedModel, Any]:
@@ -115,9 +117,3 @@ def _load_whole(name: str, network: Any, processors: Any) -> tuple[PreTrainedMod
         return model.eval(), processors.from_pretrained(name)
     except (OSError, ValueError):
         return model.eval(), None
-
-
-def _size_given(processor: Any) -> tuple[int | None, int | None]:
-    """Height and width of what a processor gives; `None` if they follow the input's."""
-    size = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
-    return getattr(size, "height", None), getattr(size, "width", None)

@@ -1,5 +1,5 @@
-"""Check a model folder, add the code and a model card, upload it as one commit, and load it back where hf_video is
-not installed. After an interruption, run the same command again: the upload goes on.
+"""Check a model folder, add the code and a model card, load it where hf_video is not installed, and upload it as one
+commit. After an interruption, run the same command again: the upload goes on.
 """
 
 import tempfile
@@ -33,6 +33,9 @@ class PublishSettings(Settings):
         "kinetics400 or imagenet1k for torchvision's list.",
         "FILE",
     )
+    license: str | None = setting(
+        None, "Licence that the card states, such as mit; by default that of the model it was fine-tuned from."
+    )
     with_training_state: bool = setting(False, "Also upload the optimizer's state and the like.")
     allow_tokens: bool = setting(False, "Publish texts in which something looks like a token, too.")
     dry_run: bool = setting(False, "Check everything, show what would go up and the card, and stop.")
@@ -46,19 +49,19 @@ def run(settings: PublishSettings) -> int:
 
     from hf_video.hub import PublishError, push, stage
     from hf_video.hub.folder_checks import CARD
-    from hf_video.hub.publishing import plan, remote_files
+    from hf_video.hub.publishing import plan
 
     with tempfile.TemporaryDirectory() as staging:
-        allowed = {"with_training_state": settings.with_training_state, "allow_tokens": settings.allow_tokens}
-        publication = stage(settings.folder, staging, settings.repo_id, labels=labels, **allowed)
+        options = {"labels": labels, "license": settings.license, "allow_tokens": settings.allow_tokens}
+        options["with_training_state"] = settings.with_training_state
+        publication = stage(settings.folder, staging, settings.repo_id, **options)
         try:
-            remote = remote_files(publication, settings.revision)
+            files, stale = plan(publication, settings.revision)
         except PublishError as error:
             if not settings.dry_run:
                 raise
-            remote = set()
+            files, stale = publication.files, []
             print(f"What is in {publication.repo_id} is unknown, and so taken for nothing: {error.__cause__}")
-        files, stale = plan(publication, remote)
         for name, size in files.items():
             print(f"{size:>14,}  {_printable(name)}")
         for name in stale:

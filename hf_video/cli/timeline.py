@@ -24,54 +24,50 @@ example: hf-video timeline match.mp4 --model my_model --background other --min-d
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
+from hf_video.settings import setting
+from hf_video.texts import clock, one_line
 
 from .command import command
 from .printing import say, say_files
 from .signals import stop_requests
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from hf_video.drawing.video_timeline import Timeline
-    from hf_video.inference.class_changes import ClassChange
-    from hf_video.inference.segments import Segment, SegmentFinder
+    from hf_video.inference.segments import Segment
+    from hf_video.inference.timeline import ClassChange, Timeline
 
 
 @dataclass(kw_only=True)
 class TimelineCommandSettings(TimelineSettings, JsonLinesSettings):
-    """Settings of `hf-video timeline`."""
+    """Timeline"""
+
+    annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")
 
 
 @command(help="find when a video shows which class")
 def run(settings: TimelineCommandSettings) -> int:
     """Prints segments as they close. Writes the files at the end, also after an interrupt or damage."""
-    from hf_video.drawing.video_timeline import TimelineReader
+    _check_annotated(settings)
 
-    reader = TimelineReader(settings)
-    if reader.unseen:
-        stride = reader.windows["stride"]
-        say(
-            f"warning: {reader.unseen} of every {stride} samples are in no window; a border among them is estimated "
-            "from the windows around it. Choose a --stride of at most --window to look at all of them."
-        )
-    follow(reader.read, settings)
-    return 0
+    from hf_video.inference.timeline import make_timeline
 
-
-def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> None:
-    """Prints the segments that `read`, which is [`TimelineReader.read`], tells of, until the video ends or a signal
-    comes."""
     with stop_requests("stopping, and writing what was found") as stopped:
         try:
-            found = read(lambda found: print_found(found, settings.json), stopped.until_stopped)
+            found = make_timeline(
+                settings,
+                tell=lambda found: print_found(found, settings.json),
+                until_stopped=stopped.until_stopped,
+                draw=lambda found: _draw(found, settings),
+                is_kept=settings.output is not None,
+            )
         finally:
             if settings.output is not None and os.path.isdir(settings.output):
                 say_files(settings.output)
@@ -82,35 +78,78 @@ def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> 
         is_kept = found.folder is not None and found.end
         raise stopped.interrupt(f"The segments up to {clock(found.end)} are kept." if is_kept else "")
     if not found.num_segments:
-        say(_why_none(found.highest, found.finder))
+        say(_why_none(found))
+    return 0
+
+
+def _check_annotated(settings: TimelineCommandSettings) -> None:
+    """Refuses an annotated video that would fail after hours of reading."""
+    if settings.annotate and settings.output is None:
+        raise ValueError("--annotate writes a video into the folder of --output: say which with --output DIR.")
+    if settings.annotate and not Path(settings.video).is_file():
+        raise ValueError(
+            f"--annotate reads the video a second time, but {settings.video} is not a file on this machine."
+        )
+    if settings.annotate and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
+
+
+def _draw(found: Timeline, settings: TimelineCommandSettings) -> None:
+    """Adds the picture and the annotated video to the folder, of a damaged video up to the damage."""
+    if found.folder is None or not found.end:
+        return
+    if importlib.util.find_spec("matplotlib") is None:
+        say("There is no timeline.png: matplotlib is missing (pip install 'hf-video-models[demo]').")
+        return
+
+    from hf_video.drawing.timeline_picture import draw_timeline, save_figure
+    from hf_video.drawing.video import annotate_video
+    from hf_video.io import replace_file
+    from hf_video.output_folders import collected
+    from hf_video.reading import VideoReadError
+
+    with collected(found.errors):
+        replace_file(found.folder / "timeline.png", partial(save_figure, draw_timeline(found)))
+    if not settings.annotate:
+        return
+
+    def write(unfinished: Path) -> None:
+        try:
+            annotate_video(settings.video, unfinished, found.segments, found.end)
+        except VideoReadError as error:
+            found.errors.append(error)
+
+    replace_file(found.folder / "annotated.mp4", write)
 
 
 def print_found(found: Segment | ClassChange, as_json: bool) -> None:
     """Prints a segment, or the begin or end of a class, in a line."""
-    from hf_video.drawing.timeline_folder import segment_entry
     from hf_video.inference.segments import Segment
+    from hf_video.inference.timeline import segment_entry
 
-    label = one_line(found.label)
     if isinstance(found, Segment):
         line = segment_entry(found)
-        text = f"{clock(found.start, 2)}  {clock(found.end, 2)}  {found.score:6.1%}  {label}"
+        text = f"{clock(found.start, 2)}  {clock(found.end, 2)}  {found.score:6.1%}  {one_line(found.label)}"
     else:
         delay, segment = None if found.delay is None else round(found.delay, 3), found.segment
         line = {"time": round(found.time, 3), "change": "begins" if found.begins else "ends", "delay": delay}
-        line |= {"label": found.label} if found.begins else segment_entry(segment)
+        line |= {"label": segment.label} if found.begins else segment_entry(segment)
         lasted = f"{segment.end - segment.start:.2f} s, {segment.score:.1%}"
-        text = f"{clock(found.time, 2)}  {label} " + ("begins" if found.begins else f"ends ({lasted})")
+        text = f"{clock(found.time, 2)}  {one_line(segment.label)} "
+        text += "begins" if found.begins else f"ends ({lasted})"
     print(json.dumps(line) if as_json else text, flush=True)
 
 
-def _why_none(highest: np.ndarray, finder: SegmentFinder) -> str:
+def _why_none(found: Timeline) -> str:
     """A sentence about a video without segments."""
     import numpy as np
 
-    if not highest.any():
+    finder = found.finder
+    if not found.highest.any():
         return "The video has no window, and so no segment: it is shorter than one, and --last-window drops it."
-    index = int(np.where(finder.is_background, 0, highest).argmax())
+    index = int(np.where(finder.is_background, 0, found.highest).argmax())
     return (
-        f"No segment was found. The highest score was {highest[index]:.1%}, of {finder.class_names[index]}; a segment "
-        f"begins with --onset {finder.onset:g} and lasts --min-duration-on {finder.min_duration_on:g} s or longer."
+        f"No segment was found. The highest score was {found.highest[index]:.1%}, of {finder.class_names[index]}; a "
+        f"segment begins with --onset {finder.onset:g} and lasts --min-duration-on {finder.min_duration_on:g} s or "
+        "longer."
     )

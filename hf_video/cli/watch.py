@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import FrameSourceSettings, JsonLinesSettings, TrainedModelSettings
 from hf_video.loading.models import load_answering_model
 from hf_video.output_folders import check_output_file, collected
 from hf_video.reading.sources import public_url
 from hf_video.settings import AtLeast1, Mark, Positive, Settings, setting
+from hf_video.texts import clock
 
 from .command import command
 from .signals import stop_requests

@@ -4,14 +4,12 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
-    "annotate_detections": ".detections",
-    "annotate_video": ".videos",
+    "annotate_detections": ".video",
+    "annotate_video": ".video",
     "draw_heat_maps": ".heat_maps",
     "draw_timeline": ".timeline_picture",
-    "timeline": ".video_timeline",
-    "Timeline": ".video_timeline",
-    "TimelineFolder": ".timeline_folder",
-    "write_heat_map_video": ".videos",
+    "overlay_heat_maps": ".heat_maps",
+    "write_heat_map_video": ".heat_maps",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -1,33 +1,64 @@
-"""Heat maps drawn: a picture of all frames, the frames that counted most, and the folder of an explanation."""
+"""Heat maps drawn: on frames, as a picture of all frames, and as a video."""
 
-import platform
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import transformers
 from PIL import Image
 
-import hf_video
-from hf_video.inference.explanation import Clip, frame_shares, overlay_heat_maps, top_frames
+from hf_video.inference.explanation import Clip, frame_shares, top_frames
+from hf_video.texts import clock, font_families, one_line, shorten
 
-from .texts import clock, font_families, one_line, replace_json, shorten
 from .timeline_picture import save_figure
-from .videos import enlarge, write_heat_map_video
+from .video import VideoEncoder, enlarge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_COLOR_MAP = "plasma"
+# Share of the colour at the highest evidence; the rest is the frame. The exponent makes half of it well seen.
+_OPACITY, _EXPONENT = 0.85, 0.75
 _MOST_COLUMNS = 8
 # Inches: the shorter side of a frame, and the least width of the picture.
 _FRAME_SIZE, _LEAST_WIDTH = 1.6, 7.0
 _MARK = "#d62728"
 # Characters.
 _LONGEST_LINE = 80
-# Characters of a class name in the title.
-_LONGEST_NAME = 60
+
+
+def overlay_heat_maps(images: np.ndarray, heat_maps: np.ndarray) -> np.ndarray:
+    """
+    Frames with heat maps on them. The colours are matplotlib's "plasma", in which equal steps look equal, from blue to
+    yellow; they cover a frame the more, the higher the evidence.
+
+    Args:
+        images: (T, H, W, 3) uint8.
+        heat_maps: (T, H, W) in [0, 1].
+
+    Returns:
+        (T, H, W, 3) uint8.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: shapes do not agree, or a value is outside of [0, 1].
+    """
+    heat_maps = np.asarray(heat_maps, dtype=np.float32)
+    if images.shape != (*heat_maps.shape, 3) or not (heat_maps.min() >= 0 and heat_maps.max() <= 1):
+        raise ValueError(
+            f"Heat maps of the shape {heat_maps.shape} with values from {heat_maps.min():g} to {heat_maps.max():g} do "
+            f"not fit images of the shape {images.shape}: the same T, H and W, and values in [0, 1] are expected."
+        )
+    from matplotlib import colormaps
+
+    colors = (colormaps[_COLOR_MAP](np.arange(256))[:, :3] * 255).astype(np.float32)
+    mixed = np.empty(images.shape, dtype=np.uint8)
+    # A frame at a time: as numbers, a long clip would need many times the memory of its pixels.
+    for image, heat, result in zip(images, heat_maps, mixed, strict=True):
+        opacity = _OPACITY * heat[..., None] ** _EXPONENT
+        result[:] = np.rint((1 - opacity) * image + opacity * colors[np.rint(heat * 255).astype(np.uint8)])
+    return mixed
 
 
 def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[float], title: str) -> "Figure":
@@ -94,23 +125,35 @@ def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[fl
     return figure
 
 
-def describe_frames(clip: Clip, heat_map: np.ndarray) -> list[dict[str, Any]]:
-    """What a heat map (T, H, W) in [0, 1] says of each frame: its time in `seconds`, its `share` of the evidence, and
-    its `highest` place, column and row in pixels of the video; None where there is no evidence."""
-    entries = []
-    for seconds, share, heat in zip(clip.times, frame_shares(heat_map), heat_map, strict=True):
-        column, row = clip.places[np.unravel_index(heat.argmax(), heat.shape)].tolist()
-        highest = [round(column, 1), round(row, 1)] if share else None
-        entries.append({"seconds": round(float(seconds), 3), "share": round(float(share), 6), "highest": highest})
-    return entries
+def write_heat_map_video(
+    path: str | os.PathLike, images: np.ndarray, heat_maps: np.ndarray, times: Sequence[float], end: float
+) -> None:
+    """
+    Writes an MP4 of frames with heat maps on them, for players and browsers. It begins with the first frame. Each
+    frame is shown until the time of the next one. Frames of less than 240 rows are enlarged.
+
+    Args:
+        path: the file to write.
+        images: (T, H, W, 3) uint8.
+        heat_maps: (T, H, W) in [0, 1], see [`overlay_heat_maps`].
+        times: (T,) seconds in rising order.
+        end: seconds until which the last frame is shown.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: the file cannot be written.
+        ValueError: shapes do not agree, or a value is outside of [0, 1].
+    """
+    drawn = overlay_heat_maps(images, heat_maps)
+    with VideoEncoder(path) as encoder:
+        for image, seconds in zip(drawn, times, strict=True):
+            encoder.add(enlarge(image), seconds - times[0])
+        encoder.finish(end - times[0])
 
 
-def write_heat_maps(folder: Path, clip: Clip, heat_map: np.ndarray, details: dict[str, Any]) -> None:
+def write_heat_maps(folder: Path, clip: Clip, heat_map: np.ndarray, title: str) -> None:
     """Writes `heat_maps.png`, `heat_maps.mp4`, and `top_frames/` with a picture of each frame that counted most, the
-    first one most, into a folder that exists. The details are `video`, `label`, `class_id` and `score` of what was
-    explained."""
-    name = shorten(one_line(details["label"]) or f"class {details['class_id']}", _LONGEST_NAME)
-    title = f"{one_line(details['video'])}\nwhat speaks for {name} ({details['score']:.1%})"
+    first one most, into a folder that exists."""
     save_figure(draw_heat_maps(clip.images, heat_map, clip.times.tolist(), title), folder / "heat_maps.png")
     write_heat_map_video(folder / "heat_maps.mp4", clip.images, heat_map, clip.times.tolist(), clip.end)
     (folder / "top_frames").mkdir()
@@ -118,12 +161,3 @@ def write_heat_maps(folder: Path, clip: Clip, heat_map: np.ndarray, details: dic
     for place, frame in enumerate(top_frames(frame_shares(heat_map)), start=1):
         path = folder / "top_frames" / f"{place}_at_{clip.times[frame]:.2f}s.png"
         Image.fromarray(enlarge(drawn[frame])).save(path)
-
-
-def write_explanation(folder: Path, clip: Clip, details: dict[str, Any]) -> None:
-    """Writes `explanation.json` into a folder that exists: the details, the sizes of clip and video, and versions."""
-    height, width = clip.images.shape[1:3]
-    sizes = {"end": round(clip.end, 3), "image_size": [height, width], "video_size": list(clip.video_size)}
-    libraries = {"torch": torch.__version__, "transformers": transformers.__version__}
-    versions = {"python": platform.python_version(), "hf_video": hf_video.__version__} | libraries
-    replace_json(folder / "explanation.json", details | sizes | {"versions": versions})

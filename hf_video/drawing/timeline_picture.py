@@ -1,7 +1,7 @@
 """A picture of a timeline: frames above a row for each class, with its segments and scores."""
 
 import os
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hf_video.inference.segments import Segment
-
-from .texts import class_color, clock, font_families, one_line, shorten
+from hf_video.inference.timeline import Timeline
+from hf_video.texts import class_color, clock, font_families, one_line, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MOST_ROWS = 24
-# Without any segment, so many classes with the highest scores are drawn.
-_ROWS_WITHOUT_SEGMENTS = 3
+_LEAST_ROWS = 3
 # Points of a curve of scores. A point is the highest score in its time.
 _NUM_POINTS = 1200
 _NUM_THUMBNAILS = 12
@@ -26,50 +25,16 @@ _LONGEST_NAME = 32
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
-class Thumbnails:
-    """Pictures at about even times of a video whose length is not known before its end; memory holds a few of them,
-    each with its seconds, as (height, width, 3) uint8."""
-
-    def __init__(self) -> None:
-        self.pictures: list[tuple[float, np.ndarray]] = []
-        self._count, self._step = 0, 1
-
-    def wants_next(self) -> bool:
-        """Whether the next picture is to be kept. Each call counts a picture."""
-        self._count += 1
-        return (self._count - 1) % self._step == 0
-
-    def add(self, seconds: float, picture: np.ndarray) -> None:
-        """Keeps a picture. If there are too many, every second one is dropped."""
-        self.pictures.append((seconds, picture))
-        if len(self.pictures) == 4 * _NUM_THUMBNAILS:
-            del self.pictures[1::2]
-            self._step *= 2
-
-
-def draw_timeline(
-    title: str,
-    segments: Sequence[Segment],
-    class_names: Sequence[str],
-    times: np.ndarray,
-    scores: np.ndarray,
-    thumbnails: Sequence[tuple[float, np.ndarray]] = (),
-    ending: str | None = None,
-) -> "Figure":
+def draw_timeline(timeline: Timeline) -> "Figure":
     """
-    A picture of the classes that a video shows over time, in the order in which they first appear.
+    A picture of the classes that a video shows over time: a row for each, those with a segment first, in the order in
+    which they first appear, then the others by their highest score.
 
-    With more than 24 classes, those that are seen longest are drawn, and the title says how many are not. Without a
-    segment, the three classes with the highest scores are drawn.
+    Of more than 24 classes, only those with a segment have a row, at most the 24 that are seen longest, and at least
+    three classes. The title says how many are left out.
 
     Args:
-        title: the first line of the title, such as the name of the video.
-        segments: the segments, in the order in which they begin.
-        class_names: name of each class.
-        times: (num_windows, 2), the seconds at which each window begins and ends; at least one window.
-        scores: (num_windows, num_classes), from 0 to 1.
-        thumbnails: see [`Thumbnails`].
-        ending: why the timeline ends before the video does.
+        timeline: has at least one window.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -77,11 +42,13 @@ def draw_timeline(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    ranked, num_left_out = _classes_to_draw(segments, scores)
+    scores, class_names, thumbnails = np.array(timeline.scores), timeline.finder.class_names, timeline.thumbnails
+    segments = sorted(timeline.segments, key=lambda segment: (segment.start, segment.end))
+    ranked = _classes_to_draw(segments, scores.max(axis=0))
     families = font_families()
     names = [shorten(one_line(class_names[index]) or f"class {index}", _LONGEST_NAME) for index in ranked]
     rows = {index: [segment for segment in segments if segment.class_id == index] for index in ranked}
-    begin, end, curves = _curves(times, scores[:, ranked])
+    begin, end, curves = _curves(np.array(timeline.times), scores[:, ranked])
     height_of_pictures = 1.1 if thumbnails else 0.0
     height = 1.5 + height_of_pictures + 0.42 * len(rows)
     figure = Figure(figsize=(14, height), layout=ConstrainedLayoutEngine(h_pad=0.03, hspace=0.0))
@@ -92,24 +59,24 @@ def draw_timeline(
     _draw_rows(axes, rows, curves, begin, end)
     axes.set_yticks(np.arange(len(rows)) + 0.5, names, family=families, parse_math=False)
 
-    lines = [shorten(one_line(title), 90), _describe(segments, num_left_out, end)]
-    if ending is not None:
-        lines.append(shorten(f"ends at {clock(end)}: {one_line(ending)}", 130))
+    lines = [shorten(one_line(timeline.video), 90), _describe(segments, len(class_names), len(rows), end)]
+    if timeline.ending is not None:
+        lines.append(shorten(f"ends at {clock(end)}: {one_line(timeline.ending)}", 130))
         axes.axvline(end, color="tab:red", linestyle="--", linewidth=2, clip_on=False)
     figure.suptitle("\n".join(lines), fontsize=11, family=families, parse_math=False)
     return figure
 
 
-def _classes_to_draw(segments: Sequence[Segment], scores: np.ndarray) -> tuple[list[int], int]:
-    """The classes to draw, from top to bottom, and the number of those with segments that are left out."""
-    seconds: dict[int, float] = defaultdict(float)
+def _classes_to_draw(segments: Sequence[Segment], highest: np.ndarray) -> list[int]:
+    """The classes to draw, from top to bottom."""
+    seconds = Counter[int]()
     for segment in segments:
-        seconds[segment.class_id] += segment.end - segment.start
-    if seconds:
-        kept = set(sorted(seconds, key=lambda index: -seconds[index])[:_MOST_ROWS])
-        in_order = dict.fromkeys(segment.class_id for segment in segments if segment.class_id in kept)
-        return list(in_order), len(seconds) - len(in_order)
-    return np.argsort(-scores.max(axis=0), kind="stable")[:_ROWS_WITHOUT_SEGMENTS].tolist(), 0
+        seconds[segment.class_id] += segment.end - segment.start  # type: ignore[assignment]
+    kept = {index for index, _ in seconds.most_common(_MOST_ROWS)}
+    shown = list(dict.fromkeys(segment.class_id for segment in segments if segment.class_id in kept))
+    others = [index for index in np.argsort(-highest, kind="stable").tolist() if index not in shown]
+    num_others = len(others) if len(highest) <= _MOST_ROWS else max(_LEAST_ROWS - len(shown), 0)
+    return shown + others[:num_others]
 
 
 def _curves(times: np.ndarray, scores: np.ndarray) -> tuple[float, float, np.ndarray]:
@@ -139,6 +106,8 @@ def _draw_rows(
         color, floor = class_color(class_id), number + 0.94
         axes.axhspan(number + 0.06, floor, color="#f4f4f4", zorder=0)
         axes.fill_between(times, floor, floor - 0.88 * np.repeat(curves[:, number], 2), color="#b8b8b8", linewidth=0)
+        if not row:
+            continue
         bars = [(segment.start, max(segment.end - segment.start, least)) for segment in row]
         axes.broken_barh(bars, (number + 0.06, 0.88), facecolor=(color, 0.45), linewidth=0)
         axes.broken_barh(bars, (floor - 0.14, 0.14), facecolor=color, linewidth=0)
@@ -168,13 +137,13 @@ def _draw_thumbnails(axes: "Axes", thumbnails: Sequence[tuple[float, np.ndarray]
         inset.axis("off")
 
 
-def _describe(segments: Sequence[Segment], num_left_out: int, end: float) -> str:
-    num_classes = len({segment.class_id for segment in segments})
-    if not segments:
-        return f"no segment in {clock(end)}; the classes with the highest scores"
-    plural = "s" * (len(segments) > 1), "es" * (num_classes > 1)
-    left_out = f", of which {num_left_out} with the least time are left out" if num_left_out else ""
-    return f"{len(segments)} segment{plural[0]} of {num_classes} class{plural[1]} in {clock(end)}{left_out}"
+def _describe(segments: Sequence[Segment], num_classes: int, num_rows: int, end: float) -> str:
+    num_shown, count = len({segment.class_id for segment in segments}), len(segments)
+    said = f"{count or 'no'} segment{'s' * (count > 1)}"
+    if segments:
+        said += f" of {num_shown} class{'es' * (num_shown > 1)}"
+    left_out = f"; {num_classes - num_rows} of {num_classes} classes are left out" * (num_rows < num_classes)
+    return f"{said} in {clock(end)}{left_out}"
 
 
 def save_figure(figure: "Figure", path: str | os.PathLike) -> None:

@@ -15,7 +15,6 @@ _PUBLIC_NAMES = {
     "evaluate_segments": ".segments",
     "frame_mean_ap": ".detections",
     "group_captions": ".retrieval",
-    "LabelledSegment": ".segments",
     "read_ground_truth": ".segments",
     "read_predictions": ".segments",
     "retrieval_scores": ".retrieval",

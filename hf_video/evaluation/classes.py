@@ -19,7 +19,7 @@ from hf_video.data.holding_out import further_columns
 from hf_video.data.trained_data import count_trained, parts_of_training, read_training
 from hf_video.data.video_settings import dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
-from hf_video.inference.prediction import predict_scores
+from hf_video.inference.scores import predict_scores
 from hf_video.io import replacing_file
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_trained_model

@@ -20,9 +20,8 @@ from tqdm.auto import tqdm
 from hf_video.data.frame_labels import UNKNOWN, AnnotatedVideo, annotated_videos, have_several_labels, split_videos
 from hf_video.data.rows import is_multi_label, open_video
 from hf_video.data.trained_data import was_split_by
-from hf_video.inference.frame_scoring import is_frame_classifier, score_frames
 from hf_video.inference.inference_settings import EvaluateSettings
-from hf_video.inference.prediction import problem_type_of
+from hf_video.inference.scores import is_frame_classifier, problem_type_of, score_frames
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.models import load_trained_model
 from hf_video.reading import VideoReadError

@@ -16,6 +16,7 @@ from hf_video.data.rows import BYTES, rows_without
 from hf_video.data.video_settings import dataset_options
 from hf_video.data.video_texts import load_captions
 from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.inference.video_text import EmbeddedTexts, adapter_of
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
 
@@ -28,7 +29,8 @@ class RetrievalScores(NamedTuple):
     Scores of videos and texts for each other, each (num_videos, num_texts) float32.
 
     Attributes:
-        similarity: the mean of the cosines of the vectors of a video with that of the text.
+        similarity: the mean of the cosines of the vectors of a video with that of the text, as the model itself
+            compares them: X-CLIP adds a prompt from the video to each text.
         of_texts: the match logits of each video with the texts that are most similar to it, -100 for other texts; None
             without re-ranking.
         of_videos: the same of each text with the videos that are most similar to it.
@@ -78,25 +80,25 @@ def retrieval_scores(
         progress: shows progress bars.
     """
     hidden = None if progress else True
-    is_reranked = k_test > 0 and hasattr(model, "match")
-    states, text_vectors = [], []
-    for start in range(0, len(texts["input_ids"]), batch_size):
-        batch = {name: each[start : start + batch_size].to(model.device) for name, each in texts.items()}
-        features = model.get_text_features(**batch)
+    starts = range(0, len(texts["input_ids"]), batch_size)
+    parts = [{name: each[start : start + batch_size] for name, each in texts.items()} for start in starts]
+    if not k_test or not hasattr(model, "match"):
+        adapter = adapter_of(model)
+        embedded = EmbeddedTexts(torch.cat([adapter.embed_texts(part).vectors for part in parts]), dict(texts))
+        rows = [adapter.similarity(each, embedded) for each in tqdm(clips, desc="Videos", disable=hidden)]
+        return RetrievalScores(torch.cat(rows).numpy())
+    states, text_vectors, tokens, video_vectors = [], [], [], []
+    for part in parts:
+        features = model.get_text_features(**{name: each.to(model.device) for name, each in part.items()})
         text_vectors.append(F.normalize(features.pooler_output.float(), dim=-1))
-        if is_reranked:
-            states.append(features.last_hidden_state)
-    tokens, video_vectors = [], []
+        states.append(features.last_hidden_state)
     for pixel_values in tqdm(clips, desc="Videos", disable=hidden):
         features = model.get_video_features(pixel_values.to(model.device, model.dtype))
         vectors = F.normalize(features.pooler_output.float(), dim=-1)
         # The mean of cosines is the cosine with the mean of unit vectors, before its own length is lost.
         video_vectors.append(vectors if vectors.ndim == 2 else vectors.mean(dim=1))
-        if is_reranked:
-            tokens.append(features.last_hidden_state.cpu())
+        tokens.append(features.last_hidden_state.cpu())
     similarity = (torch.cat(video_vectors) @ torch.cat(text_vectors).T).cpu()
-    if not is_reranked:
-        return RetrievalScores(similarity.numpy())
 
     def is_best(dim: int) -> torch.Tensor:
         best = similarity.topk(min(k_test, similarity.shape[dim]), dim).indices

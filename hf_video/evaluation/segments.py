@@ -27,6 +27,7 @@ from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat
 
 from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.inference.segments import Segment
 from hf_video.io import read_object
 from hf_video.settings import closest, few
 
@@ -36,23 +37,7 @@ from .matching import find_annotations, interpolated_average_precision
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
 
 
-class LabelledSegment(NamedTuple):
-    """What happens in a part of a video.
-
-    Attributes:
-        label: name of the class.
-        start: begin in seconds.
-        end: end in seconds.
-        score: confidence of a prediction; 1 for an annotation.
-    """
-
-    label: str
-    start: float
-    end: float
-    score: float = 1.0
-
-
-_Segments = Mapping[str, Sequence[LabelledSegment]]
+_Segments = Mapping[str, Sequence[Segment]]
 
 
 class _Annotation(BaseModel):
@@ -76,7 +61,7 @@ class _GroundTruth(BaseModel):
     database: dict[str, _Video]
 
 
-def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]]:
+def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
     """The predicted segments of each video, in the order of the file.
 
     Args:
@@ -92,7 +77,7 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]
         video: [_segment(each, float(each["score"])) for each in entries] for video, entries in results.items()
     }
     for video, segments in predictions.items():
-        for label, start, end, _ in segments:
+        for label, start, end, *_ in segments:
             if end < start:
                 raise ValueError(
                     f"{path}, results of {video!r}: a segment of {label!r} ends at {end:g} s, before it starts at "
@@ -101,7 +86,7 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]
     return predictions
 
 
-def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[LabelledSegment]]:
+def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[Segment]]:
     """The annotated segments of each video, in the order of the file. A segment may be empty or end before it starts,
     since published annotations have such mistakes.
 
@@ -125,9 +110,9 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dic
     return {video: [_segment(each) for each in entry["annotations"]] for video, entry in chosen.items()}
 
 
-def _segment(entry: dict[str, Any], score: float = 1.0) -> LabelledSegment:
+def _segment(entry: dict[str, Any], score: float = 1.0) -> Segment:
     start, end = map(float, entry["segment"])
-    return LabelledSegment(entry["label"], start, end, score)
+    return Segment(entry["label"], start, end, score)
 
 
 def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:

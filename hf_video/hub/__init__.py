@@ -6,13 +6,12 @@ from typing import Any
 _PUBLIC_NAMES = {
     "Publication": ".publishing",
     "publish": ".publishing",
-    "PublishError": ".connection",
+    "PublishError": ".folder_checks",
     "push": ".publishing",
-    "register_custom_code": ".custom_code",
     "stage": ".publishing",
-    "Finding": ".verification",
-    "Verification": ".verification",
-    "verify_model": ".verification",
+    "Finding": ".self_test",
+    "Verification": ".self_test",
+    "verify_model": ".self_test",
 }
 
 __all__ = list(_PUBLIC_NAMES)

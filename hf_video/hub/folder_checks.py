@@ -8,7 +8,6 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 from pydantic import BaseModel
-from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import (
     IMAGE_PROCESSOR_NAME,
@@ -19,10 +18,8 @@ from transformers.utils import (
 )
 
 from hf_video.io import read_object
-from hf_video.loading.configurations import Config, Index
-
-from .connection import PublishError
-from .training_facts import FACTS_FILE
+from hf_video.loading.configurations import Config
+from hf_video.loading.released import FACTS_FILE
 
 CARD = "README.md"
 # Files that are looked through for tokens, besides licences.
@@ -70,7 +67,10 @@ LEFT_OUT = {
     **dict.fromkeys(("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt"), "a pickled file can run code where it is loaded"),
     "*": "it is not on the list of published files, so it may be private",
 }
-CLASS_REFERENCE = r"([\w.-]+/[\w.-]+--)?[A-Za-z_]\w*\.[A-Za-z_]\w*"
+
+
+class PublishError(ValueError):
+    """A folder cannot be published, or the Hub refuses it. The message says why and the way out."""
 
 
 def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], dict[str, str]]:
@@ -86,6 +86,42 @@ def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[
     return chosen, left_out
 
 
+def find_problems(folder: Path, allow_tokens: bool = False) -> list[str]:
+    """Every reason not to publish the files of a folder, each with the way out. With `allow_tokens`, texts may hold
+    what looks like a token."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    if "config.json" not in names:
+        return ["There is no config.json. Publish a folder that save_pretrained or `hf-video train` wrote."]
+    try:
+        config = read_part(folder, "config.json", Config)
+    except PublishError as error:
+        return [str(error)]
+    problems = [
+        f"config.json has no {name}; save the model again with save_pretrained."
+        for name in ("model_type", "architectures")
+        if not config.get(name)
+    ]
+    for name in names if not allow_tokens else ():
+        if name.endswith(TEXT) or Path(name).name.startswith("LICENSE"):
+            problems += find_tokens(folder / name, name)
+    if not {SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME} & {*names}:
+        problems.append(
+            f"There is no {SAFE_WEIGHTS_NAME} in the folder. Only safetensors are published: load the model where its "
+            "file is trusted and write it with save_pretrained."
+        )
+    if not PROCESSORS.keys() & {*names}:
+        problems.append(
+            f"There is no processor ({VIDEO_PROCESSOR_NAME}), so nobody knows which frames the model takes. Save it "
+            "beside the model: processor.save_pretrained(folder)."
+        )
+    if _lacks_class_names(config):
+        problems.append(
+            "The classes have no names, so predictions would read LABEL_0, LABEL_1, ... Name them with --labels FILE, "
+            "one name a line in the order of the class ids."
+        )
+    return problems + (check_card((folder / CARD).read_text(encoding="utf-8")) if CARD in names else [])
+
+
 def find_tokens(path: Path, name: str) -> list[str]:
     """A sentence for each line of a text that looks as if it had a token, which is not repeated."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -97,49 +133,13 @@ def find_tokens(path: Path, name: str) -> list[str]:
     ]
 
 
-def find_problems(folder: Path, allow_tokens: bool = False) -> list[str]:
-    """Every reason not to publish the files of a folder, each with the way out. Its `config.json` is in order. With
-    `allow_tokens`, texts may hold what looks like a token."""
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    problems = []
-    for name in names if not allow_tokens else ():
-        if name.endswith(TEXT) or Path(name).name.startswith("LICENSE"):
-            problems += find_tokens(folder / name, name)
-    problems += _check_weights(folder, names)
-    if not any(name in PROCESSORS for name in names):
-        problems.append(
-            f"There is no processor ({VIDEO_PROCESSOR_NAME}), so nobody knows which frames the model takes. Save it "
-            "beside the model: processor.save_pretrained(folder)."
-        )
-    problems += _check_labels(read_part(folder, "config.json"))
-    if CARD in names:
-        problems += check_card((folder / CARD).read_text(encoding="utf-8", errors="replace"))
-    return problems
-
-
-def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The content of `config.json`, and a list of its faults."""
-    path = folder / "config.json"
-    if not path.is_file():
-        return {}, ["There is no config.json. Publish a folder that save_pretrained or `hf-video train` wrote."]
+def check_card(text: str) -> list[str]:
+    """A list of the faults in the text of a model card."""
     try:
-        config = read_part(folder, path.name, Config)
-    except PublishError as error:
-        return {}, [str(error)]
-    problems = [
-        f"config.json has no {name}; save the model again with save_pretrained."
-        for name in ("model_type", "architectures")
-        if not config.get(name)
-    ]
-    auto_map = config.get("auto_map") or {}
-    for reference in auto_map.values() if isinstance(auto_map, dict) else [auto_map]:
-        for part in reference if isinstance(reference, list) else [reference]:
-            if part is not None and not (isinstance(part, str) and re.fullmatch(CLASS_REFERENCE, part)):
-                problems.append(
-                    f"config.json: {part!r} in auto_map is not of the form module.Class and could name code outside "
-                    "the folder. Do not use this model unless you trust its author; remove auto_map."
-                )
-    return config, problems
+        ModelCard(text)
+    except Exception as error:  # the parser and the validator of metadata raise many kinds
+        return [f"{CARD}: its metadata are invalid ({' '.join(str(error).split())})."]
+    return []
 
 
 def read_part(folder: Path, name: str, kind: type[BaseModel] | None = None) -> dict[str, Any]:
@@ -150,49 +150,11 @@ def read_part(folder: Path, name: str, kind: type[BaseModel] | None = None) -> d
         raise PublishError(str(error).replace(str(folder / name), name)) from error
 
 
-def check_card(text: str) -> list[str]:
-    """A list of the faults in the text of a model card."""
-    try:
-        ModelCard(text)
-    except Exception as error:  # the parser and the validator of metadata raise many kinds
-        return [f"{CARD}: its metadata are invalid ({' '.join(str(error).split())})."]
-    return []
-
-
-def _check_weights(folder: Path, names: Iterable[str]) -> list[str]:
-    index, files = folder / SAFE_WEIGHTS_INDEX_NAME, {SAFE_WEIGHTS_NAME}
-    if index.is_file() and not (folder / SAFE_WEIGHTS_NAME).is_file():
-        try:
-            files = set(read_part(folder, index.name, Index)["weight_map"].values())
-        except PublishError as error:
-            return [str(error)]
-    problems = []
-    for file in sorted(files):
-        if file not in names:
-            problems.append(
-                f"There is no {file} in the folder. Only safetensors are published: load the model where its file is "
-                "trusted and write it with save_pretrained."
-            )
-            continue
-        try:
-            with safe_open(folder / file, framework="pt") as weights:
-                weights.keys()
-        except SafetensorError as error:
-            problems.append(f"{file} is damaged or not what its header says: {error}")
-    return problems
-
-
-def _check_labels(config: dict[str, Any]) -> list[str]:
-    is_classifier = any("Classification" in name for name in config["architectures"])
-    labels = config.get("id2label") or {}
-    if not is_classifier or config.get("problem_type") == "regression":
-        return []
-    if labels and not all(re.fullmatch(r"LABEL_\d+", str(label)) for label in labels.values()):
-        return []
-    return [
-        "The classes have no names, so predictions would read LABEL_0, LABEL_1, ... Name them with --labels FILE, "
-        "one name a line in the order of the class ids."
-    ]
+def _lacks_class_names(config: dict[str, Any]) -> bool:
+    is_classifier = any("Classification" in name for name in config.get("architectures") or ())
+    labels = config.get("id2label") or {"0": "LABEL_0"}
+    is_unnamed = all(re.fullmatch(r"LABEL_\d+", str(label)) for label in labels.values())
+    return is_classifier and is_unnamed and config.get("problem_type") != "regression"
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

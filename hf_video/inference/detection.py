@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 from hf_video.data.key_frames import read_key_frame_clip
 from hf_video.loading.class_names import class_names_of
 from hf_video.processing import VideoDetectionProcessor
-from hf_video.reading import VideoReader, probe_video
+from hf_video.reading import VideoReader, VideoReadError, probe_video
 from hf_video.reading.frame_streaming import stream_frames
+from hf_video.reading.sources import describe
 from hf_video.reading.video import TIME_ROUNDING
 
 from .inference_settings import DetectSettings
@@ -114,7 +115,9 @@ def key_frame_clips(
         rate = processor.fps if math.isnan(reader.end) else None
         end = reader.end if rate is None else len(reader) / rate
         times = sorted(set(seconds)) or [number * every for number in range(math.ceil((end - TIME_ROUNDING) / every))]
-        numbers = reader.shown_at([processor.key_frame_times(second) for second in times], rate).reshape(len(times), -1)
+        numbers = reader.shown_at([processor.key_frame_times(second) for second in times], rate).reshape(
+            len(times), -1
+        )
         # Frames to decode if each clip is decoded from the key frame of the file before it.
         first = reader.key_frames[np.searchsorted(reader.key_frames, numbers[:, 0], side="right") - 1]
         is_dense = (numbers[:, -1] + 1 - first).sum() > numbers.max(initial=0)
@@ -134,9 +137,12 @@ def _streamed_clips(
     frames, held, wanted = stream_frames(video, source_fps=rate), dict[int, torch.Tensor](), set(numbers.flat)
     for clip in numbers:
         while clip[-1] not in held:
-            frame = next(frames)
+            if (frame := next(frames, None)) is None:
+                raise VideoReadError(f"{describe(video)} ends before frame {clip[-1]}.")
             if frame.number in wanted:
-                (held[frame.number],) = processor.resize(torch.from_numpy(frame.image.copy()).permute(2, 0, 1)[None], processor.size)
+                (held[frame.number],) = processor.resize(
+                    torch.from_numpy(frame.image.copy()).permute(2, 0, 1)[None], processor.size
+                )
         yield torch.stack([held[number] for number in clip.tolist()]).numpy()
         held = {number: frame for number, frame in held.items() if number >= clip[0]}
 

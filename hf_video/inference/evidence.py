@@ -1,32 +1,154 @@
-"""The evidence of patches for a class: rolled-out attention, gradients on a memory, or integrated gradients.
-
-Each of the three functions takes
-
-- model: a classifier in evaluation mode;
-- patches: what `find_patch_grid` gives;
-- clip: (1, num_frames, num_channels, height, width);
-- options: further inputs of the model;
-- target: number of the output,
-
-and returns (1, t, h, w), at least float32 and at least 0. It raises `ValueError` if the model gives no gradients.
-"""
+"""Which pixels of a clip speak for a class: rolled-out attention, or integrated gradients."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-_CONVOLUTIONS = (nn.Conv2d, nn.Conv3d)
 _NUM_STEPS = 8
 
 
-def class_score(logits: torch.Tensor, target: int) -> torch.Tensor:
-    """One output of a model for one clip: (1,), of the logits (1, num_labels), through which gradients can run."""
+def explain(
+    model: PreTrainedModel,
+    inputs: torch.Tensor | Mapping[str, Any],
+    target: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """
+    Heat maps of the evidence for a class: which pixels of which frames speak for it. Evidence against it is left out.
+
+    Models that record attention between all tokens of a clip (VideoViT, VideoMAE, ViViT, V-JEPA 2) are explained by
+    the roll-out of that attention, weighted by its gradients: equations 5 and 6 of Chefer, Gur and Wolf, "Generic
+    Attention-model Explainability" (ICCV 2021). Attention is eager, and that of all layers is in memory, twice: in
+    float32 2.8 GB for VideoViT-B with 1568 tokens, and 7.6 GB for VideoViT-L.
+
+    All others (VideoMamba, TimeSformer, VideoPrism) are explained by integrated gradients from a blank clip, which has
+    the median colour of the clip: equation 1 of Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks"
+    (ICML 2017), in 8 steps. A patch that looks like the blank clip has no evidence, whatever the model has learned:
+    where one thing moves before an even background, any model's map is on that thing, and what has been learned
+    decides which of its places and moments count.
+
+    The model computes in evaluation mode, one video after the other. Afterwards it is as it was, also after an error,
+    and no parameter has got a gradient.
+
+    Args:
+        model: a video classifier, also a `PeftModel`, a quantised or a compiled one.
+        inputs: `pixel_values` (batch_size, num_frames, num_channels, height, width), or the mapping that the processor
+            gives; moved to the model's device and dtype.
+        target: class id, or ids (batch_size,) int64; for a regression or multi-label model the number of the output.
+            By default the class with the highest score.
+
+    Returns:
+        (batch_size, num_frames, height, width) float32 in [0, 1], on the CPU. The highest value of a video is 1, or 0
+        if nothing speaks for the class. Values have the resolution of the model's patches, linear between their
+        centres; frames of one tubelet have the same values.
+
+    Raises:
+        ValueError: the model has no classes of clips, reads frames into a memory (MemoryBankQFormer), or its patches
+            cannot be found; the inputs are not a batch of clips; there is no such class; or the model gives no
+            gradients or values that are not finite.
+    """
+    model = getattr(model, "_orig_mod", model)
+    if hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    if not hasattr(model, "classifier") or not model.config.num_labels:
+        raise ValueError(
+            f"{type(model).__name__} is not a classifier with a head: heat maps need a class to explain. Load the "
+            "model with AutoModelForVideoClassification, with at least one label."
+        )
+    if model.config.model_type == "memory_bank_qformer":
+        raise ValueError(f"{type(model).__name__} has no heat maps: no gradients run through its memory.")
+    name = model.main_input_name
+    options = dict(inputs) if isinstance(inputs, Mapping) else {name: inputs}
+    clips, _ = options.pop(name, None), options.pop("labels", None)
+    if clips is None or clips.ndim != 5:
+        raise ValueError(
+            f"{type(model).__name__} takes `{name}` (batch_size, num_frames, num_channels, height, width), got "
+            f"{list(options) if clips is None else tuple(clips.shape)}. Of several views of a video, explain one."
+        )
+    ids: list[Any] = [None] if target is None else torch.as_tensor(target).flatten().tolist()
+    last = model.config.num_labels - 1
+    if len(ids) not in (1, len(clips)) or not all(each is None or each in range(last + 1) for each in ids):
+        raise ValueError(
+            f"`target` is {target!r}; the id of a class, or one for each of {len(clips)} videos, is expected, from 0 "
+            f"to {last}."
+        )
+    patch_shape, maps = find_patch_shape(model), []
+    with _explainable(model), torch.inference_mode(False), torch.enable_grad():
+        # Tensors of a caller's inference mode cannot take part in gradients; their copies can.
+        for row, clip in enumerate(clips.to(model.device, model.dtype).clone().split(1)):
+            of_clip = {
+                key: value[row : row + 1].clone() if isinstance(value, torch.Tensor) else value
+                for key, value in options.items()
+            }
+            maps.append(_explain_clip(model, patch_shape, clip, of_clip, ids[row % len(ids)]))
+    return torch.cat(maps)
+
+
+@contextmanager
+def _explainable(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode, no gradients of parameters, and eager attention: fused implementations do not return weights.
+    What was compiled runs as Python: a compiled model does not use the attention weights that it returns."""
+    training = [module for module in model.modules() if module.training]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    configs = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    attentions = [config._attn_implementation for config in configs]
+    try:
+        model.eval().requires_grad_(False)
+        for config in configs:
+            config._attn_implementation = "eager"
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        for config, attention in zip(configs, attentions, strict=True):
+            config._attn_implementation = attention
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        for module in training:
+            module.training = True
+
+
+def _explain_clip(
+    model: PreTrainedModel,
+    patch_shape: tuple[int, int, int],
+    clip: torch.Tensor,
+    options: dict[str, Any],
+    target: int | None,
+) -> torch.Tensor:
+    """The heat map (1, num_frames, height, width) of one clip."""
+    (_, num_frames, _, height, width), (dt, dh, dw) = clip.shape, patch_shape
+    t, h, w = num_frames // dt, height // dh, width // dw
+    if not t * h * w:
+        raise ValueError(f"{num_frames} frames of {height} x {width} pixels hold no patch of {patch_shape}.")
+    if target is None:
+        with torch.no_grad():
+            target = int(model(**{model.main_input_name: clip, **options}).logits[0].argmax())
+    evidence = roll_out_attention(model, (t, h, w), clip, options, target)
+    if evidence is None:
+        products = integrate_gradients(model, clip, options, target).float()
+        # What fills no patch at the end is left out.
+        evidence = F.avg_pool3d(products.sum(2)[:, None], patch_shape, divisor_override=1)[:, 0].clamp(min=0)
+    if not evidence.isfinite().all():
+        raise ValueError(
+            f"The gradients of class {target} are not finite: check the inputs for NaN, and explain a model in "
+            "float16 in float32."
+        )
+    maps = F.interpolate(evidence.float().cpu(), size=(h * dh, w * dw), mode="bilinear").repeat_interleave(dt, 1)
+    maps = F.pad(maps, (0, width - w * dw, 0, height - h * dh, 0, num_frames - t * dt))
+    highest = maps.amax((1, 2, 3), keepdim=True)
+    return maps / highest.where(highest > 0, 1)
+
+
+def _class_score(model: PreTrainedModel, logits: torch.Tensor, target: int) -> torch.Tensor:
+    """One output of a model for one clip: (1,), of its logits, through which gradients can run."""
+    if logits.numel() != model.config.num_labels:
+        raise ValueError(f"{type(model).__name__} gives classes of frames, and none of a clip that a map could be of.")
     if not logits.requires_grad:
         raise ValueError(
             "The model gives no gradients, which heat maps need. If it rounds its activations (int8), load it without "
@@ -35,70 +157,10 @@ def class_score(logits: torch.Tensor, target: int) -> torch.Tensor:
     return logits.reshape(1, -1)[:, target]
 
 
-class PatchGrid(NamedTuple):
-    """The frames, rows and columns of a patch, and the number of patches of a clip in time, in rows and in columns."""
-
-    patch_shape: tuple[int, int, int]
-    grid: tuple[int, int, int]
-
-    def sum_pixels(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums over the pixels of each patch: (1, num_frames, num_channels, height, width) to (1, t, h, w). What fills
-        no patch at the end is left out."""
-        return F.avg_pool3d(values.sum(2)[:, None], self.patch_shape, divisor_override=1)[:, 0]
-
-
-def find_patch_grid(model: PreTrainedModel, clip: torch.Tensor) -> PatchGrid:
-    """The patches that a model cuts a clip (1, num_frames, num_channels, height, width) into. The layer that turns a
-    patch into a token tells them: the only convolution or linear layer in the input embeddings of the model or, if
-    these read text, of the vision tower within it. A convolution's kernel is the patch. A linear layer does not tell
-    its patch: there the `patch_shape` of the embeddings' configuration does."""
-    for part in (part for part in model.modules() if isinstance(part, PreTrainedModel)):
-        try:
-            embedding = part.get_input_embeddings()
-        except NotImplementedError:
-            continue
-        found = [] if embedding is None else list(_projections(embedding))
-        if len(found) == 1:
-            patch_shape = _patch_shape(found[0], getattr(embedding, "config", None))
-            if patch_shape is not None:
-                sizes = clip.shape[1], *clip.shape[3:]
-                t, h, w = (size // patch for size, patch in zip(sizes, patch_shape, strict=True))
-                if not t * h * w:
-                    raise ValueError(
-                        f"{sizes[0]} frames of {sizes[1]} x {sizes[2]} pixels hold no patch of {patch_shape} (frames, "
-                        "height, width)."
-                    )
-                return PatchGrid(patch_shape, (t, h, w))
-    raise ValueError(
-        f"{type(model).__name__} cannot be explained: no layer was found that turns patches of pixels into tokens."
-    )
-
-
-def _projections(module: nn.Module) -> Iterator[nn.Module]:
-    """The convolutions and linear layers in a module. One with a LoRA adapter of PEFT is one layer."""
-    layer = getattr(module, "base_layer", module)
-    if isinstance(layer, (*_CONVOLUTIONS, nn.Linear)):
-        yield layer
-    else:
-        for child in module.children():
-            yield from _projections(child)
-
-
-def _patch_shape(projection: nn.Module, config: object) -> tuple[int, int, int] | None:
-    """Frames, rows and columns of a patch; None if patches overlap, or the shape is unknown."""
-    if not isinstance(projection, _CONVOLUTIONS):
-        return getattr(config, "patch_shape", None)
-    if projection.kernel_size != projection.stride or any(projection.padding):
-        return None
-    sizes = (1, *projection.kernel_size)[-3:]
-    return sizes[0], sizes[1], sizes[2]
-
-
 class RollOut:
     """Adds up the evidence of tokens while the gradient of a class runs back through the layers.
 
-    Equations 5 and 6 of Chefer, Gur and Wolf, "Generic Attention-model Explainability" (ICCV 2021), are, for attention
-    A with gradient G in a layer, with the mean over its heads:
+    The equations of the paper are, for attention A with gradient G in a layer, with the mean over its heads:
 
         A_bar = mean(max(G * A, 0)),    R <- R + A_bar R,    R = 1 before the first layer.
 
@@ -127,129 +189,75 @@ class RollOut:
 
 
 def roll_out_attention(
-    model: PreTrainedModel, patches: PatchGrid, clip: torch.Tensor, options: dict[str, Any], target: int
+    model: PreTrainedModel, grid: tuple[int, int, int], clip: torch.Tensor, options: dict[str, Any], target: int
 ) -> torch.Tensor | None:
     """
-    Evidence of patches, by the gradient-weighted roll-out of attention; see `RollOut`.
-
-    Attention is eager: fused implementations do not return weights. Autograd holds that of all layers: num_layers *
-    num_heads * (t * h * w)^2 numbers, twice. In float32 these are 2.8 GB for VideoViT-B with 1568 tokens, and 7.6 GB
-    for VideoViT-L.
+    Evidence (1, t, h, w) of the patches of a clip, see `RollOut`.
 
     Returns:
         None if the model does not record attention over one sequence of a class token, or none, and then all patches
         in the order time, row, column.
     """
-    recorded = getattr(model, "_can_record_outputs", None) or {}
-    if "attentions" not in recorded or not model._can_set_attn_implementation():
+    if "attentions" not in (model._can_record_outputs or {}) or not model._can_set_attn_implementation():
         return None
-    roll_out = RollOut()
     inputs = {model.main_input_name: clip.detach().requires_grad_(), **options}
     outputs = model(**inputs, output_attentions=True, return_dict=True)
-    score = class_score(outputs.logits, target)
-    num_patches = math.prod(patches.grid)
-    attentions = outputs.attentions or ()
-    num_tokens = {attention.shape[-1] if attention.shape[-2] == attention.shape[-1] else 0 for attention in attentions}
-    is_one_sequence = all(attention.ndim == 4 and len(attention) == 1 for attention in attentions)
-    if not is_one_sequence or num_tokens not in ({num_patches}, {num_patches + 1}):
+    score = _class_score(model, outputs.logits, target)
+    attentions, num_patches = outputs.attentions or (), math.prod(grid)
+    shapes = {(len(attention), *attention.shape[2:]) for attention in attentions}
+    if shapes not in ({(1, num_patches, num_patches)}, {(1, num_patches + 1, num_patches + 1)}):
         return None
+    roll_out = RollOut()
     for attention in attentions:
         attention.register_hook(partial(roll_out.add, attention.detach()))
     torch.autograd.grad(score, inputs[model.main_input_name])
-    return roll_out.evidence()[:, -num_patches:].reshape(1, *patches.grid)
+    return roll_out.evidence()[:, -num_patches:].reshape(1, *grid)
 
 
-def weigh_patches(
-    model: PreTrainedModel, patches: PatchGrid, clip: torch.Tensor, options: dict[str, Any], target: int
+def integrate_gradients(
+    model: PreTrainedModel, clip: torch.Tensor, options: dict[str, Any], target: int
 ) -> torch.Tensor:
-    """
-    Evidence of patches: the integrated gradients of their pixels from a blank clip, as far as their sum is positive.
-
-    Equation 1 of Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017). The blank clip has
-    the median of each colour channel over the clip. All values, before negative ones are set to 0, add up to the score
-    of the clip less that of the blank one, up to the error of 8 steps. A patch becomes a token by an affine map, so
-    the sum over its pixels is that over the channels of its token. The pixels have their places, whatever order, class
-    token or scan comes behind.
-
-    A patch that looks like the blank clip has no evidence, whatever the model has learned. Where a video shows one
-    thing before an even background, any model's map is on that thing; what has been learned decides which of its
-    places and moments count.
-
-    It costs 8 passes forward and back, one at a time.
-
-    Raises:
-        ImportError: captum is not installed.
-        ValueError: the model leaves out patches.
-    """
-    try:
-        from captum.attr import IntegratedGradients
-    except ImportError as error:
-        raise ImportError(
-            f"Heat maps of {type(model).__name__} are computed with captum: pip install 'hf-video-models[explain]'"
-        ) from error
-
-    def score(pixels: torch.Tensor) -> torch.Tensor:
-        return class_score(model(**{model.main_input_name: pixels, **options}).logits, target)
-
+    """The share of each value of a clip, of its shape, in the score of a class less that of the blank clip. A patch
+    becomes a token by an affine map, so the sum over its pixels is that over the channels of its token. The pixels
+    have their places, whatever order, class token or scan comes behind."""
     colors = clip.float().transpose(1, 2).flatten(2).median(-1).values.to(clip.dtype)
-    blank = colors[:, None, :, None, None].expand_as(clip)
-    products = IntegratedGradients(score).attribute(clip.detach(), blank, n_steps=_NUM_STEPS, internal_batch_size=1)
-    return patches.sum_pixels(products.detach().float()).clamp(min=0)
+    blank = colors[:, None, :, None, None]
+    gradient = torch.zeros_like(clip)
+    for place, weight in zip(*np.polynomial.legendre.leggauss(_NUM_STEPS), strict=True):
+        between = (blank + float(place + 1) / 2 * (clip - blank)).requires_grad_()
+        score = _class_score(model, model(**{model.main_input_name: between, **options}).logits, target)
+        gradient += float(weight) / 2 * torch.autograd.grad(score, between)[0]
+    return gradient * (clip - blank)
 
 
-def reads_into_memory(model: PreTrainedModel) -> bool:
-    """Whether a model embeds frames apart and reads them one after the other, as MemoryBankQFormer does."""
-    return hasattr(model.base_model, "get_vision_embeds") and hasattr(model.base_model, "uses_memory")
+def find_patch_shape(model: PreTrainedModel) -> tuple[int, int, int]:
+    """Frames, rows and columns of the patches that a model cuts a clip into. The layer that turns a patch into a token
+    tells them: the only convolution or linear layer in the input embeddings of the model or, if these read text, of
+    the vision tower within it. A convolution's kernel is the patch. A linear layer does not tell its patch: there the
+    `patch_shape` of the embeddings' configuration does."""
+    for part in (part for part in model.modules() if isinstance(part, PreTrainedModel)):
+        try:
+            embedding = part.get_input_embeddings()
+        except NotImplementedError:
+            continue
+        found = [] if embedding is None else list(_projections(embedding))
+        if len(found) == 1:
+            kernel = getattr(found[0], "kernel_size", None)
+            shape = getattr(getattr(embedding, "config", None), "patch_shape", None) if kernel is None else kernel
+            # Patches of a convolution with other strides overlap.
+            if shape is not None and (kernel is None or (kernel == found[0].stride and not any(found[0].padding))):
+                dt, dh, dw = (1, *shape)[-3:]
+                return dt, dh, dw
+    raise ValueError(
+        f"{type(model).__name__} cannot be explained: no layer was found that turns patches of pixels into tokens."
+    )
 
 
-def weigh_memory(
-    model: PreTrainedModel, patches: PatchGrid, clip: torch.Tensor, options: dict[str, Any], target: int
-) -> torch.Tensor:
-    """
-    Evidence of patches: gradient times activation of each channel of a vision token, as far as it is positive.
-
-    The score comes from the last frame and from the visual bank, which holds the tokens of the frames before; the
-    gradients are taken there. An entry of the bank that stands for several frames gives each the same share. What the
-    query bank has kept of earlier frames has no place in a frame, and is left out.
-
-    The model is one with `reads_into_memory`. Frames that the bank has dropped have 0.
-
-    Raises:
-        ValueError: the inputs have a memory of earlier frames, or a mask of frames.
-    """
-    for name in ("memory", "frame_attention_mask"):
-        if options.get(name) is not None:
-            raise ValueError(f"The inputs have a `{name}`: explain whole videos, without it.")
-    num_frames, (_, h, w) = clip.shape[1], patches.grid
-    evidence = torch.zeros(num_frames, h * w, device=clip.device)
-    with torch.no_grad():
-        embeds = model.base_model.get_vision_embeds(clip)
-        memory = model(vision_embeds=embeds[:, :-1], **options).memory if num_frames > 1 else None
-    last = embeds[:, -1:].clone().requires_grad_()
-    bank = None if memory is None else memory.visual
-    if memory is not None:
-        options = {**options, "memory": memory}
-    sources = [last]
-    if bank is not None:
-        # The model adds the last frame to the bank after it has read it.
-        slots, counts = bank.slots.clone(), bank.counts[0].long()
-        order = bank.order[0, : bank.num_entries[0], :, None].clone()
-        sources.append(bank.slots.requires_grad_())
-    with torch.autograd.graph.allow_mutation_on_saved_tensors():
-        score = class_score(model(vision_embeds=last, **options).logits, target)
-        gradients = torch.autograd.grad(score, sources)
-    if bank is not None:
-        entries = (slots * gradients[1])[0].clamp(min=0).sum(-1, keepdim=True).gather(0, order)[..., 0]
-        frames = spread_over_frames(entries, counts)[:, -h * w :]
-        evidence[num_frames - 1 - len(frames) : num_frames - 1] = frames
-    evidence[-1] = (last * gradients[0])[0, 0, -h * w :].detach().float().clamp(min=0).sum(-1)
-    return evidence.reshape(1, num_frames, h, w)
-
-
-def spread_over_frames(entries: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """The evidence of entries (num_entries, num_positions) on the frames that they stand for, oldest first.
-
-    At each position an entry stands for as many frames in a row as its count, and follows on the entry before it.
-    """
-    shares = (entries / counts).float()
-    return torch.stack([share.repeat_interleave(count) for share, count in zip(shares.T, counts.T, strict=True)], 1)
+def _projections(module: nn.Module) -> Iterator[Any]:
+    """The convolutions and linear layers in a module. One with a LoRA adapter of PEFT is one layer."""
+    layer = getattr(module, "base_layer", module)
+    if isinstance(layer, nn.Conv2d | nn.Conv3d | nn.Linear):
+        yield layer
+    else:
+        for child in module.children():
+            yield from _projections(child)

@@ -97,7 +97,6 @@ def export_model(
     if to == "onnx":
         require_onnx()
     output = _output_of(model)
-    _check_kind(model)
     exportable = _Exportable(model, model.main_input_name, output).eval()
     generator = torch.Generator().manual_seed(0)
     clips = [torch.randn(size, *clip_shape, generator=generator) for size in BATCH_SIZES]
@@ -108,8 +107,9 @@ def export_model(
         with new_folder(folder) as unfinished:
             file = unfinished / FILES[to]
             run = _write_onnx(program, file, names, model) if to == "onnx" else _write_program(program, file)
-            pairs = [(run(batch), wanted) for batch, wanted in zip(clips, expected, strict=True)]
-            difference = float(np.max([_difference(found, wanted) for found, wanted in pairs]))
+            with _naming(f"{type(model).__name__} as {to} does not run"):
+                found = [run(batch) for batch in clips]
+            difference = float(np.max([_difference(*pair) for pair in zip(found, expected, strict=True)]))
             if not difference <= TOLERANCE:
                 raise ExportError(
                     f"{type(model).__name__} as {to} gives other numbers: they differ by {difference:.1e} of the "
@@ -122,59 +122,53 @@ def export_model(
 
 
 def require_onnx() -> None:
-    """
-    Raises:
-        ImportError: a package for ONNX is not installed. The error says how to install all of them.
-    """
+    """Raises an `ImportError` that says how to install all packages for ONNX, if one is not installed."""
     for name in ("onnx", "onnxruntime", "onnxscript"):
         if importlib.util.find_spec(name) is None:
             raise ImportError(f"Export to ONNX needs {name}: pip install 'hf-video-models[export]'", name=name)
 
 
 def _output_of(model: PreTrainedModel) -> str:
-    kinds = (
-        (MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING, "logits"),
-        (MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, "logits"),
-        (MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, "logits"),
-        (MODEL_FOR_BACKBONE_MAPPING, "feature_maps"),
+    """The name of what a classifier or backbone gives; an `ExportError` if it cannot be exported."""
+    name, kind = type(model).__name__, type(model.config)
+    classifiers = (
+        MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     )
-    for mapping, output in kinds:
-        if type(model) is mapping.get(type(model.config), None):
-            return output
-    raise ExportError(
-        f"{type(model).__name__} cannot be exported: classifiers of videos, frames and images and backbones can. "
-        "AutoModelForVideoClassification, or the backbone of the family, such as VideoViTBackbone, loads what can be "
-        "exported from its folder."
-    )
-
-
-def _check_kind(model: PreTrainedModel) -> None:
-    if getattr(model, "is_quantized", False) or hasattr(model.config, "quantization_config"):
+    is_backbone = type(model) is MODEL_FOR_BACKBONE_MAPPING.get(kind, None)
+    if not is_backbone and not any(type(model) is mapping.get(kind, None) for mapping in classifiers):
+        raise ExportError(
+            f"{name} cannot be exported: classifiers of videos, frames and images and backbones can. "
+            "AutoModelForVideoClassification, or the backbone of the family, such as VideoViTBackbone, loads what can "
+            "be exported from its folder."
+        )
+    if model.config.model_type == "memory_bank_qformer":
+        raise ExportError(f"{name} cannot be exported: its memory is merged video by video, which no tracer follows.")
+    if hasattr(model.config, "quantization_config"):
         raise ExportError("A quantised model cannot be exported: export the one that it was made from.")
     for parameter in model.parameters():
-        if parameter.dtype != torch.float32:
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise ExportError(
-                f"A model is exported in float32, got {parameter.dtype}: load it with dtype=torch.float32."
+                f"A model is exported in float32 on the CPU, got {parameter.dtype} on {parameter.device}: load it "
+                "with dtype=torch.float32, and call model.cpu()."
             )
-        if parameter.device.type != "cpu":
-            raise ExportError(f"A model is exported on the CPU, got {parameter.device}: call model.cpu() first.")
-    if model.config.model_type == "memory_bank_qformer":
-        raise ExportError(
-            f"{type(model).__name__} cannot be exported: its memory is merged video by video, which no tracer follows."
-        )
+    return "feature_maps" if is_backbone else "logits"
 
 
-def _trace(model: nn.Module, clips: torch.Tensor) -> ExportedProgram:
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Makes any error an `ExportError`: exporters have no common class for what they cannot do."""
     try:
-        program = torch.export.export(model, (clips,), dynamic_shapes={"pixel_values": {0: Dim.DYNAMIC}})
-    except Exception as error:  # PyTorch has no common class for what it cannot trace
+        yield
+    except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ExportError(f"torch.export cannot trace {type(model.model).__name__}: {reason[0]}") from error
-    if any(
-        isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "hf_video"
-        for node in program.graph.nodes
-    ):
-        raise ExportError(f"The program of {type(model.model).__name__} has operators of hf_video; please report it.")
+        raise ExportError(f"{what}: {reason[0]}") from error
+
+
+def _trace(model: _Exportable, clips: torch.Tensor) -> ExportedProgram:
+    with _naming(f"torch.export cannot trace {type(model.model).__name__}"):
+        program = torch.export.export(model, (clips,), dynamic_shapes={"pixel_values": {0: Dim.DYNAMIC}})
     # The traces of calls name folders of this machine, and would be in the file.
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
@@ -199,22 +193,14 @@ def _write_onnx(
 
     options: dict[str, Any] = {"input_names": ["pixel_values"], "output_names": list(names), "verbose": False}
     exported: Any
-    try:
+    with _naming(f"{type(model).__name__} cannot be written as ONNX"):
         exported = torch.onnx.export(program, dynamo=True, **options)
-    except Exception as error:  # ONNX Script has no common class for what it cannot write
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ExportError(f"{type(model).__name__} cannot be written as ONNX: {reason[0]}") from error
     labels = getattr(model.config, "id2label", None) or {}
     exported.model.metadata_props["labels"] = json.dumps([labels[index] for index in sorted(labels)])
     exported.save(file)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
     session = onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
-    for value in (*session.get_inputs(), *session.get_outputs()):
-        if not isinstance(value.shape[0], str):
-            raise ExportError(
-                f"The batch of {value.name} is fixed at {value.shape[0]} in the ONNX file; please report it."
-            )
     return lambda batch: [torch.from_numpy(each) for each in session.run(None, {"pixel_values": batch.numpy()})]
 
 

@@ -19,18 +19,11 @@ from hf_video.data.loader import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.sources import is_url
 
-from .window_batching import choose_windows, window_batches
+from .windows import choose_windows, window_batches
 
-# Weights and configuration fields that do not change the features: the head, the classes and the origin.
+# Fields of a configuration that do not change the features: the classes and the origin. Nor does the head.
+_OTHER_FIELDS = "id2label label2id problem_type _name_or_path transformers_version architectures".split()
 _HEAD = "classifier."
-_OTHER_FIELDS = (
-    "id2label",
-    "label2id",
-    "problem_type",
-    "_name_or_path",
-    "transformers_version",
-    "architectures",
-)
 
 Pooling = Literal["head", "mean", "cls", "none"]
 
@@ -51,20 +44,14 @@ class FeatureSettings(NamedTuple):
 
 @contextmanager
 def watch_features(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Collects the input of the head in every forward pass within the context, (num_clips, hidden_size) for each.
-
-    Args:
-        model: a classifier of Transformers with a `classifier` as its head.
-
-    Raises:
-        ValueError: the model has no `classifier`.
-    """
+    """Collects the input of the head `classifier` in every forward pass within the context, (num_clips, hidden_size)
+    for each. It is a `ValueError` if the model has no such head."""
     if not isinstance(getattr(model, "classifier", None), nn.Module):
         raise ValueError(f"{type(model).__name__} has no head `classifier`, whose input would be the features.")
-    inputs_of_head: list[torch.Tensor] = []
-    hook = model.classifier.register_forward_pre_hook(lambda module, inputs: inputs_of_head.append(inputs[0]))
+    seen: list[torch.Tensor] = []
+    hook = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     try:
-        yield inputs_of_head
+        yield seen
     finally:
         hook.remove()
 
@@ -77,18 +64,12 @@ def choose_features(
     Raises:
         ValueError: there is no such pooling, or it does not go with the model or the layer.
     """
-    has_head = isinstance(getattr(model, "classifier", None), nn.Module)
-    if pooling is None:
-        return FeatureSettings("head" if has_head and layer is None else "mean", layer)
-    others = [name for name in get_args(Pooling) if name != "head"]
-    if pooling not in get_args(Pooling):
-        raise ValueError(f"pooling={pooling!r} is unknown; choose from {', '.join(get_args(Pooling))}.")
-    if pooling == "head" and layer is not None:
-        raise ValueError(f"The head sees no layer {layer}: choose a pooling from {', '.join(others)} for it.")
-    if pooling == "head" and not has_head:
-        raise ValueError(
-            f"{type(model).__name__} has no head `classifier`: choose a pooling from {', '.join(others)}."
-        )
+    has_head = isinstance(getattr(model, "classifier", None), nn.Module) and layer is None
+    pooling = pooling or ("head" if has_head else "mean")
+    known = get_args(Pooling)[not has_head :]
+    if pooling not in known:
+        what = type(model).__name__ if layer is None else f"layer {layer}"
+        raise ValueError(f"There is no pooling {pooling!r} of {what}: choose from {', '.join(known)}.")
     return FeatureSettings(pooling, layer)
 
 
@@ -107,41 +88,31 @@ def encode_clips(model: PreTrainedModel, pixel_values: torch.Tensor, settings: F
     Raises:
         ValueError: the model has no such layer, or no tokens.
     """
+    pooling, layer = settings
     inputs = {model.main_input_name: pixel_values.to(model.device, model.dtype)}
-    if settings.pooling == "head":
-        with watch_features(model) as inputs_of_head:
+    if pooling == "head":
+        with watch_features(model) as seen:
             model(**inputs)
-        return inputs_of_head[0].float().cpu()
-    tokens = _tokens(model, inputs, settings.layer)
-    if settings.pooling == "mean":
-        tokens = tokens.float().mean(dim=1)
-    elif settings.pooling == "cls":
-        tokens = tokens[:, 0]
-    return tokens.float().cpu()
-
-
-def _tokens(model: PreTrainedModel, inputs: dict[str, Any], layer: int | None) -> torch.Tensor:
-    """The hidden state (batch_size, num_tokens, hidden_size) of a layer."""
+        return seen[0].float().cpu()
     base = model.base_model
     if layer is None:
         tokens = base(**inputs)[0]
     else:
-        states = getattr(base(**inputs, output_hidden_states=True), "hidden_states", None)
-        if not states:
-            raise ValueError(f"{type(base).__name__} gives no hidden states: leave out layer={layer}.")
+        states = getattr(base(**inputs, output_hidden_states=True), "hidden_states", None) or ()
         if not -len(states) <= layer < len(states):
-            raise ValueError(
-                f"layer={layer} is out of range: {type(base).__name__} has the hidden states 0 to {len(states) - 1}."
-            )
+            raise ValueError(f"layer={layer} is out of range: {type(base).__name__} has {len(states)} hidden states.")
         tokens = states[layer]
     # The first layers of VideoPrism see each frame alone, and have a row for every frame.
-    (clips,) = inputs.values()
-    if tokens.ndim != 3 or len(tokens) != len(clips):
+    if tokens.ndim != 3 or len(tokens) != len(pixel_values):
         raise ValueError(
-            f"{type(base).__name__} gives {tuple(tokens.shape)} for {len(clips)} clips, not (batch_size, num_tokens, "
-            "hidden_size): choose the pooling head, without a layer."
+            f"{type(base).__name__} gives {tuple(tokens.shape)} for {len(pixel_values)} clips, not (batch_size, "
+            "num_tokens, hidden_size): choose the pooling head, without a layer."
         )
-    return tokens
+    if pooling == "mean":
+        tokens = tokens.float().mean(dim=1)
+    elif pooling == "cls":
+        tokens = tokens[:, 0]
+    return tokens.float().cpu()
 
 
 class WindowFeatures(NamedTuple):
@@ -201,19 +172,16 @@ def extract_window_features(
 def feature_shape(
     model: PreTrainedModel, processor: VideoClipProcessor, settings: FeatureSettings, num_frames: int
 ) -> tuple[int, ...]:
-    """The shape of the features of a window, from a black one that passes through the model.
-
-    Raises:
-        ValueError: the model does not take such windows, or has no such layer.
-    """
+    """The shape of the features of a window, from a black one that passes through the model, which is put into
+    evaluation mode. It is a `ValueError` if the model does not take such windows, or has no such layer."""
     model.eval()
     black = np.zeros((num_frames, 256, 256, 3), np.uint8)
     clip = processor(black, do_sample_frames=False, num_crops=1, return_tensors="pt")[processor.model_input_names[0]]
     try:
         return tuple(encode_clips(model, clip, settings).shape[1:])
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
         raise ValueError(
             f"{type(model).__name__} cannot encode windows of {tuple(clip.shape[1:])} (frames, channels, height, "
             f"width): {error}"
@@ -232,13 +200,12 @@ def feature_key(model: PreTrainedModel, processor: BaseVideoProcessor, **setting
         The settings, and `model` (its class), `weights` (a digest), `config`, `processor` and `hf_video` (the
         version). JSON holds all of it.
     """
-    config = {name: value for name, value in model.config.to_dict().items() if name not in _OTHER_FIELDS}
     weights = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEAD)}
     facts = {
         **settings,
         "model": type(model).__name__,
         "weights": weights_digest(weights),
-        "config": config,
+        "config": {name: value for name, value in model.config.to_dict().items() if name not in _OTHER_FIELDS},
         "processor": json.loads(processor.to_json_string()),
         "hf_video": hf_video.__version__,
     }

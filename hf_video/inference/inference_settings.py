@@ -26,6 +26,11 @@ from hf_video.settings import (
     with_defaults,
 )
 
+MODEL, VIDEO, SEVERAL = Mark(names="model"), Mark(names="videos", form="word"), Mark(form="several")
+# What a segment is if nobody says otherwise: the score that begins it; and the seconds of the shortest one, and of the
+# shortest gap in a class.
+ONSET, SHORTEST_SEGMENT, SHORTEST_GAP = 0.5, 0.0, 0.0
+
 
 @dataclass(kw_only=True)
 class ComputingSettings:
@@ -39,16 +44,14 @@ class ComputingSettings:
 class TrainedModelSettings(ComputingSettings):
     """Model"""
 
-    model: Annotated[str, Mark(names="model")] = setting(
-        help="A model folder, or the name of one on the Hub.", metavar="MODEL"
-    )
+    model: Annotated[str, MODEL] = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL")
 
 
 @dataclass(kw_only=True)
 class VideosSettings(VideoRootSettings):
     """Videos"""
 
-    videos: Annotated[list[str], Mark(form="words", names="videos")] = setting(
+    videos: Annotated[list[str], Mark(names="videos", form="words")] = setting(
         help="What to read, see above.", metavar="FILE"
     )
 
@@ -75,9 +78,7 @@ class ReadingSettings(LabelledVideosSettings):
 class FrameSourceSettings:
     """Source"""
 
-    source_fps: Positive[float] | None = setting(
-        None, "Frames per second at which the pictures of a folder were taken, which have no times of their own."
-    )
+    source_fps: Positive[float] | None = setting(None, "Frames per second of a folder of pictures.")
 
 
 @dataclass(kw_only=True)
@@ -85,12 +86,9 @@ class WindowSettings(FrameSourceSettings):
     """Windows"""
 
     window: AtLeast1[int] | None = setting(None, "Samples in a window; by default the frames that the model takes.")
-    stride: AtLeast1[int] | None = setting(
-        None, "Samples from the start of a window to the start of the next; by default half a window."
-    )
+    stride: AtLeast1[int] | None = setting(None, "Samples from window to window; by default half a window.")
     fps: Positive[float] | None = setting(
-        None,
-        "Samples per second, by the times of the video; by default those of the clips that the model learned from.",
+        None, "Samples per second of the video; by default those of the clips that the model learned from."
     )
     frame_sampling_rate: Positive[float] | None = setting(
         None,
@@ -112,7 +110,8 @@ class BulkSettings:
     """Many videos, see docs/bulk.md"""
 
     engine: Literal["local", "ray"] | None = setting(
-        None, "Write Parquet files with a row for each piece of a video; local: in this process; ray: in processes of Ray."
+        None,
+        "Write Parquet files with a row for each piece of a video; local: in this process; ray: in processes of Ray.",
     )
     part_size: Annotated[AtLeast1[int], Mark(needs="engine")] = setting(
         128, "Videos whose rows are written together, into a Parquet file."
@@ -152,9 +151,7 @@ class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Sett
 
     top_k: AtLeast1[int] = setting(5, "Classes shown for each video.", "K")
     labels: str | None = setting(
-        None,
-        "Classes in words, for a model of videos and texts: 'a dog barks;a cat sleeps'.",
-        "A;B;...",
+        None, "Classes in words, for a model of videos and texts: 'a dog barks;a cat sleeps'.", "A;B;..."
     )
     template: Annotated[str, Mark(needs="labels")] = setting(
         "{}", "With --labels: the text around a class, such as 'a video of {}'."
@@ -175,8 +172,7 @@ class ExtractSettings(VideosSettings, TrainedModelSettings, WindowSettings, Bulk
         "none: all tokens. By default head, with --layer mean.",
     )
     layer: int | None = setting(
-        None,
-        "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last.",
+        None, "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last."
     )
     batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass.")
 
@@ -202,13 +198,11 @@ class SearchSettings(ComputingSettings, Settings):
     video: Annotated[str | None, Mark(names="videos")] = setting(
         None, "Look for clips like the one of this video, instead of words.", "FILE"
     )
-    model: Annotated[str | None, Mark(names="model")] = setting(
+    model: Annotated[str | None, MODEL] = setting(
         None, "The model of the index; by default from where it was when the index was made.", "MODEL"
     )
     top_k: AtLeast1[int] = setting(10, "Clips to find.", "K")
-    rerank: AtLeast1[int] | None = setting(
-        None, "Match this many of the best clips with the words, and order them by that.", "N"
-    )
+    rerank: AtLeast1[int] | None = setting(None, "Match this many of the best clips with the words, and sort.", "N")
     batch_size: AtLeast1[int] = setting(8, "Clips in one forward pass of --rerank.")
 
 
@@ -222,9 +216,7 @@ class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Setting
         metavar="FILE_OR_DIR",
     )
     format: Literal["json", "csv"] = setting("json", "Format of the files in a folder.")
-    seconds: Annotated[list[float], Mark(form="several")] = setting(
-        [], "Times of the key frames, instead of --every.", "SECONDS"
-    )
+    seconds: Annotated[list[float], SEVERAL] = setting([], "Times of the key frames, instead of --every.", "SECONDS")
     every: Positive[float] = setting(1.0, "Seconds from one key frame to the next; the first is that at 0.", "SECONDS")
     person_threshold: Share[float] | None = setting(
         None, "Smallest score of a person; by default as the model was saved."
@@ -237,7 +229,7 @@ class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Setting
 class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     """Timeline"""
 
-    video: Annotated[str, Mark(form="word", names="videos")] = setting(
+    video: Annotated[str, VIDEO] = setting(
         help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO"
     )
     background: Annotated[list[str] | None, Mark(form="flags")] = setting(
@@ -245,11 +237,11 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "A class that gets no segment, such as `other`; may be given several times; by default that of the training.",
         "CLASS",
     )
-    onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
+    onset: Annotated[Positive[float], Le(1)] = setting(ONSET, "Score with which a segment begins.")
     offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
-    min_duration_on: NotNegative[float] = setting(0.0, "Seconds of a segment; shorter ones are dropped.")
+    min_duration_on: NotNegative[float] = setting(SHORTEST_SEGMENT, "Seconds of a segment; shorter ones are dropped.")
     min_duration_off: NotNegative[float] = setting(
-        0.0, "Seconds between two segments of a class; shorter gaps are filled."
+        SHORTEST_GAP, "Seconds between two segments of a class; shorter gaps are filled."
     )
     batch_size: AtLeast1[int] | None = setting(
         None,
@@ -262,85 +254,21 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "live stream; in a file a frame is shown until the next comes.",
     )
     output: str | None = setting(None, "Folder for the files listed above; new or empty.", "DIR")
-    annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")
 
 
-@dataclass(kw_only=True)
-class RetrievalSettings:
-    """Retrieval, with --task retrieval"""
-
-    paragraph: Annotated[bool, Mark(needs="task=retrieval")] = setting(
-        False, "Join the captions of a video to one text, as for DiDeMo and ActivityNet."
-    )
-    first_seconds: Annotated[Positive[float] | None, Mark(needs="task=retrieval")] = setting(
-        None, "Read this much of each video, 30 for DiDeMo; by default all."
-    )
-    max_length: Annotated[AtLeast1[int] | None, Mark(needs="task=retrieval")] = setting(
-        None, "Texts are cut after so many tokens; by default as the model was saved."
-    )
-    k_test: Annotated[NotNegative[int], Mark(needs="task=retrieval")] = setting(
-        128, "Most similar texts of a video, and videos of a text, that the fusion encoder ranks again; 0: none."
-    )
-
-
+_RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")
+_CLASSES, _FRAMES = Mark(needs="task=classification"), Mark(needs="task=frames or frame-classification")
 _DETECTION = "task=detection or action-detection"
-# Models of other tasks take one view.
-_OF_CLASSES = ("num_clips", "num_crops")
 
 
 @dataclass(kw_only=True)
-@with_defaults(**dict.fromkeys(("label_map", "exclude", "first_second"), Mark(needs=_DETECTION)))
-class DetectionEvaluationSettings(DetectionDataSettings):
-    """Persons and their actions, with --task detection"""
-
-    ground_truth: Annotated[str | None, Mark(needs=f"{_DETECTION} or segments")] = setting(
-        None,
-        "Annotations, in AVA's form or with names of columns, or of segments in ActivityNet's; DATA is then a file of "
-        "detections or of segments, without a model.",
-        "FILE",
-    )
-    detections: Annotated[str | None, Mark(needs=_DETECTION)] = setting(
-        None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
-    )
-
-
-@dataclass(kw_only=True)
-class FrameEvaluationSettings:
-    """Classes of frames, with --task frames"""
-
-    background: Annotated[str | None, Mark(needs="task=frames or frame-classification")] = setting(
-        None,
-        "Class of frames outside of all segments, which is no segment; by default that of the training. Without one "
-        "they are not measured.",
-        "CLASS",
-    )
-
-
-@dataclass(kw_only=True)
-class SegmentEvaluationSettings:
-    """Segments, with --task segments"""
-
-    tiou: Annotated[list[float], Mark(needs="task=segments", form="several")] = setting(
-        [0.3, 0.4, 0.5, 0.6, 0.7], "Thresholds of temporal IoU.", "X"
-    )
-    subset: Annotated[str | None, Mark(needs="task=segments")] = setting(
-        None, "Subset of the ground truth to measure on; by default all videos.", "NAME"
-    )
-
-
-@dataclass(kw_only=True)
-@with_defaults(model=None, **dict.fromkeys(_OF_CLASSES, Mark(needs="task=classification")))
-class EvaluateSettings(
-    ReadingSettings,
-    DatasetSettings,
-    ClassificationSettings,
-    RetrievalSettings,
-    DetectionEvaluationSettings,
-    FrameEvaluationSettings,
-    SegmentEvaluationSettings,
-    Settings,
-):
-    """Output"""
+@with_defaults(
+    model=None,
+    **dict.fromkeys(("num_clips", "num_crops"), _CLASSES),
+    **dict.fromkeys(("label_map", "exclude", "first_second"), Mark(needs=_DETECTION)),
+)
+class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings, DetectionDataSettings, Settings):
+    """Measuring"""
 
     task: str = setting(
         "classification",
@@ -354,20 +282,50 @@ class EvaluateSettings(
         "trained on have as validation what its training held out, and as train the rest.",
         "NAME",
     )
-    predictions: Annotated[str | None, Mark(needs="task=classification")] = setting(
+    predictions: Annotated[str | None, _CLASSES] = setting(
         None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
+    )
+    paragraph: Annotated[bool, _RETRIEVAL] = setting(
+        False, "Retrieval: join the captions of a video to one text, as for DiDeMo and ActivityNet."
+    )
+    first_seconds: Annotated[Positive[float] | None, _RETRIEVAL] = setting(
+        None, "Retrieval: read this much of each video, 30 for DiDeMo; by default all."
+    )
+    max_length: Annotated[AtLeast1[int] | None, _RETRIEVAL] = setting(
+        None, "Retrieval: texts are cut after so many tokens; by default as the model was saved."
+    )
+    k_test: Annotated[NotNegative[int], _RETRIEVAL] = setting(
+        128, "Retrieval: best texts of a video, and videos of a text, that the fusion encoder ranks again; 0: none."
+    )
+    ground_truth: Annotated[str | None, Mark(needs=f"{_DETECTION} or segments")] = setting(
+        None,
+        "Annotations, in AVA's form or with names of columns, or of segments in ActivityNet's; DATA is then a file of "
+        "detections or of segments, without a model.",
+        "FILE",
+    )
+    detections: Annotated[str | None, Mark(needs=_DETECTION)] = setting(
+        None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
+    )
+    background: Annotated[str | None, _FRAMES] = setting(
+        None,
+        "Class of frames outside of all segments, which is no segment; by default that of the training. Without one "
+        "they are not measured.",
+        "CLASS",
+    )
+    tiou: Annotated[list[float], _SEGMENTS, SEVERAL] = setting(
+        [0.3, 0.4, 0.5, 0.6, 0.7], "Segments: thresholds of temporal IoU.", "X"
+    )
+    subset: Annotated[str | None, _SEGMENTS] = setting(
+        None, "Segments: subset of the ground truth to measure on; by default all videos.", "NAME"
     )
 
     def __post_init__(self) -> None:
         check_values(self, type(self))
-        if self.task == "segments" and self.ground_truth is None:
-            raise ValueError("the following arguments are required: --ground-truth")
-        if self.model is None and self.ground_truth is None:
-            raise ValueError("the following arguments are required: --model")
-        if self.model is not None and self.ground_truth is not None:
-            raise ValueError("--ground-truth measures a file, without a model: leave out one of them.")
-        if self.detections is not None and self.ground_truth is not None:
-            raise ValueError("--detections writes what a model detected: leave it out with --ground-truth.")
+        measures_file = self.task == "segments" or self.ground_truth is not None
+        if (self.ground_truth if measures_file else self.model) is None:
+            raise ValueError(f"--task {self.task} needs {'--ground-truth' if measures_file else '--model'}.")
+        if measures_file and (self.model or self.detections):
+            raise ValueError("--ground-truth measures a file: leave --model and --detections out.")
 
     def choose_split(self, splits: Iterable[str]) -> str:
         """The split to measure on, of those that there are; a `ValueError` if there is no such one."""

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedModel
 
-from hf_video.loading.class_names import background_of
+from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.processing import VideoClipProcessor
 from hf_video.settings import closest
 
-from .frame_scoring import is_frame_classifier, score_frames
-from .prediction import problem_type_of, score_windows
+from .inference_settings import ONSET, SHORTEST_GAP, SHORTEST_SEGMENT
+from .scores import is_frame_classifier, problem_type_of, require_classes, score_frames, score_windows
 
 # Seconds. Times of windows are sums of fractions: 0.1 + 0.2 is not 0.3.
 _ROUNDING = 1e-6
@@ -20,22 +20,22 @@ _ROUNDING = 1e-6
 
 class Segment(NamedTuple):
     """
-    A time in which a video shows a class.
+    A time in which a video shows a class, found or annotated.
 
     Attributes:
-        class_id: number of the class.
-        label: its name.
+        label: name of the class.
         start: seconds after the first frame.
         end: seconds after the first frame.
-        score: mean score of the class over the windows from `start` to `end`, those of filled gaps included. Each
-            window counts once.
+        score: confidence; 1 for an annotation. Of a [`SegmentFinder`] the mean score of the class over the windows
+            from `start` to `end`, those of filled gaps included. Each window counts once.
+        class_id: number of the class; -1 if it has none.
     """
 
-    class_id: int
     label: str
     start: float
     end: float
-    score: float
+    score: float = 1.0
+    class_id: int = -1
 
 
 @dataclass(slots=True)
@@ -96,10 +96,10 @@ class SegmentFinder:
         self,
         class_names: Sequence[str],
         *,
-        onset: float = 0.5,
+        onset: float = ONSET,
         offset: float | None = None,
-        min_duration_on: float = 0.0,
-        min_duration_off: float = 0.0,
+        min_duration_on: float = SHORTEST_SEGMENT,
+        min_duration_off: float = SHORTEST_GAP,
         exclusive: bool = False,
         background: Collection[str] = (),
     ):
@@ -243,7 +243,7 @@ class SegmentFinder:
 
     def _segments(self, runs: Iterable[tuple[int, _Run]]) -> list[Segment]:
         return [
-            Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
+            Segment(self.class_names[index], run.start, run.end, run.total / run.count, index)
             for index, run in runs
             if self._is_segment(run)
         ]
@@ -262,7 +262,8 @@ def segments_of(windows: Iterable[tuple[Any, ...]], finder: SegmentFinder) -> It
     The segments in windows, each as soon as it is complete.
 
     Args:
-        windows: (start, end, scores) or (start, end, scores, begins_anew) of each window, see [`SegmentFinder.add`].
+        windows: [`ScoredWindow`]s, or tuples (start, end, scores) or (start, end, scores, begins_anew), see
+            [`SegmentFinder.add`].
         finder: what finds them.
 
     Raises:
@@ -282,10 +283,10 @@ def find_segments(
     processor: VideoClipProcessor,
     video: Any,
     *,
-    onset: float = 0.5,
+    onset: float = ONSET,
     offset: float | None = None,
-    min_duration_on: float = 0.0,
-    min_duration_off: float = 0.0,
+    min_duration_on: float = SHORTEST_SEGMENT,
+    min_duration_off: float = SHORTEST_GAP,
     background: Collection[str] | None = None,
     **windows: Any,
 ) -> Iterator[Segment]:
@@ -310,8 +311,7 @@ def find_segments(
     options = {"min_duration_on": min_duration_on, "min_duration_off": min_duration_off}
     finder = make_finder(model, background, onset=onset, offset=offset, **options)
     score = score_frames if is_frame_classifier(model) else score_windows
-    scored = score(model, processor, video, **windows)
-    return segments_of(((window.start, window.end, window.scores, window.begins_anew) for window in scored), finder)
+    return segments_of(score(model, processor, video, **windows), finder)
 
 
 def make_finder(model: PreTrainedModel, background: Collection[str] | None = None, **options: Any) -> SegmentFinder:
@@ -326,13 +326,7 @@ def make_finder(model: PreTrainedModel, background: Collection[str] | None = Non
     Raises:
         ValueError: the model is a regression model, or an option is out of its bounds.
     """
-    problem_type = problem_type_of(model.config)
-    if problem_type == "regression":
-        raise ValueError(
-            f"{model.config.name_or_path or type(model).__name__} is a regression model: its values are not scores of "
-            "classes, so it has no segments. Choose a classifier."
-        )
-    names = [model.config.id2label[index] for index in range(model.config.num_labels)]
+    require_classes(model.config.name_or_path or type(model).__name__, model.config)
     background = background_of(model.config) if background is None else background
-    exclusive = problem_type == "single_label_classification"
-    return SegmentFinder(names, exclusive=exclusive, background=background, **options)
+    exclusive = problem_type_of(model.config) == "single_label_classification"
+    return SegmentFinder(class_names_of(model.config), exclusive=exclusive, background=background, **options)

@@ -2,22 +2,150 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
+from hf_video.io import StoredFolder
 from hf_video.loading.models import SearchModel, load_search_model
+from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
+from hf_video.reading.sources import kind_of
 
 from .features import feature_key
 from .inference_settings import SearchSettings
-from .video_index import VideoIndex, open_index, read_clips
 from .video_text import EmbeddedTexts, adapter_of
+from .windows import window_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What a run of `hf-video index` notes about its rows; hidden, as of every folder of Parquet parts.
+SETTINGS_FILE = ".bulk.json"
+
+
+class IndexedClip(NamedTuple):
+    """A clip of a video.
+
+    Attributes:
+        pixel_values: (num_frames, num_channels, height, width).
+        start, end: seconds after the first frame of the video. The end of a folder of frames is 0.
+    """
+
+    pixel_values: torch.Tensor
+    start: float
+    end: float
+
+
+def read_clips(
+    processor: VideoClipProcessor,
+    source: Any,
+    windows: dict[str, Any] | None = None,
+    *,
+    source_fps: float | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Iterator[IndexedClip]:
+    """The clips of a video that an index has.
+
+    Args:
+        processor: prepares the frames.
+        source: what `read_video` takes.
+        windows: options of [`window_batches`]. None takes one clip of the whole video, as the processor samples it.
+        source_fps: rate of a folder of frames.
+        dtype: dtype of the windows.
+
+    Raises:
+        VideoReadError: the video cannot be read, or is damaged.
+    """
+    if windows is None:
+        found = processor(source, num_clips=1, num_crops=1, return_metadata=True, return_tensors="pt")
+        clip, metadata = found[processor.model_input_names[0]][0], found["video_metadata"][0]
+        yield IndexedClip(clip, 0.0, metadata.duration or 0.0)
+        return
+    is_frame_folder = isinstance(source, str) and kind_of(source) == "folder"
+    options = windows | {"source_fps": source_fps if is_frame_folder else None, "dtype": dtype}
+    for batch in window_batches(processor, source, **options):
+        yield IndexedClip(batch.pixel_values[0], batch.starts[0], batch.ends[0])
+
+
+@dataclass
+class VideoIndex:
+    """The clips of videos, and their vectors.
+
+    Attributes:
+        place: path or URL of the folder.
+        settings: what the vectors follow from, and in `notes` the name of the model.
+        rows: a table with `key`, `path`, `start` and `end` of each clip.
+        vectors: (num_clips, width) float32.
+    """
+
+    place: str
+    settings: dict[str, Any]
+    rows: pa.Table
+    vectors: np.ndarray
+
+    def find(self, vector: np.ndarray, top_k: int, *, cosine: bool = False) -> tuple[list[int], list[float]]:
+        """The numbers of the rows with the largest products with a vector (width,), the largest first, and the
+        products; or the same of the cosines."""
+        vectors, query = torch.from_numpy(self.vectors), torch.from_numpy(vector)
+        scores = vectors @ query
+        if cosine:
+            scores /= vectors.norm(dim=1) * query.norm()
+        best = scores.topk(min(top_k, len(scores)))
+        return best.indices.tolist(), best.values.tolist()
+
+    def path(self, row: int) -> str:
+        """The path of the video of a row, or its URL or name. In the files, bytes that are not UTF-8 are escaped."""
+        path = self.rows["path"][row].as_py()
+        original = re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), path)
+        return original if os.path.lexists(original) else path
+
+
+def open_index(place: str | os.PathLike) -> VideoIndex:
+    """The index that `hf-video index` wrote into a folder.
+
+    Raises:
+        FileNotFoundError: there is no index.
+        ValueError: the folder has rows of another command, no clips, or a damaged file.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds  # it imports pandas
+
+    folder = StoredFolder(place)
+    text = folder.read(SETTINGS_FILE)
+    try:
+        settings = json.loads(text or b"{}")
+    except ValueError as error:
+        raise ValueError(
+            f"{folder}/{SETTINGS_FILE} is damaged ({error}): make the index in another folder."
+        ) from error
+    if settings.get("task") != "index":
+        kind = FileNotFoundError if text is None else ValueError
+        raise kind(f"{folder} is no index of videos: `hf-video index VIDEOS --model M --output {folder}` writes one.")
+    system, root = folder.find()
+    names = [name for name in folder.names() if name.startswith("part-") and name.endswith(".parquet")]
+    try:
+        parts = ds.dataset([f"{root}/{name}" for name in names], format="parquet", filesystem=system)
+        columns = ["key", "path", "start", "end", "vector"]
+        rows = parts.to_table(columns, filter=ds.field("error").is_null()) if names else pa.table({"path": []})
+    except (pa.ArrowInvalid, OSError) as error:  # Arrow raises both for damaged files
+        raise ValueError(
+            f"A part of {folder} cannot be read. If it is damaged, the same `hf-video index` again makes it anew "
+            f"({error})"
+        ) from error
+    if not len(rows):
+        raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
+    vectors = np.concatenate([chunk.flatten().to_numpy() for chunk in rows["vector"].chunks])
+    return VideoIndex(str(folder), settings, rows.drop_columns("vector"), vectors.reshape(len(rows), -1))
 
 
 class Hit(NamedTuple):
@@ -79,12 +207,24 @@ class VideoSearch:
         self.batch_size = batch_size
         with self._timed("loading"):
             self.index = index if isinstance(index, VideoIndex) else open_index(index)
+            known = self.index.settings
             if not isinstance(model, SearchModel):
-                dtype = dtype or self.index.settings["config"].get("dtype") or "float32"
-                model = load_search_model(model or _noted_model(self.index), device=device, dtype=dtype)
-            self.model = model
-            _check_model(self.index, model)
-            self.adapter = adapter_of(model.network)
+                noted = known["notes"]["model"]
+                if model is None and os.path.isabs(noted) and not os.path.isdir(noted):
+                    raise FileNotFoundError(
+                        f"The model of {self.index.place} was in {noted}, which is not there: name its folder with "
+                        "--model."
+                    )
+                dtype = dtype or known["config"].get("dtype") or "float32"
+                model = load_search_model(model or noted, device=device, dtype=dtype)
+            own = feature_key(model.network, model.processor)
+            if any(known[name] != own[name] for name in ("model", "weights")):
+                raise ValueError(
+                    f"{self.index.place} is the index of another model, {known['notes']['model']} ({known['model']}): "
+                    f"its vectors do not compare with those of this {own['model']}. Name that model, or make an index "
+                    "of this one."
+                )
+            self.model, self.adapter = model, adapter_of(model.network)
 
     @torch.inference_mode()
     def search(
@@ -106,7 +246,7 @@ class VideoSearch:
             raise ValueError("Search for a text, or for a video.")
         if text is not None and not text.strip():
             raise ValueError("The text to search for is empty.")
-        if rerank is not None and (text is None or self.adapter.match_input is None):
+        if rerank is not None and (text is None or not self.adapter.matches):
             kind = type(self.model.network).__name__
             why = "a video is searched for" if text is None else f"{kind} does not see videos and texts together"
             raise ValueError(f"--rerank {rerank} needs a text and a model that matches it: {why}. Leave it out.")
@@ -116,43 +256,37 @@ class VideoSearch:
                 texts = self.adapter.embed_texts(self.model.tokenize([text]))
                 query = texts.vectors[0]
             else:
-                clip = next(read_clips(self.model.processor, video))
-                query = self.adapter.embed_videos(clip.pixel_values[None]).vectors[0]
+                query = self.adapter.embed_videos(next(read_clips(self.model.processor, video)).pixel_values[None])[0]
         with self._timed("search"):
             # A video is most like itself by cosines alone: the mean of its frames' unit vectors is shorter than them.
             rows, scores = self.index.find(query.numpy(), max(top_k, rerank or 0), cosine=text is None)
-        paths, facts = map(self.index.path, rows), self.index.rows.take(rows).to_pylist()
+        facts = self.index.rows.take(rows).to_pylist()
         hits = [
-            Hit(path, row["start"], row["end"], score) for path, row, score in zip(paths, facts, scores, strict=True)
+            Hit(self.index.path(row), fact["start"], fact["end"], score)
+            for row, fact, score in zip(rows, facts, scores, strict=True)
         ]
         if rerank is not None and texts is not None:
             with self._timed("reranking"):
-                matches = self._match(hits, texts)
-            hits = [hit._replace(match=match) for hit, match in zip(hits, matches, strict=True)]
-            hits.sort(key=lambda hit: -(hit.match or 0.0))
+                hits = sorted(self._match(hits, texts), key=lambda hit: -(hit.match or 0.0))
         return SearchResult(hits[:top_k], dict(self.seconds), self.adapter.note if text is not None else "")
 
-    def _match(self, hits: Sequence[Hit], texts: EmbeddedTexts) -> list[float]:
-        """The logit of a match with the text of each of these clips."""
-        matches = [0.0] * len(hits)
-        pieces = self._read_again(hits)
-        while batch := list(islice(pieces, self.batch_size)):
-            places, values = zip(*batch, strict=True)
-            clips = torch.stack(values)
-            if self.adapter.match_input == "tokens":
-                clips = cast(torch.Tensor, self.adapter.embed_videos(clips).tokens)
-            for place, match in zip(places, self.adapter.match(clips, texts).tolist(), strict=True):
-                matches[place] = match
-        return matches
+    def _match(self, hits: Sequence[Hit], texts: EmbeddedTexts) -> Iterator[Hit]:
+        """The hits with the logits of their match with the text."""
+        found = self._read_again(hits)
+        while batch := list(islice(found, self.batch_size)):
+            clips = torch.stack([clip for _, clip in batch])
+            for (hit, _), match in zip(batch, self.adapter.match(clips, texts).tolist(), strict=True):
+                yield hit._replace(match=match)
 
-    def _read_again(self, hits: Sequence[Hit]) -> Iterator[tuple[int, torch.Tensor]]:
-        """The place of each hit, and the frames of its clip. A video is read once."""
+    def _read_again(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, torch.Tensor]]:
+        """Each hit, and the frames of its clip. A video is read once."""
         settings = self.index.settings
         for path in dict.fromkeys(hit.path for hit in hits):
-            wanted = {hit.start: place for place, hit in enumerate(hits) if hit.path == path}
-            clips = read_clips(self.model.processor, path, settings["windows"], source_fps=settings["source_fps"])
+            wanted = {hit.start: hit for hit in hits if hit.path == path}
             try:
-                for clip in clips:
+                for clip in read_clips(
+                    self.model.processor, path, settings["windows"], source_fps=settings["source_fps"]
+                ):
                     if clip.start in wanted:
                         yield wanted.pop(clip.start), clip.pixel_values
                     if not wanted:
@@ -173,36 +307,9 @@ class VideoSearch:
 
 
 def search(settings: SearchSettings) -> SearchResult:
-    """Searches an index, as `hf-video search`.
-
-    Raises:
-        ValueError, OSError: see [`VideoSearch`].
-    """
+    """Searches an index, as `hf-video search`; the errors are those of [`VideoSearch`]."""
+    dtype = settings.dtype if "dtype" in settings.given else None
     searched = VideoSearch(
-        settings.index,
-        settings.model,
-        device=settings.device,
-        dtype=settings.dtype if "dtype" in settings.given else None,
-        batch_size=settings.batch_size,
+        settings.index, settings.model, device=settings.device, dtype=dtype, batch_size=settings.batch_size
     )
     return searched.search(settings.text, video=settings.video, top_k=settings.top_k, rerank=settings.rerank)
-
-
-def _noted_model(index: VideoIndex) -> str:
-    """Where the model was when the index was begun, or its name on the Hub."""
-    model = index.settings["notes"]["model"]
-    if os.path.isabs(model) and not os.path.isdir(model):
-        raise FileNotFoundError(
-            f"The model of {index.place} was in {model}, which is not there: name its folder with --model."
-        )
-    return model
-
-
-def _check_model(index: VideoIndex, model: SearchModel) -> None:
-    """Refuses the index of another model."""
-    known, own = index.settings, feature_key(model.network, model.processor)
-    if any(known[name] != own[name] for name in ("model", "weights")):
-        raise ValueError(
-            f"{index.place} is the index of another model, {known['notes']['model']} ({known['model']}): its vectors "
-            f"do not compare with those of this {own['model']}. Name that model, or make an index of this one."
-        )

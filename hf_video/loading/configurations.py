@@ -1,6 +1,7 @@
 """Reads the configuration of a model, and refuses what cannot be loaded: wrong fields, too large, quantised."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,12 +86,15 @@ def bounded_models() -> Iterator[None]:
     machine has memory. Transformers builds models without memory before it loads their weights, so that this is soon.
     """
     memory = psutil.virtual_memory().total
-    count = size = 0
+    # Apart for tensors without memory, and for those that take their places when the weights are loaded.
+    counts, sizes = Counter[bool](), Counter[bool]()
 
     def add(module: nn.Module, name: str, tensor: Any) -> None:
-        nonlocal count, size
-        count, size = count + (tensor is not None), size + (0 if tensor is None else tensor.nbytes)
-        if count > MOST_TENSORS or size > memory:
+        if tensor is None:
+            return
+        counts[tensor.is_meta] += 1
+        sizes[tensor.is_meta] += tensor.nbytes
+        if counts[tensor.is_meta] > MOST_TENSORS or sizes[tensor.is_meta] > memory:
             raise ValueError(
                 f"These sizes make a model of more than {MOST_TENSORS:,} tensors or {memory / GIB:.0f} GiB, the "
                 "memory of this machine: correct the configuration or the options, such as the number of layers."

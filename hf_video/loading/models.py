@@ -68,11 +68,17 @@ def require_model(name: str, option: str = "") -> str:
         option: what the error says the name comes from.
 
     Raises:
-        ValueError: see [`locate_model`].
+        ValueError: see [`locate_model`]; or the folder holds no model.
         OSError: the Hub has no such model, does not answer, or must not be asked.
     """
     name = locate_model(name, option)
-    if Path(name).is_dir():
+    if (folder := Path(name)).is_dir():
+        if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
+            inside = few(path.parent.name for path in sorted(folder.glob("*/config.json")))
+            raise ValueError(
+                f"{f'{option} {name}'.strip()} has no config.json, so it is no folder of a model"
+                + (f", as {inside} inside it." if inside else ".")
+            )
         return name
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError

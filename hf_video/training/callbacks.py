@@ -15,8 +15,10 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_video.data.dataset import with_those_inside
 from hf_video.data.trained_data import write_trained_videos
-from hf_video.hub.training_facts import describe_data, describe_training, read_facts, write_facts
+from hf_video.hub.model_card import read_facts
 from hf_video.metrics import measured_in
+
+from .facts import describe_data, describe_training, write_facts
 
 
 class SetEpochCallback(TrainerCallback):

@@ -27,7 +27,7 @@ from hf_video.data.clip_duration import clip_duration, cut_splits, median_frame_
 from hf_video.data.mixing import SAMPLE_KEY
 from hf_video.data.rows import class_counts, label_ids
 from hf_video.data.video_settings import dataset_options
-from hf_video.inference.prediction import problem_type_of
+from hf_video.inference.scores import problem_type_of
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import drop_query_axis, load_classifier

@@ -11,7 +11,6 @@ from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, 
 from hf_video.data.frame_labels import UNKNOWN, frame_classes, have_several_labels, split_videos
 from hf_video.data.holding_out import further_columns
 from hf_video.data.tasks import collate_frames
-from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix
 from hf_video.evaluation.frames import evaluate_frames, figures_by_name
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.configurations import load_config
@@ -24,6 +23,7 @@ from .arguments import FrameTrainingArguments
 from .data import require_training
 from .losses import make_distillation
 from .report import Measured, class_table, clip_reader, table
+from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix
 from .run import RunPlan
 from .task import Task, TaskData
 from .task_settings import RegularizationSettings, ScratchSettings
@@ -207,8 +207,7 @@ def _worst_clips(
     for row in np.argsort(shares, kind="stable")[:_NUM_WORST_CLIPS].tolist():
         video, frames = clip_of(row)
         caption = (f"true: {_told(labels[row], names)}", f"predicted: {_told(found[row], names)}")
-        start = dataset.rows[row]["start"]
-        clips.append(ShownClip((*caption, f"{shares[row]:.0%} of the frames right, {video} at {start:.1f} s"), frames))
+        clips.append(ShownClip((*caption, f"{shares[row]:.0%} of the frames right, {video}"), frames))
     return clips
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers import BaseVideoProcessor, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from hf_video.inference.frame_scoring import is_frame_classifier
-from hf_video.inference.prediction import problem_type_of
+from hf_video.inference.scores import is_frame_classifier, problem_type_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.clip_size import clip_size, set_input_size

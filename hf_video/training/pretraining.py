@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, PreTrai
 
 from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, collate_clips, load_unlabelled_videos
 from hf_video.data.mixing import SAMPLE_KEY
-from hf_video.drawing.report_pictures import ShownClip, plot_clips
 from hf_video.loading.classifiers import load_pretraining_model
 from hf_video.loading.clip_size import clip_size
 from hf_video.loading.configurations import loading
@@ -27,6 +26,7 @@ from .classification import VideoTrainer
 from .data import require_training
 from .model_loading import load_model, sizes_of
 from .report import Measured, assess
+from .report_pictures import ShownClip, plot_clips
 from .run import RunPlan
 from .task import Task, TaskData
 from .task_settings import MaskedModelSettings, MaskedScratchSettings, ScratchSettings

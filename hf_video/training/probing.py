@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArguments, set_seed
 
+from hf_video.bulk.feature_cache import Features, extract_features
 from hf_video.data import ClipTask, VideoDataset, is_multi_label, label_names
 from hf_video.data.checks import readable_videos
 from hf_video.data.rows import label_ids
-from hf_video.inference.prediction import problem_type_of
+from hf_video.inference.scores import problem_type_of
 from hf_video.io import new_folder
-from hf_video.bulk.feature_cache import Features, extract_features
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import load_classifier
 from hf_video.loading.clip_size import check_clips

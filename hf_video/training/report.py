@@ -20,7 +20,6 @@ from transformers import EvalPrediction
 
 from hf_video.data import VideoDataset
 from hf_video.data.dataset import with_those_inside
-from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
 from hf_video.io import replace_file, replace_text
 from hf_video.loading.start import SHIPPED
 from hf_video.metrics import (
@@ -34,7 +33,9 @@ from hf_video.metrics import (
     tell_count,
     wilson_interval,
 )
+from hf_video.texts import clock
 
+from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
 from .throughput import THROUGHPUT_SCALARS
 
 logger = logging.getLogger(__name__)
@@ -315,6 +316,7 @@ def clip_reader(
     a video as the model sees it, without normalisation. The `broken` videos have no scores. None if the numbers do not
     add up, as may happen with several processes: then the video of a row of scores is unknown."""
     names, broken = dataset.rows["video"][:], set(broken)
+    times = [dataset.rows[name][:] for name in ("start", "end") if name in dataset.rows.column_names]
     rows = [index for index, name in enumerate(names) if name not in broken]
     if len(rows) != num_scores:
         return None
@@ -325,7 +327,10 @@ def clip_reader(
         processor = dataset.task.processor
         if processor.do_normalize:
             frames = frames * np.array(processor.image_std) + np.array(processor.image_mean)
-        return "/".join(Path(names[rows[row]]).parts[-2:]), frames.clip(0, 1)
+        name, span = "/".join(Path(names[rows[row]]).parts[-2:]), [each[rows[row]] for each in times]
+        if len(span) == 2 and None not in span:  # a video may have several clips
+            name += f" {clock(span[0]).removeprefix('0:')}-{clock(span[1]).removeprefix('0:')}"
+        return name, frames.clip(0, 1)
 
     return clip_of
 

@@ -1,5 +1,6 @@
 """A file or the camera comes in, and its class comes out."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -38,19 +39,20 @@ def test_two_users_have_each_their_own_results(visit, videos):
 
 
 def test_a_broken_file_is_one_sentence_and_the_page_goes_on(visit, videos, tmp_path):
-    whole = write_colours(tmp_path / "holiday.mp4", "red")
-    broken, text = Path(cut_file(whole, 0.3)), tmp_path / "letter.mp4"
-    text.write_text("Dear all, this is no video." * 100)
+    broken = Path(cut_file(write_colours(tmp_path / "holiday.mp4", "red"), 0.3))
+    noise = tmp_path / "noise.mp4"
+    noise.write_bytes(random.Random(0).randbytes(10_000))
     page = visit()
-    for file in (broken, text):
+    for file in (broken, noise):
         page.choose(file)
+        page.wait_until(lambda name=file.name: f"{name} cannot be opened as a video" in page.about())
         page.press("classify")
         sentence = page.wait_until(lambda name=file.name: name in page.message() and page.message())
         assert "\n" not in sentence and sentence.endswith(".") and "Traceback" not in sentence
         page.clear()
     page.choose(videos["blue"])
     page.press("classify")
-    assert first_class(page) == "blue"
+    assert first_class(page) == "blue" and not page.about()
 
 
 def test_the_camera_is_recorded_and_classified(visit):
@@ -67,3 +69,14 @@ def test_results_go_with_their_video(visit, videos):
     assert first_class(page) == "red"
     page.clear()
     page.wait_until(lambda: not page.classes())
+
+
+def test_before_there_is_a_result_nothing_takes_its_place(visit):
+    page = visit()
+    for tab, results in (
+        ("classify", ["classes"]),
+        ("find-segments", ["segments", "timeline-picture", "timeline-files", "annotated"]),
+        ("explain", ["heat-map", "heat-map-frames"]),
+    ):
+        page.show(tab)
+        assert not any(page[name].is_visible() for name in results)

@@ -31,17 +31,16 @@ def wait_until_idle(server, cost):
         assert server.processor_seconds() - before < 5 * cost
 
 
-def test_a_click_or_enter_on_a_segment_moves_the_player(visit, videos):
+def test_a_segment_that_is_chosen_moves_the_player(visit, videos):
     page = visit()
     page.drop(videos["both"])
     page.press("find-segments")
     red, blue = wait_for_segments(page, "red", "blue")
     blue.row.click()
     page.wait_until(lambda: blue.start - 0.1 <= page.player_time() < blue.end)
-    page.page.keyboard.press("Shift+Tab")
-    assert red.row.evaluate("each => each === document.activeElement")
-    page.page.keyboard.press("Enter")
-    page.wait_until(lambda: page.player_time() < blue.start)
+    for key in ("ArrowUp", "Enter"):
+        page.page.keyboard.press(key)
+    page.wait_until(lambda: red.start <= page.player_time() < blue.start)
     page.wait_until(lambda: page.shows_picture("timeline-picture"))
 
 
@@ -60,11 +59,15 @@ def test_files_and_the_annotated_video_are_downloaded(visit, videos):
     assert download.value.suggested_filename == "both_annotated.mp4"
 
 
-def test_a_video_that_the_browser_cannot_play_is_worked_on(visit, tmp_path):
+def test_a_video_that_the_browser_cannot_play_is_shown_by_its_first_frame_and_worked_on(visit, tmp_path):
     page = visit()
     page.choose(write_colours(tmp_path / "both.avi", "red", "blue"))
+    page.wait_until(lambda: "browser cannot play both.avi" in page.about())
+    page.wait_until(lambda: page.shows_picture("first-frame"))
     page.press("find-segments")
     wait_for_segments(page, "red", "blue")[1].row.click()
+    page.clear()
+    page.wait_until(lambda: not page.about() and not page["first-frame"].is_visible())
 
 
 def test_long_work_shows_progress_and_stops_when_cancelled(visit, videos, server):

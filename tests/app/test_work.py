@@ -12,8 +12,8 @@ import pytest
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForFrameClassification
 from hf_video.app.work import LoadedModel, annotate, classify, draw_heat_map, find_segments
-from hf_video.drawing.texts import class_color
 from hf_video.loading.models import load_trained_model
+from hf_video.texts import class_color
 from tests.testing.videos import damage_frame, encode_video
 
 from .colour_models import FPS, colour_frames, save_colour_model
@@ -78,7 +78,7 @@ def test_short_segments_and_short_gaps_are_not_shown(work, flicker):
     assert [row["label"] for row in rows_of(files)] == ["red", "blue", "red", "blue"]
     said, shown, _, files, *_ = work(find_segments, flicker, *THRESHOLDS)
     assert [row["label"] for row in rows_of(files)] == ["red", "blue"]
-    assert said.startswith("2 segments") and shown.count("<button") == 2
+    assert said.startswith("2 segments") and [row[2] for row in shown["data"]] == ["red", "blue"]
     names = {"scores.parquet", "segments.csv", "segments.json", "segments.vtt", "timeline.png"}
     assert {Path(file).name for file in files} == names
     (table,) = (file for file in files if file.endswith(".json"))
@@ -96,7 +96,7 @@ def test_the_annotated_video_is_as_long_as_the_video(work, flicker):
 def test_of_a_damaged_video_the_part_before_the_damage_is_annotated(work, flicker):
     damaged = Path(damage_frame(str(flicker), 40))
     said, shown, *_, found = work(find_segments, damaged, *THRESHOLDS)
-    assert isinstance(said, OSError) and "red" in shown
+    assert isinstance(said, OSError) and shown["data"][0][2] == "red"
     _, annotated = work(annotate, damaged, found)
     assert 20 < num_frames(annotated) <= 41
 
@@ -122,17 +122,17 @@ def test_a_cancelled_work_leaves_no_file(model, flicker, temporary):
             pass
 
 
-def test_a_class_has_its_colour_in_the_bars_and_in_the_list(work, flicker):
-    said, bars = work(classify, flicker)
+def test_a_class_has_its_colour_in_the_table(work, flicker):
     _, shown, *_ = work(find_segments, flicker, *THRESHOLDS)
-    assert said.startswith("red: ") and bars.index(class_color(0)) < bars.index("red") < bars.index(class_color(1))
-    assert shown.index(class_color(0)) < shown.index("red") < shown.index(class_color(1)) < shown.index("blue")
+    colours = [class_color(0), class_color(1)]
+    assert all(colour in row[2] for colour, row in zip(colours, shown["metadata"]["styling"], strict=True))
 
 
-def test_durations_are_a_clip_of_the_model(model):
-    assert model.window_seconds == 1.0
-    processor = type(model.processor)(num_frames=8, frame_interval=0.26)
-    assert LoadedModel("known", model.network, processor).window_seconds == 2.0
+def test_of_classes_with_one_name_the_highest_score_is_shown(work, flicker, model, monkeypatch):
+    assert list(work(classify, flicker)[1]) == ["blue", "red"]
+    monkeypatch.setattr(model.network.config, "id2label", {0: "red", 1: "red"})
+    said, scores = work(classify, flicker)
+    assert scores["red"] > 0.5 and said == f"red: {scores['red']:.1%}."
 
 
 def test_a_classifier_of_frames_has_segments_but_no_class_of_a_clip(work, flicker):
@@ -144,9 +144,9 @@ def test_a_classifier_of_frames_has_segments_but_no_class_of_a_clip(work, flicke
     model = LoadedModel("frames", VideoViTForFrameClassification(config).eval(), processor)
     said, shown, _, files, *_ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
     rows = rows_of(files)
-    assert "in 0:00:06" in said and shown.count("<button") == len(rows) >= 1
-    # A token frame is two of 65 frames; the last one fills none.
-    assert float(rows[-1]["end"]) == pytest.approx(64 / FPS, abs=0.01)
+    assert "in 0:00:06" in said and len(shown["data"]) == len(rows) >= 1
+    # The last token frame has one of 65 frames.
+    assert float(rows[-1]["end"]) == pytest.approx(65 / FPS, abs=0.01)
     model.network.config.background_label = background = rows[0]["label"]
     _, _, _, files, *_ = work(find_segments, flicker, 0.05, 0.0, 0.0, model=model)
     assert background not in [row["label"] for row in rows_of(files)]

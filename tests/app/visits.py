@@ -97,7 +97,7 @@ class Visit:
 
     def clear(self) -> None:
         """Takes the video away."""
-        self["video"].get_by_label("Clear").click()
+        self["video"].get_by_label("Clear").first.click()
 
     def record(self, frames: int) -> None:
         """Records with the camera, until its picture has changed so many times."""
@@ -126,11 +126,12 @@ class Visit:
 
     def classes(self) -> list[str]:
         """Classes in the order of their scores; none before there is a result."""
-        return self["classes"].locator("dt").all_inner_texts()
+        return self["classes"].locator("[data-testid$=confidence-set] .text").all_inner_texts()
 
     def segments(self) -> list["SeenSegment"]:
         """Rows of the timeline."""
-        return [SeenSegment.read(row) for row in self["segments"].get_by_role("button").all()]
+        rows = self["segments"].locator(".virtual-body [role=row]").all()
+        return [SeenSegment.read(row) for row in rows]
 
     def seconds_done(self) -> float:
         """Seconds of the video that work on the timeline has come to, as the message says; 0 before."""
@@ -163,6 +164,10 @@ class Visit:
     def message(self) -> str:
         """The sentence that says what goes on or what went wrong."""
         return self["message"].get_by_role("status").inner_text().strip()
+
+    def about(self) -> str:
+        """The sentence about a file that is no video, or that the browser cannot play."""
+        return self["about"].inner_text().strip()
 
     def wait_until(self, condition: Callable[[], Any], seconds: float = _TIMEOUT_MS / 1000) -> Any:
         """The first value of `condition` that is true.
@@ -210,7 +215,7 @@ class Visit:
 
 
 class SeenSegment(NamedTuple):
-    """A row of the timeline: where to click, times in seconds, and the class."""
+    """A row of the timeline: its first cell, times in seconds, and the class."""
 
     row: Locator
     start: float
@@ -219,9 +224,8 @@ class SeenSegment(NamedTuple):
 
     @classmethod
     def read(cls, row: Locator) -> "SeenSegment":
-        text = row.inner_text()
-        start, end = re.findall(r"\d+:\d\d:\d\d(?:\.\d+)?", text)
-        return cls(row, _seconds(start), _seconds(end), row.locator(".label").inner_text())
+        start, end, label, _ = (cell.strip() for cell in row.get_by_role("gridcell").all_inner_texts())
+        return cls(row.get_by_role("gridcell").first, _seconds(start), _seconds(end), label)
 
 
 def _seconds(clock: str) -> float:

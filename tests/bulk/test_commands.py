@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel, AutoProcessor
 
 from hf_video.inference import IndexSettings, open_index
-from hf_video.jobs import IndexTask, build_index
+from hf_video.bulk import IndexTask, build_index
 from tests.testing.files import files_of
 from tests.testing.search_models import save_dual_encoder, write_videos
 

@@ -13,8 +13,8 @@ from hf_video import VideoClipProcessor
 from hf_video.bulk.export import extract_to_folder
 from hf_video.bulk.tasks import extract_task
 from hf_video.data.video_listing import list_videos
-from hf_video.inference import extract_window_features, video_index
-from hf_video.inference.window_batching import choose_windows
+from hf_video.inference import extract_window_features, video_search
+from hf_video.inference.windows import choose_windows
 from tests.testing.files import files_of
 from tests.testing.trainers import make_model
 from tests.testing.videos import damage_frame, encode_video, make_frames
@@ -42,13 +42,13 @@ def videos(tmp_path_factory):
 @pytest.fixture
 def read(monkeypatch):
     """The names of the videos that were read."""
-    found, read_clips = [], video_index.read_clips
+    found, read_clips = [], video_search.read_clips
 
     def counted(processor, source, *args, **options):
         found.append(os.path.basename(source))
         return read_clips(processor, source, *args, **options)
 
-    monkeypatch.setattr(video_index, "read_clips", counted)
+    monkeypatch.setattr(video_search, "read_clips", counted)
     return found
 
 

@@ -10,12 +10,14 @@ from hf_video.cli import app
 
 
 def test_without_gradio_the_way_to_install_it_is_told(fails, tmp_path, monkeypatch):
+    (tmp_path / "config.json").touch()
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gradio" else find(name))
     assert "pip install 'hf-video-models[app]'" in fails("app", tmp_path)
 
 
 def test_a_port_that_is_in_use_is_told_before_models_are_loaded(fails, tmp_path, monkeypatch):
+    (tmp_path / "config.json").touch()
     pretend_gradio(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -11,8 +11,8 @@ import torch
 from filelock import FileLock
 
 from hf_video.cli.main import main
-from hf_video.jobs import ExtractTask, PredictTask
-from hf_video.jobs.parquet_parts import SETTINGS_FILE
+from hf_video.bulk import ExtractTask, PredictTask
+from hf_video.bulk.parquet_parts import SETTINGS_FILE
 from hf_video.output_folders import LOCK_FILE
 
 from .bulk_runs import num_new, parts_of, read_rows
@@ -194,6 +194,6 @@ def test_options_that_do_not_go_together(digits, trained, tmp_path, fails, monke
     assert "--output DIR" in fails(*predict, "--engine", "local")
     assert "--output out has no effect" in fails(*predict, "--output", "out")
     assert "--json has no effect" in fails(*predict, "--output", "out", "--engine", "local", "--json")
-    monkeypatch.setattr("hf_video.jobs.bulk.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_video.bulk.bulk.find_spec", lambda name: None)
     assert "hf-video-models[ray]" in fails(*command, "--engine", "ray")
     assert not (tmp_path / "out").exists()

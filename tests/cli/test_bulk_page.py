@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from hf_video.jobs.bulk import check_engine
+from hf_video.bulk.bulk import check_engine
 from tests.cli.flags import read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
@@ -17,7 +17,7 @@ COMMANDS = [shlex.split(line) for line in LINES if line.startswith("hf-video ")]
 
 
 def test_commands_and_clusters_are_sound(monkeypatch):
-    monkeypatch.setattr("hf_video.jobs.bulk.find_spec", lambda name: True)
+    monkeypatch.setattr("hf_video.bulk.bulk.find_spec", lambda name: True)
     commands = [*COMMANDS, shlex.split(RAY_JOB["spec"]["entrypoint"])]
     settings = [read(words[1:]) for words in commands]
     for each in settings:

@@ -10,7 +10,7 @@ import pytest
 
 from hf_video.cli.main import main
 from hf_video.inference import detect_actions
-from hf_video.jobs import DetectTask
+from hf_video.bulk import DetectTask
 from hf_video.reading import read_video
 
 from ..data.detection_files import write_videos

@@ -91,10 +91,10 @@ def test_a_table_of_predictions(digits, trained, tmp_path, says, fails):
     assert "table.txt is not a table" in fails(*words[:-1], tmp_path / "table.txt")
 
 
-def test_two_results_in_one_file_are_refused_before_any_work(digits, tmp_path, fails):
+def test_two_results_in_one_file_are_refused_before_any_work(digits, trained, tmp_path, fails):
     (tmp_path / "link").symlink_to(tmp_path)
     words = ["--output", tmp_path / "table.csv", "--predictions", tmp_path / "link" / "table.csv"]
-    message = fails("evaluate", digits, "--model", tmp_path, *words)
+    message = fails("evaluate", digits, "--model", trained, *words)
     assert f"--output and --predictions are both {tmp_path / 'table.csv'}" in message
     assert not (tmp_path / "table.csv").exists()
 

@@ -37,5 +37,5 @@ def test_tells_what_is_missing(fails):
     words = ("evaluate", DETECTIONS, "--task", "action-detection")
     assert "--model" in fails(*words)
     assert "no effect without task=detection" in fails("evaluate", DETECTIONS, *GROUND_TRUTH)
-    assert "leave out one of them" in fails(*words, *GROUND_TRUTH, "--model", "m")
+    assert "leave --model and --detections out" in fails(*words, *GROUND_TRUTH, "--model", "m")
     assert "has no scores" in fails("evaluate", AVA / "gt.csv", *words[2:], *OPTIONS)

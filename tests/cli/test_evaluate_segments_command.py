@@ -55,6 +55,6 @@ def test_mistakes_are_sentences(files, tmp_path, fails):
     assert "a ground truth has `database`" in fails("evaluate", *files[:-1], files[0])
     assert "does not exist" in fails("evaluate", tmp_path / "none.json", *files[1:])
     assert "no video of the subset 'validation'" in fails("evaluate", *files, "--subset", "validation")
-    assert "required: --ground-truth" in fails("evaluate", files[0], "--task", "segments")
+    assert "needs --ground-truth" in fails("evaluate", files[0], "--task", "segments")
     assert "no effect without task=segments" in fails("evaluate", files[0], "--model", "m", "--subset", "test")
     assert "above 0 and up to 1" in fails("evaluate", *files, "--tiou", "50")

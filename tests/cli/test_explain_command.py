@@ -1,7 +1,6 @@
 """`hf-video explain`: pictures that show what the heat map says, numbers that agree, and nothing overwritten."""
 
 import json
-from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -16,7 +15,6 @@ from hf_video import (
     VideoViTForVideoClassification,
     VideoWatcher,
 )
-from hf_video.cli.explain import frames_held
 from hf_video.cli.main import main
 from hf_video.inference import explain, frame_shares, read_clip
 from hf_video.reading import read_video
@@ -108,37 +106,31 @@ def test_the_predicted_class_is_explained_unless_another_is_named(model_folder, 
 
 
 def test_a_class_without_a_font_and_one_without_evidence_are_drawn(model_folder, video, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "hf_video.inference.explanation.explain", lambda model, clips, target: torch.zeros(1, 8, 32, 32)
-    )
+    monkeypatch.setattr("hf_video.inference.evidence.explain", lambda model, clips, target: torch.zeros(1, 8, 32, 32))
     assert run(model_folder, video, "--class", NAMES[1], "--output", tmp_path / "out") == 0
     assert f"nothing in the clip speaks for {NAMES[1]}" in capsys.readouterr().out
     assert not list((tmp_path / "out" / "top_frames").iterdir())
     assert json.loads((tmp_path / "out" / "explanation.json").read_text())["frames"][0]["highest"] is None
 
 
-def test_a_wrong_option_is_one_sentence(model_folder, video, tmp_path, fails):
-    for words, named in (
-        (["--class", "poring watr"], "Did you mean pouring water?"),
-        (["--class", "3"], "They are 'pouring water', "),
-        (["--question", "why?"], "gives classes"),
-        (["--start", "7"], "start=7.0"),
-    ):
-        assert named in fails("explain", video, "--model", model_folder, "--output", tmp_path / "out", *words)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_with_files_is_refused_before_the_model_is_loaded(video, tmp_path, fails):
-    (tmp_path / "mine.txt").write_text("mine")
-    message = fails("explain", video, "--model", tmp_path, "--output", tmp_path)
-    assert "is not empty (mine.txt)" in message and "never overwritten" in message
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_a_broken_video_is_one_sentence_and_leaves_nothing(model_folder, video, tmp_path, fails):
+def test_what_cannot_be_explained_is_one_sentence_and_leaves_nothing(model_folder, video, tmp_path, fails):
     broken = damage_frame(video, 29)
-    assert broken in fails("explain", broken, "--model", model_folder, "--output", tmp_path / "out")
+    for file, words, named in (
+        (video, ["--class", "poring watr"], "Did you mean pouring water?"),
+        (video, ["--class", "3"], "They are 'pouring water', "),
+        (video, ["--question", "why?"], "gives classes"),
+        (video, ["--start", "7"], "start=7.0"),
+        (broken, [], broken),
+    ):
+        assert named in fails("explain", file, "--model", model_folder, "--output", tmp_path / "out", *words)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "mine.txt").write_text("mine")
+    message = fails("explain", video, "--model", model_folder, "--output", tmp_path)
+    assert "is not empty (mine.txt)" in message and "never overwritten" in message
+
+
+def test_the_start_is_explained(video, says):
+    assert "what spoke most for " in says("explain", video, "--model", "start", "--device", "cpu")
 
 
 def test_an_interrupt_while_the_files_are_written_leaves_nothing(model_folder, video, tmp_path, monkeypatch):
@@ -151,37 +143,23 @@ def test_an_interrupt_while_the_files_are_written_leaves_nothing(model_folder, v
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_classifier_remembered_is_told(video, tmp_path, capsys):
+@pytest.mark.parametrize("length", [3, 0])
+def test_what_a_classifier_remembered_is_told(length, video, tmp_path, capsys):
     sizes = {"image_size": 14, "patch_size": 7, "hidden_size": 40, "intermediate_size": 48}
     vision = InstructBlipVisionConfig(num_hidden_layers=1, num_attention_heads=4, **sizes)
-    model = tiny_model(MemoryBankQFormerForVideoClassification, vision_config=vision, memory_bank_length=3)
+    model = tiny_model(MemoryBankQFormerForVideoClassification, vision_config=vision, memory_bank_length=length)
     size = {"height": 14, "width": 14}
     processor = VideoClipProcessor(num_frames=6, frame_sampling_rate=6, size=size, crop_size=size)
     for part in (model, processor):
         part.save_pretrained(tmp_path / "model")
     assert run(tmp_path / "model", video, "--json", "--output", tmp_path / "out") == 0
     found = json.loads(capsys.readouterr().out)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["explanation.json"]
     # Six frames in three entries, which are runs in time.
     seconds = [frame["seconds"] for frame in found["frames"]]
-    assert len(found["memory"]) == 3 and all(first <= last for first, last in found["memory"])
-    assert found["memory"][0][0] == seconds[0] and found["memory"][-1][1] == seconds[-1]
-
-
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        # Runs of 1 and 3 frames at one position, of 2 and 2 at the other: the first and the last frame of both.
-        ([[1, 2], [3, 2]], [[0, 1], [1, 3]]),
-        # The policy has forgotten the first two frames.
-        ([[1, 1], [1, 1]], [[2, 2], [3, 3]]),
-    ],
-)
-def test_the_frames_of_entries_follow_from_their_counts(entries, expected):
-    counts = torch.tensor([entries])
-    visual = SimpleNamespace(counts=counts, num_entries=[len(entries)])
-    memory = SimpleNamespace(visual=visual, frames_seen=torch.tensor([4]))
-    assert frames_held(memory, SimpleNamespace(times=np.arange(4.0))) == expected
+    assert len(seconds) == 6 and len(found["memory"]) == length
+    assert all(first <= last for first, last in found["memory"])
+    assert not length or [found["memory"][0][0], found["memory"][-1][1]] == [seconds[0], seconds[-1]]
 
 
 @pytest.fixture(scope="module")
@@ -217,5 +195,5 @@ def test_an_answer_in_words_is_explained_by_the_memory(words_pair, words_folder,
 
 
 def test_a_model_that_answers_in_words_needs_a_question_and_has_no_classes(words_folder, video, fails):
-    assert "say with --question" in fails("explain", video, "--model", words_folder)
-    assert "has no classes" in fails("explain", video, "--model", words_folder, "--class", "0")
+    for words in ([], ["--question", "why", "--class", "0"]):
+        assert "give a --question, and no --class" in fails("explain", video, "--model", words_folder, *words)

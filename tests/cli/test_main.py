@@ -32,6 +32,8 @@ def test_every_command_explains_itself_on_any_terminal(variables, monkeypatch, s
         monkeypatch.setenv(name, value)
     for command in COMMANDS:
         assert says(command.name, "--help").startswith("usage: hf-video")
+    for name in ("evaluate", "inspect"):
+        assert "--json" in says(name, "--help")
 
 
 # What each command needs beside its data and its model.

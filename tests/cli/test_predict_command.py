@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, Video
 
 from hf_video.cli.main import main
-from hf_video.jobs import PredictTask, classification
+from hf_video.bulk import PredictTask, classification
 
 
 @pytest.fixture

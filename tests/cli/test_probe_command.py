@@ -40,7 +40,7 @@ def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, featu
 def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_twice(
     digits, trained, tmp_path, monkeypatch, capsys
 ):
-    from hf_video.jobs import feature_cache
+    from hf_video.bulk import feature_cache
 
     monkeypatch.setattr(feature_cache, "SHARD_SIZE", 4)
     read = []

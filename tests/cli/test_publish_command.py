@@ -4,16 +4,9 @@ import pytest
 from huggingface_hub import HfApi, constants
 
 from hf_video.cli.main import main
-from hf_video.hub import publishing
-from tests.hub_server.fixtures import hub  # noqa: F401
+from tests.hub_server.fixtures import hub, unverified  # noqa: F401
 
 REPO = "alice/model"
-
-
-@pytest.fixture
-def unverified(monkeypatch):
-    """Loading the model in another process is tested with the library."""
-    monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
 
 
 def test_a_dry_run_shows_everything_and_sends_nothing(trained, hub, unverified, says):  # noqa: F811
@@ -55,7 +48,7 @@ def test_a_dry_run_lists_what_the_command_then_does(trained, hub, unverified, sa
     assert set(api.list_repo_files(REPO, revision="other")) == sent | {"README.md"}
 
 
-def test_a_dry_run_works_without_the_hub(trained, unverified, says, monkeypatch):
+def test_a_dry_run_works_without_the_hub(trained, unverified, says, monkeypatch):  # noqa: F811
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert f"What is in {REPO} is unknown" in says("publish", trained, REPO, "--dry-run")
 

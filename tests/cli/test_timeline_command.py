@@ -1,13 +1,11 @@
 """`hf-video timeline`: segments on time, files that say how far they go, and nothing overwritten."""
 
 import csv
-import functools
 import itertools
 import json
 import resource
 import shutil
 import signal
-import tracemalloc
 
 import av
 import numpy as np
@@ -19,16 +17,15 @@ from pyarrow import parquet
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
 from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
-from hf_video.cli.timeline import TimelineCommandSettings, follow
-from hf_video.drawing import video_timeline
-from hf_video.inference import ScoredWindow, SegmentFinder, prediction
+from hf_video.inference import scores
 from hf_video.reading import read_video
 from tests.testing.videos import damage_frame, encode_video
 
 NAMES = ["dark", "bright"]
+SIZE = {"height": 32, "width": 32}
 
 
-def save_model(folder, names, **config):
+def save_model(folder, names, size=SIZE, crop_size=SIZE, **config):
     """A tiny model of clips of 8 frames, and its processor."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -36,9 +33,7 @@ def save_model(folder, names, **config):
     model = VideoViTForVideoClassification(
         VideoViTConfig(num_frames=8, image_size=32, patch_size=16, **sizes, **labels, **config)
     )
-    processor = VideoClipProcessor(
-        num_frames=8, frame_sampling_rate=1, size={"height": 32, "width": 32}, crop_size={"height": 32, "width": 32}
-    )
+    processor = VideoClipProcessor(num_frames=8, frame_sampling_rate=1, size=size, crop_size=crop_size)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return str(folder)
@@ -70,7 +65,7 @@ def sees_light(monkeypatch):
         num_others = model.config.num_labels - 1
         return torch.cat([(1 - share) / num_others] * num_others + [share], dim=1)
 
-    monkeypatch.setattr(prediction, "predict_scores", predict)
+    monkeypatch.setattr(scores, "predict_scores", predict)
 
 
 def run(model_folder, video, *words):
@@ -122,6 +117,18 @@ def test_the_files_agree(model_folder, video, sees_light, tmp_path, capsys, says
     assert json.loads(says("evaluate", "--task", "segments", *words))["mean_average_precision"] == [1.0] * 5
 
 
+def test_the_picture_shows_whole_frames(tmp_path, sees_light):
+    """The model sees the middle of a frame."""
+    size = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    model = save_model(tmp_path / "model", NAMES, **size)
+    frames = flashing_frames()
+    frames[:, :, :20] = (0, 255, 0)
+    video = encode_video(tmp_path / "edge.mp4", frames)
+    assert run(model, video, "--output", tmp_path / "out") == 0
+    red, green, blue = np.moveaxis(np.asarray(Image.open(tmp_path / "out" / "timeline.png").convert("RGB")), -1, 0)
+    assert ((green > 180) & (red < 90) & (blue < 90)).sum() > 10_000
+
+
 def test_the_annotated_video_keeps_times_and_is_upright_and_legible(model_folder, sees_light, tmp_path):
     frames = np.full((40, 90, 161, 3), 20, np.uint8)
     frames[20:] = 235
@@ -166,34 +173,9 @@ def test_a_damaged_video_gives_the_segments_before_the_damage(model_folder, vide
         assert 60 < len(list(container.decode(video=0))) <= 76
 
 
-def follow_windows(windows, finder, processor, folder):
-    """Does with these windows what the command does with those of a stream."""
-    settings = TimelineCommandSettings(video="rtsp://user:word@host/live", model="m", output=folder, json=True)
-    follow(functools.partial(video_timeline.follow, windows, finder, processor, settings, {}), settings)
-
-
-def test_a_stream_without_an_end_takes_no_more_memory(capsys):
-    finder, clip = SegmentFinder(NAMES, exclusive=True), torch.zeros(1, 3, 8, 8)
-    sizes: list[int] = []
-
-    def windows():
-        for number in range(2_500):
-            if number and number % 500 == 0:
-                capsys.readouterr()
-                sizes.append(tracemalloc.get_traced_memory()[0])
-            score = float(number // 5 % 2)
-            yield ScoredWindow(number, number + 2, np.array([1 - score, score], np.float32), clip)
-
-    tracemalloc.start()
-    follow_windows(windows(), finder, VideoClipProcessor(), None)
-    tracemalloc.stop()
-    assert len(sizes) == 4 and max(sizes[1:]) < sizes[0] + 100_000
-    assert json_lines(capsys)[-1]["segment"][1] == 2_501
-
-
-def test_samples_that_nobody_looks_at_are_said(model_folder, video, capsys):
+def test_samples_that_nobody_looks_at_are_said(model_folder, video, caplog):
     assert run(model_folder, video, "--stride", 20) == 0
-    assert "12 of every 20 samples" in capsys.readouterr().err
+    assert "12 of every 20 samples" in caplog.text
 
 
 def test_nothing_is_overwritten(model_folder, video, tmp_path, fails):
@@ -231,7 +213,7 @@ def test_scores_that_are_not_finite_end_the_timeline(model_folder, video, tmp_pa
     def predict(model, pixel_values):
         return torch.full((len(pixel_values), 2), float("nan") if next(counts) else 0.7)
 
-    monkeypatch.setattr(prediction, "predict_scores", predict)
+    monkeypatch.setattr(scores, "predict_scores", predict)
     assert run(model_folder, video, "--json", "--batch-size", 4, "--output", tmp_path / "out") == 2
     printed = capsys.readouterr()
     assert "The scores of the window at 0.533 s are not finite." in printed.err
@@ -244,7 +226,7 @@ def test_a_full_disk_costs_one_file(model_folder, video, tmp_path, sees_light, m
     def fail(*args):
         raise OSError(28, "No space left on device", str(tmp_path))
 
-    monkeypatch.setattr("hf_video.drawing.timeline_folder.save_figure", fail)
+    monkeypatch.setattr("hf_video.drawing.timeline_picture.save_figure", fail)
     assert run(model_folder, video, "--json", "--output", tmp_path / "out") == 2
     printed = capsys.readouterr()
     assert "No space left on device" in printed.err and "Traceback" not in printed.err
@@ -281,20 +263,6 @@ def test_a_full_disk_leaves_nothing_that_refuses_the_retry(model_folder, video, 
     assert not list(tmp_path.glob("out/*")) and not list(tmp_path.glob("out/.*"))
     assert run(model_folder, *words) == 0
     assert len(list(out.iterdir())) == 5
-
-
-def test_a_stream_keeps_its_segments_on_a_full_disk(tmp_path, monkeypatch, capsys):
-    """It does not come again."""
-    finder, clip = SegmentFinder(NAMES, exclusive=True), torch.zeros(1, 3, 32, 32)
-
-    def fail(*args):
-        raise OSError(28, "No space left on device", str(tmp_path))
-
-    monkeypatch.setattr("hf_video.drawing.timeline_folder.write_segments", fail)
-    windows = [ScoredWindow(0, 2, np.array([1, 0], np.float32), clip)]
-    with pytest.raises(OSError, match="No space left"):
-        follow_windows(windows, finder, VideoClipProcessor(do_normalize=False), tmp_path / "out")
-    assert len(list(csv.DictReader((tmp_path / "out" / "segments.csv").open()))) == 1
 
 
 def test_a_reader_that_goes_away_costs_no_segment(model_folder, video, sees_light, tmp_path, monkeypatch):

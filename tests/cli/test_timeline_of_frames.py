@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from hf_video import VideoClipProcessor, VideoMambaConfig
-from hf_video.inference import find_segments, frame_scoring
+from hf_video.inference import find_segments, scores, timeline
 from hf_video.loading.models import load_trained_model
 from hf_video.models.videomamba import VideoMambaForFrameClassification, VideoMambaFrameClassifierOutput
 from hf_video.reading import live_queue
@@ -74,7 +74,7 @@ def live(monkeypatch):
                 now[0] = number / 16
                 yield StreamedFrame(number, number / 16, image, 1 / 16)
 
-        monkeypatch.setattr(frame_scoring, "stream_frames", camera)
+        monkeypatch.setattr(scores, "stream_frames", camera)
         monkeypatch.setattr(live_queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
         return "rtsp://host/live"
 
@@ -133,6 +133,19 @@ def test_each_change_of_a_live_stream_is_told_with_its_delay(model_folder, sees_
     assert "0 of 12 frames were dropped" in printed.err
     kept = json.loads((tmp_path / "out" / "segments.json").read_text())["external_data"]
     assert kept["live"] == {"num_frames": 12, "num_dropped": 0}
+
+
+def test_a_stream_keeps_its_segments_on_a_full_disk(model_folder, sees_light, live, tmp_path, monkeypatch, capsys):
+    """It does not come again."""
+
+    def fail(*args, **kwargs):
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    monkeypatch.setattr(timeline, "write_segments", fail)
+    assert run(model_folder, live(flashing_frames(12, (4, 8))), "--output", tmp_path / "out") == 2
+    assert "No space left" in capsys.readouterr().err
+    assert "bright" in (tmp_path / "out" / "segments.csv").read_text()
+    assert not (tmp_path / "out" / "segments.json").exists()
 
 
 def test_a_camera_that_is_faster_than_the_model(model_folder, sees_light, live, capsys):

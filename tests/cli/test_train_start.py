@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
-from hf_video.hub.training_facts import read_facts
+from hf_video.hub.model_card import read_facts
 from hf_video.loading.start import SHIPPED, start_sha256
 from hf_video.training import TrainSettings
 from hf_video.training.callbacks import EpochLineCallback

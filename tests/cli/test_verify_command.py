@@ -1,15 +1,13 @@
 import json
-import shutil
 
 from hf_video.cli.main import main
-from hf_video.hub.self_test import write_self_test
+from hf_video.hub import stage
 
 
 def test_every_part_is_listed_and_the_first_difference_ends_the_command(trained, tmp_path, capsys, says):
-    folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoint-*"))
-    write_self_test(folder)
+    folder = stage(trained, tmp_path, "alice/model").folder
     out = says("verify", folder, "--device", "cpu")
-    assert out.startswith("here       cpu, float32, attention sdpa; hf_video ") and out.endswith("\nverified\n")
+    assert out.startswith("here       cpu, float32; hf_video ") and out.endswith("\nverified\n")
     lines = [line.split(maxsplit=2) for line in out.splitlines()[2:-1]]
     parts = ["frames", "processor", "pixel_values", "labels", "logits"]
     assert [line[0] for line in lines] == parts and {line[1] for line in lines} == {"agree"}

@@ -15,9 +15,9 @@ from transformers import (
 )
 
 from conversion import image_vit
-from hf_video.hub import publish, publishing
+from hf_video.hub import publish
 from hf_video.processing import VideoClipProcessor
-from tests.hub_server.fixtures import hub  # noqa: F401
+from tests.hub_server.fixtures import hub, unverified  # noqa: F401
 
 LABELS = ["cat", "dog", "owl"]
 STATISTICS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]}
@@ -61,7 +61,7 @@ def test_an_image_has_the_pixels_of_a_frame(tmp_path, settings):
         assert torch.equal(pixels, source(image, return_tensors="pt")["pixel_values"])
 
 
-def test_the_pipeline_answers_and_the_card_says_so(hub, tmp_path, monkeypatch):  # noqa: F811
+def test_the_pipeline_answers_and_the_card_says_so(hub, unverified, tmp_path):  # noqa: F811
     folder, image = convert_image_vit(tmp_path), make_image()
     model = AutoModelForImageClassification.from_pretrained(folder)
     with torch.no_grad():
@@ -70,9 +70,8 @@ def test_the_pipeline_answers_and_the_card_says_so(hub, tmp_path, monkeypatch): 
     found = pipeline("image-classification", model=str(folder))(image, top_k=model.config.num_labels)
     assert [entry["label"] for entry in found] == [model.config.id2label[index] for index in ids.tolist()]
     torch.testing.assert_close(torch.tensor([entry["score"] for entry in found]), expected)
-    monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
     labels = [f"class {index}" for index in range(model.config.num_labels)]
-    publish(folder, "alice/images", labels=labels, check_download=False)
+    publish(folder, "alice/images", labels=labels)
     text = ModelCard.load("alice/images").text
     assert 'pipeline("image-classification"' in text
     assert "frames" not in text and "video" not in text.partition("## Limits")[2]

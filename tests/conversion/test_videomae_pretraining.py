@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForPreTraining, AutoModelForVideoClassification
 
 from conversion.videomae import main
+from hf_video.models.shared_video import select_tokens
 from hf_video.models.videovit.masking_videovit import running_cell_mask
-from hf_video.models.videovit.modeling_videovit import select_tokens
 from tests.testing.goldens import assert_float32_close, assert_float64_close, load_golden, write_original_config
 
 CASES = ["videomae_pretrain", "videomae_v2_pretrain"]

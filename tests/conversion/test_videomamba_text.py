@@ -12,7 +12,7 @@ from conversion.helpers.weight_rules import apply_rules, load_converted
 from conversion.videomamba import main as convert_encoder
 from conversion.videomamba_text import dual_encoder_config, main, rules_for
 from hf_video import VideoTextDualEncoderModel
-from hf_video.models.video_text.losses_video_text import negative_weights
+from hf_video.models.video_text.losses_video_text import draw_negatives, negative_weights
 from tests.testing.goldens import FIXTURES, load_golden
 
 LOSS_CASES = ["stage2_unmasked_losses", "stage1_masked_video", "stage1_masked_image"]
@@ -128,10 +128,16 @@ def test_losses_and_gradients_equal_the_original(folders, case, dtype):
 def test_negatives_are_drawn_by_the_weights_of_the_original(folders, case):
     golden, _ = load(folders, case)
     logits, ids = golden.expected["sim_v2t"], golden.inputs["idx"]
-    expected = golden.expected["weights_for_text_negatives"]
-    torch.testing.assert_close(negative_weights(logits, ids), expected, atol=1e-5, rtol=1e-4)
-    expected = golden.expected["weights_for_vision_negatives"]
-    torch.testing.assert_close(negative_weights(logits.T, ids), expected, atol=1e-5, rtol=1e-4)
+    for rows, name in ((logits, "weights_for_text_negatives"), (logits.T, "weights_for_vision_negatives")):
+        expected = golden.expected[name]  # only their ratios count
+        expected = expected / expected.sum(dim=1, keepdim=True)
+        torch.testing.assert_close(negative_weights(rows, ids), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_negatives_are_drawn_where_every_pair_is_told_apart():
+    logits = torch.full((4, 4), -100.0).fill_diagonal_(100.0)
+    for drawn in draw_negatives(logits, torch.arange(4)):
+        assert (drawn != torch.arange(4)).all()
 
 
 @pytest.mark.parametrize("kind", ["pretrain_with_teacher", "retrieval_model_is_pretrain_False"])

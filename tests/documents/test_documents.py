@@ -43,7 +43,7 @@ def published(files, tmp_path_factory):
         use_hub(server, TOKEN, folder / "cache", patch)
         patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder / "modules"))
         patch.setattr(sys, "path", [*sys.path])
-        publish(files / "my_model", "user/my-model", check_download=False)
+        publish(files / "my_model", "user/my-model")
         yield
 
 

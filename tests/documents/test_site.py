@@ -17,7 +17,7 @@ from docs.notebooks.execute import execute
 from .blocks import ROOT
 
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
-PACKAGES = ("data", "drawing", "evaluation", "hub", "inference", "jobs", "processing", "training", "ops.selective_scan")
+PACKAGES = tuple("bulk data drawing evaluation hub inference processing training ops.selective_scan".split())
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from transformers import AutoModel, AutoProcessor
+from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
 from hf_video.evaluation import group_captions, retrieval_scores
 from hf_video.metrics import retrieval_recall
+from tests.testing.search_models import save_xclip
 
 from ..data.captions import caption_rows
 from ..models.video_text.retrieval_model import GOLDEN, write_retrieval_model
@@ -57,6 +58,20 @@ def test_scores_of_pairs_are_the_match_logits(converted):
     torch.testing.assert_close(torch.from_numpy(scores.of_texts).diagonal(), outputs.match_logits[:, 1])
     torch.testing.assert_close(torch.from_numpy(scores.similarity), outputs.similarity)
     assert retrieval_scores(model, [clips], texts, k_test=0).of_texts is None
+
+
+def test_texts_of_xclip_have_the_prompts_that_it_makes_of_a_video(tmp_path):
+    model = AutoModel.from_pretrained(save_xclip(tmp_path)).eval()
+    texts = AutoTokenizer.from_pretrained(tmp_path)(["a dog", "two cats", "a dog"], padding=True, return_tensors="pt")
+    texts = {name: texts[name] for name in ("input_ids", "attention_mask")}
+    clips = torch.rand(3, model.config.vision_config.num_frames, 3, *[model.config.vision_config.image_size] * 2)
+    scores = retrieval_scores(model, clips.split(2), texts, batch_size=2).similarity
+    with torch.no_grad():
+        expected = model(pixel_values=clips, **texts).logits_per_video / model.logit_scale.exp()
+        vectors = model.get_text_features(**texts).pooler_output, model.get_video_features(clips).pooler_output
+    torch.testing.assert_close(torch.from_numpy(scores), expected)
+    plain = torch.cosine_similarity(vectors[1][:, None], vectors[0][None], dim=-1)
+    assert not torch.allclose(plain, expected, atol=1e-3)
 
 
 def test_captions_of_a_video_are_several_texts_or_a_paragraph():

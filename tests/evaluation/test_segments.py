@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from hf_video.evaluation import LabelledSegment as Segment
 from hf_video.evaluation import evaluate_segments, read_ground_truth, read_predictions
 from hf_video.evaluation.segments import TIOUS
+from hf_video.inference import Segment
 
 
 def dive(start, end, score=1.0):

@@ -9,7 +9,7 @@ from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.hub import loading_check
 from hf_video.training import VideoTrainer, VideoTrainingArguments
-from tests.hub_server.fixtures import hub, run_as_stranger  # noqa: F401
+from tests.hub_server.fixtures import hub, run_as_stranger, unverified  # noqa: F401
 
 SIZES = {"image_size": 32, "num_frames": 4, "hidden_size": 24, "num_hidden_layers": 1}
 TINY_CLASSIFIERS = {
@@ -33,7 +33,7 @@ TINY_CLASSIFIERS = {
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_loading():
-    """Published models are loaded in a process that is forked off; that of a command is another interpreter."""
+    """Models are loaded in a process that is forked off; that of a command is another interpreter."""
 
     def run(command, env, cwd, **options):
         program = f"import runpy; sys.argv = {command[2:]!r}; runpy.run_path(sys.argv[0], run_name='__main__')"

@@ -1,7 +1,6 @@
 """Models of every family give a stranger without hf_video the same numbers, by the code that went along."""
 
 import json
-import os
 import re
 import shutil
 
@@ -19,9 +18,9 @@ from transformers import (
 )
 
 import hf_video
-from hf_video.auto import CLASSES, CONFIGURATIONS
-from hf_video.hub import publish, register_custom_code, stage
-from hf_video.hub.custom_code import classes_of, collect, types_inside
+from hf_video.auto import CLASSES
+from hf_video.hub import publish, stage
+from hf_video.hub.custom_code import add_code, classes_of, collect, types_inside
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.hub_server.fixtures import run_in_fresh_process
@@ -104,7 +103,7 @@ def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tm
     # The protocol of evaluation travels with the model: the pipeline averages six views.
     folder = shutil.copytree(trained, tmp_path / "model")
     hf_video.VideoClipProcessor.from_pretrained(folder, num_clips=2, num_crops=3).save_pretrained(folder)
-    publish(folder, "alice/model", check_download=False)
+    publish(folder, "alice/model")
     clip = torch.randn(1, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     save_file({"pixel_values": clip}, tmp_path / "clip.safetensors")
     program = STRANGER.format(
@@ -154,12 +153,8 @@ def test_a_published_videomamba_can_be_read_before_it_is_trusted():
 @pytest.mark.slow
 def test_a_published_videomamba_takes_the_operations_of_an_installed_hf_video(hub, tmp_path):
     """Its code imports them, and hf_video registers its own classes while this is loaded."""
-    model, _ = make_model("VideoMamba", ["a", "b"])
-    code = collect(classes_of("videomamba"))
-    model.config.auto_map = code.auto_map
-    model.save_pretrained(tmp_path)
-    for file in code.files.values():
-        shutil.copy(file, tmp_path)
+    make_model("VideoMamba", ["a", "b"])[0].save_pretrained(tmp_path)
+    add_code(tmp_path)
     program = f"""
         import sys
         import torch, transformers
@@ -186,7 +181,7 @@ def test_a_frame_classifier_is_the_same_without_hf_video_and_goes_on_with_a_stat
     model, folder = hf_video.VideoMambaForFrameClassification(config).eval(), tmp_path / "model"
     for part in (model, make_processor()):
         part.save_pretrained(folder)
-    publish(folder, "alice/frames", check_download=False)
+    publish(folder, "alice/frames")
     clip = torch.randn(1, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     save_file({"pixel_values": clip}, tmp_path / "clip")
     program = f"""
@@ -235,7 +230,7 @@ def test_a_model_of_videos_and_texts_is_the_same_without_hf_video(tower, hub, tm
         outputs = model(**inputs)
     expected = {"similarity": outputs.similarity, "video_embeds": outputs.video_embeds, **inputs}
 
-    publish(tmp_path / "model", REPO, check_download=False)
+    publish(tmp_path / "model", REPO)
     files = set(HfApi().list_repo_files(REPO))
     assert modules <= files and not others & files
     assert "trust_remote_code=True" in ModelCard.load(REPO).text
@@ -260,7 +255,7 @@ def test_a_detector_is_the_same_without_hf_video(hub, tmp_path):
     processor.save_pretrained(folder)
     with torch.inference_mode():
         expected = AutoModelForObjectDetection.from_pretrained(folder)(**processor([clip], return_tensors="pt"))
-    publish(folder, "alice/detector", check_download=False)
+    publish(folder, "alice/detector")
     files = set(HfApi().list_repo_files("alice/detector"))
     assert VIT_CODE | {"modeling_stmixer.py", "loss_stmixer.py", "video_processing_detection.py"} <= files
     assert not MAMBA_CODE & files
@@ -309,7 +304,7 @@ def test_a_model_that_answers_is_the_same_without_hf_video(hub, tmp_path):
     with torch.no_grad():
         expected = model.generate(**inputs, max_new_tokens=5, do_sample=False)
 
-    publish(tmp_path / "model", REPO, check_download=False)
+    publish(tmp_path / "model", REPO)
     assert {"tokenizer.json", "qformer_tokenizer/tokenizer.json"} <= set(HfApi().list_repo_files(REPO))
     program = f"""
         import json
@@ -339,7 +334,7 @@ def test_a_classifier_of_transformers_takes_our_processor_along(tmp_path, hub):
     for file in folder.glob("*preprocessor_config.json"):
         file.unlink()
     processor.save_pretrained(folder)
-    publish(folder, REPO, check_download=False)
+    publish(folder, REPO)
     assert type(model).__name__ in ModelCard.load(REPO).text
     files = HfApi().list_repo_files(REPO)
     assert "video_processing_clip.py" in files and "modeling_videovit.py" not in files
@@ -353,15 +348,6 @@ def test_a_classifier_of_transformers_takes_our_processor_along(tmp_path, hub):
         logits = loaded(**inputs).logits.reshape(1, 2)
         expected = model(**processor(frames, do_sample_frames=False, return_tensors="pt")).logits
     torch.testing.assert_close(logits, expected)
-
-
-def test_registered_classes_bring_their_code_when_transformers_saves_them(tmp_path, monkeypatch):
-    for name in (*CONFIGURATIONS, *(row.class_name for row in CLASSES)):
-        monkeypatch.setattr(getattr(hf_video, name), "_auto_class", None)  # and back
-    register_custom_code()
-    for part in make_model("VideoViT", ["a", "b"]):
-        part.save_pretrained(tmp_path)
-    assert {"modeling_videovit.py", "masking_videovit.py", "plain_video_reading.py"} <= set(os.listdir(tmp_path))
 
 
 def test_parts_are_found_at_any_depth_and_others_are_not_ours():

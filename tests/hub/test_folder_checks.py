@@ -14,19 +14,16 @@ from transformers import AutoModelForVideoClassification
 import hf_video
 from conversion.videomae import main as convert
 from hf_video.cli.main import main
-from hf_video.hub import PublishError, publish, publishing
+from hf_video.hub import PublishError, publish, stage
 from hf_video.hub.folder_checks import find_problems, select_files
 
 REPO = "alice/model"
 
 
 @pytest.fixture
-def folder(trained_videovit, tmp_path, monkeypatch):
-    """A copy of a trained model's folder, to be spoilt; loading it in another process is tested elsewhere."""
-    monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
-    copy = shutil.copytree(trained_videovit, tmp_path / "folder")
-    shutil.rmtree(copy / "checkpoint-1")
-    return copy
+def folder(trained_videovit, tmp_path):
+    """A copy of a trained model's folder, to be spoilt."""
+    return shutil.copytree(trained_videovit, tmp_path / "folder", ignore=shutil.ignore_patterns("checkpoint-*"))
 
 
 @pytest.fixture
@@ -34,7 +31,7 @@ def refused(hub, folder):
     """Publishes the folder, which must fail before the first request; returns the message."""
 
     def run(**options):
-        with pytest.raises(PublishError) as error:
+        with pytest.raises(ValueError) as error:
             publish(folder, REPO, **options)
         assert hub.requests == []
         return str(error.value)
@@ -46,8 +43,25 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_a_folder_that_is_in_order_has_no_problems(folder):
-    assert find_problems(folder) == []
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", None, "There is no config.json"),
+        ("config.json", "{", "config.json cannot be read"),
+        ("config.json", '{"model_type": "videovit"}', "config.json has no architectures"),
+        ("config.json", '{"model_type": {"a": 1}}', "config.json: `model_type`"),
+        ("video_preprocessor_config.json", None, "There is no processor (video_preprocessor_config.json)"),
+        ("video_preprocessor_config.json", '{"video_processor_type": [1]}', "`video_processor_type`"),
+        ("training_facts.json", "[]", "training_facts.json must hold one JSON object"),
+        ("README.md", "---\na: [\n---\n# A model\n", "README.md: its metadata are invalid"),
+        ("README.md", "---\nmodel-index: 3\nmodel_name: x\n---\n", "README.md: its metadata are invalid"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_named(folder, refused, name, content, message):
+    (folder / name).unlink(missing_ok=True)
+    if content is not None:
+        (folder / name).write_text(content)
+    assert message in refused()
 
 
 def test_a_missing_folder_is_named(tmp_path):
@@ -55,46 +69,8 @@ def test_a_missing_folder_is_named(tmp_path):
         publish(tmp_path / "nowhere", REPO)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "no config.json"),
-        ("{", "config.json cannot be read"),
-        ('{"model_type": "videovit"}', "no architectures"),
-        ('{"model_type": {"a": 1}}', "`model_type`"),
-        ('{"model_type": "videovit", "architectures": 3}', "`architectures`"),
-    ],
-)
-def test_an_incomplete_configuration_is_refused(folder, refused, content, message):
-    (folder / "config.json").unlink()
-    if content is not None:
-        (folder / "config.json").write_text(content)
-    assert message in refused()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "field"),
-    [
-        ("video_preprocessor_config.json", {"video_processor_type": [1]}, "`video_processor_type`"),
-        ("training_facts.json", {"data": [1]}, "`data`"),
-        ("training_facts.json", {"source": {}}, "`source.name`"),
-        ("report/metrics.json", {"split": "test", "num_videos": 2, "top1_accuracy": "high"}, "`top1_accuracy`"),
-        ("report/metrics.json", [], "a list"),
-    ],
-)
-def test_a_field_of_another_type_is_named_with_its_file(folder, refused, name, content, field):
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text(json.dumps(content))
-    message = refused()
-    assert name in message and field in message
-
-
-def test_a_missing_processor_is_refused(folder, refused):
-    (folder / "video_preprocessor_config.json").unlink()
-    assert "There is no processor (video_preprocessor_config.json)" in refused()
-
-
 def test_a_regression_model_needs_no_labels(folder):
+    assert find_problems(folder) == []
     edit(folder / "config.json", id2label={"0": "LABEL_0"}, problem_type="regression")
     assert find_problems(folder) == []
 
@@ -125,6 +101,7 @@ def test_what_is_no_token_passes(folder, text):
     assert find_problems(folder) == []
 
 
+@pytest.mark.usefixtures("unverified")
 def test_what_looks_like_a_token_is_published_when_the_author_says_so(folder, hub):
     (folder / "README.md").write_text(f"# A model\n{TOKENS[0]}\n")
     assert main(["publish", str(folder), REPO, "--allow-tokens"]) == 0
@@ -177,42 +154,30 @@ def lying_header(size, **entry):
 @pytest.mark.parametrize("content", [lying_header(2**62), lying_header(None, data_offsets=[0, 2**40]), b"\x08"])
 def test_a_safetensors_file_with_a_lying_header_is_refused(folder, refused, content):
     (folder / "model.safetensors").write_bytes(content)
-    assert "model.safetensors is damaged or not what its header says" in refused()
+    assert "The model cannot be loaded where hf_video is not installed: " in refused()
 
 
 def test_an_index_cannot_name_files_outside_the_folder(folder, refused):
     (folder / "model.safetensors").rename(folder.parent / "outside.safetensors")
     index = {"metadata": {}, "weight_map": {"weight": "../outside.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "There is no ../outside.safetensors in the folder" in refused()
+    assert "outside.safetensors" in refused()
 
 
-@pytest.mark.parametrize("reference", ["../evil.Model", "/tmp/evil.Model", "evil", 3])
-def test_an_auto_map_that_leaves_the_folder_is_refused(folder, refused, reference, tmp_path):
-    (tmp_path / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'executed')!r})\nclass Model: pass\n")
-    edit(folder / "config.json", auto_map={"AutoModelForVideoClassification": reference})
-    assert f"{reference!r} in auto_map is not of the form module.Class" in refused()
-    assert not (tmp_path / "executed").exists()
-
-
-def test_installed_classes_load_a_folder_whatever_its_auto_map_says(folder, tmp_path):
+def test_an_auto_map_that_leaves_the_folder_is_neither_followed_nor_published(folder, tmp_path):
     (tmp_path / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'executed')!r})\nclass Model: pass\n")
     edit(folder / "config.json", auto_map={"AutoModelForVideoClassification": "../evil.Model"})
     for trust in (None, False, True):
         model = AutoModelForVideoClassification.from_pretrained(folder, trust_remote_code=trust)
         assert type(model) is hf_video.VideoViTForVideoClassification
-    assert not (tmp_path / "executed").exists()
+    (tmp_path / "staging").mkdir()
+    config = (stage(folder, tmp_path / "staging", REPO).folder / "config.json").read_text()
+    assert "evil" not in config and not (tmp_path / "executed").exists()
 
 
 def test_the_code_of_others_is_not_published_as_ours(folder, refused):
     edit(folder / "config.json", model_type="other", auto_map={"AutoModel": "modeling_other.Model"})
     assert "The code of 'other' is not of hf_video" in refused()
-
-
-@pytest.mark.parametrize("metadata", ["a: [", "model-index: 3\nmodel_name: x"])
-def test_a_card_with_invalid_metadata_is_refused(folder, refused, metadata):
-    (folder / "README.md").write_text(f"---\n{metadata}\n---\n# A model\n")
-    assert "README.md: its metadata are invalid" in refused()
 
 
 def test_the_command_prints_all_problems_and_ends_with_2(folder, hub, capsys):

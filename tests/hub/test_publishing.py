@@ -8,13 +8,16 @@ import threading
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
-from huggingface_hub.utils import httpx
 from safetensors.torch import load_file, save_file
 
 import hf_video
-from hf_video.hub import PublishError, publish, publishing, push, stage
+from hf_video.data import ClipTask, VideoDataset, load_video_dataset
+from hf_video.hub import PublishError, publish, push, stage
+from hf_video.training import VideoTrainer, VideoTrainingArguments
 from tests.hub_server.fixtures import READ, STRANGER, run_in_fresh_process
 from tests.hub_server.handler import Refusal
+
+from .conftest import make_model
 
 REPO = "alice/model"
 
@@ -28,16 +31,6 @@ def publication(trained_videovit, tmp_path_factory):
 def folder(trained_videovit, tmp_path):
     """A copy of a trained model's folder, to be spoilt."""
     return shutil.copytree(trained_videovit, tmp_path / "folder")
-
-
-@pytest.fixture
-def unverified(monkeypatch):
-    """For what goes wrong, or right, before the model is loaded in another process."""
-    monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
-
-
-def push_quickly(publication, **options):
-    return push(publication, REPO, check_download=False, **options)
 
 
 def edit(path, **changes):
@@ -97,12 +90,12 @@ def test_training_state_goes_up_when_asked_for(trained_videovit, tmp_path, unver
 
 
 def test_one_commit_on_main_with_a_tag_that_must_be_free(hub, publication):
-    commit = push_quickly(publication, tag="v1.0")
+    commit = push(publication, REPO, tag="v1.0")
     api = HfApi(endpoint=hub.endpoint)
     assert set(api.list_repo_files(REPO)) == publication.files.keys()
     assert [reference.target_commit for reference in api.list_repo_refs(REPO).tags] == [commit.oid]
     with pytest.raises(PublishError, match="already has a tag 'v1.0'"):
-        push_quickly(publication, tag="v1.0")
+        push(publication, REPO, tag="v1.0")
     assert [path for method, path, _ in hub.requests if "/commit/" in path] == [f"/api/models/{REPO}/commit/main"]
     assert api.model_info(REPO).sha == commit.oid
 
@@ -113,7 +106,7 @@ def test_branch_tag_and_commit_are_what_revision_names(hub, folder, tmp_path, un
         weights = load_file(folder / "model.safetensors")
         weights["classifier.bias"] = torch.full((8,), float(number))
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        commits[revision] = publish(folder, REPO, revision=revision, tag=f"v{number}", check_download=False)
+        commits[revision] = publish(folder, REPO, revision=revision, tag=f"v{number}")
     program = f"""
         import json
         from transformers import AutoModelForVideoClassification
@@ -126,12 +119,10 @@ def test_branch_tag_and_commit_are_what_revision_names(hub, folder, tmp_path, un
     """
     process = run_in_fresh_process(hub, program)
     assert json.loads(process.stdout.splitlines()[-1]) == [0, 1, 0, 1, 0], process.stderr
-    with pytest.raises(PublishError, match="'v0' is a tag of alice/model; only a branch"):
-        publish(folder, REPO, revision="v0", check_download=False)
 
 
 def test_a_private_model_is_loaded_with_the_right_token_only(hub, publication):
-    push_quickly(publication, private=True)
+    push(publication, REPO, private=True)
     # The right one is the last: what it fetches stays in the cache.
     program = f"""
         import json, os
@@ -154,9 +145,9 @@ def test_a_private_model_is_loaded_with_the_right_token_only(hub, publication):
 
 
 def test_private_is_not_promised_of_a_public_repository(hub, publication):
-    push_quickly(publication)
-    with pytest.raises(PublishError, match="exists and is public. Make it private in its settings"):
-        push_quickly(publication, private=True)
+    push(publication, REPO)
+    with pytest.raises(PublishError, match="exists and is public. Make it private"):
+        push(publication, REPO, private=True)
 
 
 @pytest.mark.parametrize(
@@ -164,14 +155,20 @@ def test_private_is_not_promised_of_a_public_repository(hub, publication):
     [
         (False, REPO, "does not accept your token. Log in with `hf auth login`"),
         (READ, REPO, "may not write to alice/model. Use a write token"),
-        ("hf_write", "alice/a/b", "'alice/a/b' is not the name of a repository"),
+        ("hf_write", "alice/a/b", "alice/a/b could not be published: Repo id must be"),
     ],
 )
 def test_what_the_hub_refuses_is_explained(hub, publication, token, repo_id, message):
     api = HfApi(endpoint=hub.endpoint, token=token)
     with pytest.raises(PublishError, match=message):
-        push(publication, repo_id, check_download=False, api=api)
+        push(publication, repo_id, api=api)
     assert REPO not in hub.repositories
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://[::1"])
+def test_a_hub_that_is_not_there_is_told(publication, endpoint):
+    with pytest.raises(PublishError, match=f"{REPO} could not be published: .* Run the same command again"):
+        push(publication, REPO, api=HfApi(endpoint=endpoint, token="hf_a"))
 
 
 def test_an_interrupted_upload_goes_on_where_it_stopped(hub, publication):
@@ -181,28 +178,16 @@ def test_an_interrupted_upload_goes_on_where_it_stopped(hub, publication):
 
     hub.fail = break_before_the_commit
     with pytest.raises(PublishError, match="the connection broke"):
-        push_quickly(publication)
+        push(publication, REPO)
     assert HfApi().list_repo_files(REPO) == []
     hub.fail = lambda method, path: None
-    push_quickly(publication)
+    push(publication, REPO)
     assert set(HfApi().list_repo_files(REPO)) == publication.files.keys()
     assert [method for method, _, _ in hub.requests].count("PUT") == 1
 
 
-def test_a_commit_whose_answer_is_lost_is_not_denied(hub, publication, monkeypatch):
-    create_commit = HfApi.create_commit
-
-    def lose_the_answer(*words, **options):
-        create_commit(*words, **options)
-        raise httpx.ReadTimeout("The read operation timed out")
-
-    monkeypatch.setattr(HfApi, "create_commit", lose_the_answer)
-    with pytest.raises(PublishError, match=f"{REPO} has a new commit [0-9a-f]+; run the same command again"):
-        push_quickly(publication)
-
-
 def test_a_concurrent_commit_is_not_overwritten(hub, publication):
-    push_quickly(publication)
+    push(publication, REPO)
     api, once = HfApi(endpoint=hub.endpoint), threading.Event()
 
     def commit_meanwhile(method, path):
@@ -214,41 +199,27 @@ def test_a_concurrent_commit_is_not_overwritten(hub, publication):
     try:
         hub.fail = commit_meanwhile
         with pytest.raises(PublishError, match="Somebody else committed to alice/model meanwhile"):
-            push_quickly(publication)
+            push(publication, REPO)
         assert {"notes.txt"} <= set(api.list_repo_files(REPO)) and not api.file_exists(REPO, "extra.txt")
-        push_quickly(publication)
+        push(publication, REPO)
         assert {"notes.txt", "extra.txt"} <= set(api.list_repo_files(REPO))
     finally:
         os.remove(publication.folder / "extra.txt")
 
 
 def test_a_card_that_was_edited_on_the_hub_is_kept(hub, publication):
-    push_quickly(publication)
+    push(publication, REPO)
     HfApi().upload_file(path_or_fileobj=b"---\nlicense: mit\n---\nMine.", path_in_repo="README.md", repo_id=REPO)
-    push_quickly(publication)
+    push(publication, REPO)
     assert ModelCard.load(REPO).text == "Mine."
 
 
 def test_weights_of_an_earlier_upload_cannot_be_mistaken_for_these(hub, publication):
-    push_quickly(publication)
+    push(publication, REPO)
     HfApi().upload_file(path_or_fileobj=b"old", path_in_repo="model-00001-of-00002.safetensors", repo_id=REPO)
     HfApi().upload_file(path_or_fileobj=b"{}", path_in_repo="model.safetensors.index.json", repo_id=REPO)
-    push_quickly(publication)
+    push(publication, REPO)
     assert set(HfApi().list_repo_files(REPO)) == publication.files.keys()
-
-
-def test_what_is_uploaded_is_loaded_back_and_a_failure_names_the_commit(hub, publication, monkeypatch):
-    checked = []
-
-    def verify(source, **options):
-        checked.append((source, options["revision"]))
-        raise PublishError("it does not load")
-
-    monkeypatch.setattr(publishing, "verify", verify)
-    with pytest.raises(PublishError, match="alice/model was uploaded as commit .*, but: it does not load"):
-        push(publication, REPO, tag="v1")
-    assert checked == [(REPO, HfApi().model_info(REPO).sha)]
-    assert HfApi().list_repo_refs(REPO).tags == []
 
 
 def test_weights_that_do_not_fit_the_configuration_are_refused(folder, tmp_path):
@@ -262,40 +233,24 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(folder, tmp_path)
 def test_labels_are_set_from_a_list_and_must_fit(folder, hub, unverified):
     edit(folder / "config.json", id2label={str(i): f"LABEL_{i}" for i in range(8)})
     with pytest.raises(PublishError, match="The classes have no names"):
-        publish(folder, REPO, check_download=False)
-    with pytest.raises(PublishError, match="There are 2 labels, but the model has 8 classes"):
-        publish(folder, REPO, labels=["a", "b"], check_download=False)
-    with pytest.raises(PublishError, match="Two labels are the same"):
-        publish(folder, REPO, labels=["a"] * 8, check_download=False)
+        publish(folder, REPO)
+    for labels, number in ((["a", "b"], 2), (["a"] * 8, 1)):
+        with pytest.raises(PublishError, match=f"There are {number} different labels, but the model has 8 classes"):
+            publish(folder, REPO, labels=labels)
     assert hub.requests == []
-    publish(folder, REPO, labels=list("abcdefgh"), check_download=False)
+    publish(folder, REPO, labels=list("abcdefgh"))
     with open(HfApi().hf_hub_download(REPO, "config.json")) as file:
         assert json.load(file)["id2label"]["3"] == "d"
 
 
-def test_what_was_checked_goes_up_whatever_becomes_of_the_folder(folder, tmp_path, hub, unverified):
+def test_texts_that_were_checked_go_up_whatever_becomes_of_the_folder(folder, tmp_path, hub, unverified):
     (tmp_path / "staging").mkdir()
     publication = stage(folder, tmp_path / "staging", REPO)
-    before = {name: (publication.folder / name).read_bytes() for name in publication.files}
-    shutil.rmtree(folder)
-    assert {name: (publication.folder / name).read_bytes() for name in publication.files} == before
-    push_quickly(publication)
-
-
-@pytest.mark.parametrize("change", ["written over", "removed"])
-def test_large_files_that_change_after_the_checks_do_not_go_up(folder, tmp_path, hub, unverified, monkeypatch, change):
-    weights = folder / "model.safetensors"
-    monkeypatch.setattr(publishing, "LINKED_FROM", weights.stat().st_size)
-    (tmp_path / "staging").mkdir()
-    publication = stage(folder, tmp_path / "staging", REPO)
-    assert publication.hashes.keys() == {weights.name} and (publication.folder / weights.name).is_symlink()
-    content = weights.read_bytes()
-    weights.unlink()
-    if change == "written over":
-        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(PublishError, match=f"{weights.name} has changed since it was checked"):
-        push_quickly(publication)
-    assert not [path for method, path, _ in hub.requests if method == "PUT" or "/commit/" in path]
+    for text in folder.glob("*.json"):
+        text.write_text("{}")
+    push(publication, REPO)
+    with open(HfApi().hf_hub_download(REPO, "config.json")) as file:
+        assert json.load(file)["model_type"] == "videovit"
 
 
 def test_a_snapshot_in_the_cache_of_the_hub_can_be_published(folder, tmp_path, hub, unverified):
@@ -303,5 +258,27 @@ def test_a_snapshot_in_the_cache_of_the_hub_can_be_published(folder, tmp_path, h
     for name in ("config.json", "model.safetensors"):
         blob = shutil.move(folder / name, tmp_path / f"blob of {name}")
         (folder / name).symlink_to(blob)
-    publish(folder, REPO, check_download=False)
+    publish(folder, REPO)
     assert {"config.json", "model.safetensors"} <= set(HfApi().list_repo_files(REPO))
+
+
+@pytest.mark.parametrize("options", [{"hub_model_id": "alice/run", "hub_private_repo": True}, {}])
+def test_a_trainer_publishes(hub, digits, tmp_path, unverified, options):
+    data = load_video_dataset(digits)
+    model, processor = make_model("VideoViT", data["train"].features["label"].names)
+    arguments = VideoTrainingArguments(
+        str(tmp_path / "model"), use_cpu=True, disable_tqdm=True, max_steps=1, **options
+    )
+    rows = VideoDataset(data["train"], ClipTask(processor), training=True)
+    trainer = VideoTrainer(model, arguments, train_dataset=rows, eval_dataset=rows, processing_class=processor)
+    trainer.train()
+    api, name = HfApi(), options.get("hub_model_id", REPO)
+    is_private = name != REPO
+    commit = trainer.push_to_hub() if is_private else trainer.push_to_hub(blocking=False, revision="dev").result()
+    info = api.model_info(name, revision=None if is_private else "dev")
+    files = {file.rfilename for file in info.siblings}
+    assert info.sha == commit.oid and info.private == is_private
+    assert {"modeling_videovit.py", "video_processing_clip.py", "model.safetensors"} <= files
+    assert not [file for file in files if file.endswith((".pt", ".bin"))]
+    card = ModelCard.load(api.hf_hub_download(name, "README.md", revision=info.sha)).text
+    assert "| learning rate |" in card and f'model_id = "{name}"' in card

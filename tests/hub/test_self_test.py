@@ -6,16 +6,15 @@ import shutil
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, lfs
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
 import hf_video
-from hf_video.hub import PublishError, publish, verify_model
+from hf_video.hub import PublishError, publish, self_test, stage, verify_model
 from hf_video.hub.custom_code import add_code
-from hf_video.hub.loading_check import verify
-from hf_video.hub.self_test import RECORD, write_self_test
-from hf_video.hub.self_test_videos import SELF_TEST_VIDEOS, draw, encode
+from hf_video.hub.self_test import RECORD, VIDEOS, write_self_test
 from hf_video.reading import read_video
 from tests.hub_server.fixtures import run_in_fresh_process
 
@@ -40,6 +39,7 @@ def folder(published, tmp_path):
 def save(parts, folder):
     for part in parts:
         part.save_pretrained(folder)
+    add_code(folder)
     write_self_test(folder)
     return folder
 
@@ -54,48 +54,49 @@ def differing(folder, **options):
 
 
 def test_the_videos_are_small_and_all_their_frames_differ():
-    files = [encode(video) for video in SELF_TEST_VIDEOS]
-    assert sum(map(len, files)) <= 100_000
-    for video, file in zip(SELF_TEST_VIDEOS, files, strict=True):
-        frames = torch.from_numpy(read_video(file)[0]).float()
-        assert frames.shape == draw(video).shape
-        assert (frames - torch.from_numpy(draw(video)).float()).abs().mean() < 10
-        assert torch.pdist(frames.flatten(1)[::3, ::7]).min() > 100
+    files = sorted(VIDEOS.iterdir())
+    assert [file.name for file in files] == ["upright.mp4", "wide.mp4"]
+    assert sum(file.stat().st_size for file in files) <= 100_000
+    for file in files:
+        assert torch.pdist(torch.from_numpy(read_video(file)[0]).float().flatten(1)[::3, ::7]).min() > 100
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype", "backend"),
+    ("family", "dtype", "scan"),
     [
-        ("VideoViT", "float32", "attention sdpa"),
-        ("VideoMamba", "bfloat16", "selective scan"),
-        ("MemoryBankQFormer", "float32", "attention sdpa"),
+        ("VideoViT", "float32", ""),
+        ("VideoMamba", "bfloat16", ", selective scan"),
+        ("MemoryBankQFormer", "float32", ""),
     ],
 )
-def test_a_model_gives_its_own_numbers_again(family, dtype, backend, tmp_path):
-    folder = save(make_model(family, ["clap", "jump"]), tmp_path / "model")
-    found = verify_model(str(folder), device="cpu", dtype=dtype)
+def test_a_model_gives_its_own_numbers_again(family, dtype, scan, tmp_path):
+    """A stranger without hf_video computed them."""
+    found = verify_model(
+        str(save(make_model(family, ["clap", "jump"]), tmp_path / "model")), device="cpu", dtype=dtype
+    )
     assert [finding.part for finding in found.findings] == PARTS
     assert found.first_difference is None and all(finding.agrees for finding in found.findings)
-    assert found.here.startswith(f"cpu, {dtype}, {backend}")
+    assert found.here.startswith(f"cpu, {dtype}{scan}")
     assert f"torch {torch.__version__.partition('+')[0]}" in found.made_with
 
 
-def test_features_stand_for_the_logits_of_a_model_without_classes(tmp_path):
+@pytest.mark.parametrize("head", ["Model", "ForPreTraining", "Backbone"])
+def test_features_stand_for_the_logits_of_a_model_without_classes(head, tmp_path):
     config = hf_video.VideoViTConfig(**TINY_CLASSIFIERS["VideoViT"])
-    folder = save((hf_video.VideoViTModel(config), make_processor()), tmp_path / "model")
+    folder = save((getattr(hf_video, f"VideoViT{head}")(config), make_processor()), tmp_path / "model")
     assert verify_model(str(folder), device="cpu").findings[-1].part == "features" and differing(folder) == []
     edit(folder / "config.json", hidden_act="relu")
     assert differing(folder) == ["features"]
 
 
 def test_of_what_is_too_large_to_run_labels_and_processor_are_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_video.hub.self_test.MOST_PRODUCTS", 1000)
+    monkeypatch.setattr(self_test, "MOST_WORK", 1000)
     folder = save(make_model("VideoViT", ["clap", "jump"]), tmp_path / "model")
     assert not list(folder.rglob("*.mp4"))
     found = verify_model(str(folder), device="cpu")
     assert found.first_difference is None
     assert [finding.part for finding in found.findings if finding.agrees] == ["processor", "labels"]
-    assert found.findings[-1].agrees is None and "parameters are many for 1 views" in found.findings[-1].text
+    assert found.findings[-1].agrees is None and "bytes of weights are many for 1 views" in found.findings[-1].text
     edit(folder / "config.json", id2label={"0": "jump", "1": "clap"})
     assert differing(folder) == ["labels"]
 
@@ -164,10 +165,21 @@ def test_a_published_model_is_verified_by_anyone(hub, published):
     assert all(float(difference) < 1e-5 for _, difference in printed)
 
 
-def test_the_check_of_publishing_compares_the_logits(folder):
-    content = json.loads((folder / RECORD).read_text())
-    content["videos"]["upright.mp4"]["logits"]["values"][0] += 0.01
-    (folder / RECORD).write_text(json.dumps(content))
-    add_code(folder, json.loads((folder / "config.json").read_text()))
-    with pytest.raises(PublishError, match="gives other logits where hf_video is not installed: they differ by "):
-        verify(str(folder))
+def test_a_model_is_loaded_once_and_its_weights_are_hashed_once(hub, published, monkeypatch):
+    loaded, hashed = [], []
+    run, digest = self_test.run_as_stranger, lfs.sha_fileobj
+    monkeypatch.setattr(self_test, "run_as_stranger", lambda *words: [loaded.append(1), run(*words)][1])
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", lambda *words, **options: pytest.fail("loaded here"))
+    monkeypatch.setattr(lfs, "sha_fileobj", lambda file: [hashed.append(file.name), digest(file)][1])
+    monkeypatch.setattr("hashlib.file_digest", lambda *words: pytest.fail("hashed here"))
+    publish(published, REPO)
+    assert len(loaded) == 1 and len([name for name in hashed if name.endswith(".safetensors")]) == 1
+
+
+def test_a_processor_that_is_another_one_without_hf_video_is_told(published, tmp_path, monkeypatch):
+    measure = self_test.measure
+    monkeypatch.setattr(
+        self_test, "measure", lambda *words: {name: 1.1 * each for name, each in measure(*words).items()}
+    )
+    with pytest.raises(PublishError, match="The processor gives other values where hf_video is not installed"):
+        stage(published, tmp_path, REPO)

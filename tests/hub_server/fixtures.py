@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import constants, hf_api
 from transformers.utils import hub as transformers_hub
 
+from hf_video.hub import self_test
 from tests.testing.processes import Program, run_forked, run_fresh
 
 from .server import HubServer, User
@@ -30,6 +31,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         use_hub(server, WRITE, tmp_path / "cache", monkeypatch)
         yield server
         assert not server.errors, "\n".join(server.errors)
+
+
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what goes wrong, or right, where the model is not loaded in another process."""
+    nothing = {"outputs": {}, "error": None, "difference": 0.0}
+    monkeypatch.setattr(self_test, "run_as_stranger", lambda folder, clips: nothing)
 
 
 def use_hub(server: HubServer, token: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,245 +1,62 @@
-"""Heat maps: the formula, the places of all families, and that the model is left as it was."""
+"""The clip that a model sees, with times and places, and the shares of its frames."""
 
 import numpy as np
-import peft
 import pytest
-import torch
-from transformers import AutoModelForVideoClassification, InstructBlipVisionConfig
+from PIL import Image
 
-from hf_video import (
-    MemoryBankQFormerForVideoClassification,
-    VideoMambaConfig,
-    VideoMambaForVideoClassification,
-    VideoViTConfig,
-    VideoViTForVideoClassification,
-)
-from hf_video.inference import explain
-from hf_video.inference.evidence import find_patch_grid, roll_out_attention, spread_over_frames, weigh_patches
-from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, tiny_config
-from tests.testing.transformers_families import FAMILIES
-
-SIZES = {"image_size": 32, "patch_size": 16, "num_frames": 4, "num_labels": 8}
-WIDTHS = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}
+from hf_video import VideoClipProcessor
+from hf_video.inference import frame_shares, read_clip, top_frames
+from hf_video.reading import VideoReadError
+from tests.testing.videos import encode_video, make_frames
 
 
-def make_videovit(**options):
-    torch.manual_seed(0)
-    return VideoViTForVideoClassification(VideoViTConfig(**{**SIZES, **WIDTHS, "initializer_range": 0.2, **options}))
+def test_shares_sum_to_one_and_nothing_has_none():
+    heat_maps = np.stack([np.full((8, 8), value) for value in (0.0, 0.25, 0.5, 0.25)])
+    np.testing.assert_allclose(frame_shares(heat_maps), [0, 0.25, 0.5, 0.25])
+    assert top_frames(frame_shares(heat_maps)) == [2, 1, 3] and top_frames(frame_shares(heat_maps), 1) == [2]
+    # Less than an even share is not what counted most.
+    assert top_frames(np.array([0.1, 0.5, 0.2, 0.2])) == [1]
+    # Frames of a tubelet have one value.
+    assert top_frames(np.array([0.05, 0.05, 0.3, 0.3, 0.15, 0.15])) == [2] and top_frames(np.full(7, 1 / 7)) == [0]
+    nothing = frame_shares(np.zeros((3, 8, 8)))
+    assert nothing.tolist() == [0, 0, 0] and top_frames(nothing) == []
 
 
-def make_videomamba(**options):
-    torch.manual_seed(0)
-    sizes = {**SIZES, "hidden_size": 24, "num_hidden_layers": 2, "tubelet_size": 2}
-    return VideoMambaForVideoClassification(VideoMambaConfig(**{**sizes, **options}))
+def test_a_clip_has_the_images_that_the_model_sees_and_their_times(tmp_path):
+    size = {"height": 24, "width": 24}
+    processor = VideoClipProcessor(num_frames=6, frame_sampling_rate=2, size={"shortest_edge": 32}, crop_size=size)
+    processor.num_clips, processor.num_crops = 4, 3
+    # A frame is left out, so the rate varies.
+    times = [number for number in range(31) if number != 10]
+    video = encode_video(tmp_path / "a.mp4", make_frames(30, 48, 96), times=times)
+    clip = read_clip(processor, video)
+    expected = processor(video, num_clips=1, num_crops=1, return_tensors="pt")["pixel_values"]
+    assert clip.pixel_values.equal(expected) and clip.images.shape == (6, 24, 24, 3)
+    seen = (expected[0].movedim(1, -1).numpy() * processor.image_std + processor.image_mean) * 255
+    np.testing.assert_allclose(clip.images, seen, atol=1e-3)
+    np.testing.assert_allclose(clip.times, np.array([9, 12, 14, 16, 18, 20]) / 30, atol=1e-4)
+    assert clip.end == pytest.approx((20 + 11 / 5) / 30, abs=1e-4) and clip.video_size == (48, 96)
+    # 48 x 96 becomes 32 x 64; the crop begins at row 4 and column 20, and a pixel stands for 1.5 of the video.
+    np.testing.assert_allclose(clip.places[0, 0], [20.5 * 1.5 - 0.5, 4.5 * 1.5 - 0.5], atol=0.01)
+    np.testing.assert_allclose(clip.places[23, 23], [43.5 * 1.5 - 0.5, 27.5 * 1.5 - 0.5], atol=0.01)
 
 
-def make_family(name):
-    torch.manual_seed(0)
-    return AutoModelForVideoClassification.from_config(FAMILIES[name].configuration(num_labels=8))
+def test_a_part_of_a_video_keeps_the_times_of_the_video(tmp_path):
+    processor = VideoClipProcessor(num_frames=4, sampling_strategy="linspace", crop_size={"height": 24, "width": 24})
+    video = encode_video(tmp_path / "a.mp4")
+    clip = read_clip(processor, video, start=1.0, end=1.5)
+    np.testing.assert_allclose(clip.times, np.array([30, 35, 39, 44]) / 30, atol=1e-4)
+    assert clip.end == pytest.approx(1.5, abs=1e-4)
+    with pytest.raises(VideoReadError, match="start=7"):
+        read_clip(processor, video, start=7.0)
 
 
-def make_memory_model(**options):
-    torch.manual_seed(0)
-    tower = {"hidden_size": QFORMER["encoder_hidden_size"], "intermediate_size": 32, "num_hidden_layers": 1}
-    tower |= {"num_attention_heads": 2, "image_size": 32, "patch_size": 16}
-    config = tiny_config(vision_config=InstructBlipVisionConfig(**tower), num_labels=3, **options)
-    return MemoryBankQFormerForVideoClassification(config)
-
-
-MODELS = {
-    "videovit": lambda: make_videovit(position_embedding_type="none"),
-    "videovit with a class token": lambda: make_videovit(
-        position_embedding_type="rope", use_class_token=True, use_mean_pooling=False
-    ),
-    "videomamba": make_videomamba,
-    "videomamba, scans over time first": lambda: make_videomamba(scan_order="temporal_first"),
-    **{name: lambda name=name: make_family(name) for name in FAMILIES},
-    "memory": lambda: make_memory_model(memory_bank_length=8),
-    "no memory": lambda: make_memory_model(memory_bank_length=0),
-}
-# The first of two layers of the models whose attention is rolled out, and of the tower of the one with a memory.
-FIRST_LAYERS = {
-    "videovit": "videovit.layers.0",
-    "videovit with a class token": "videovit.layers.0",
-    "videomae": "videomae.encoder.layer.0",
-    "vivit": "vivit.layers.0",
-    "vjepa2": "vjepa2.encoder.layer.0",
-    "memory": "memory_bank_qformer.vision_model.encoder.layers.0",
-    "no memory": "memory_bank_qformer.vision_model.encoder.layers.0",
-}
-
-
-@torch.no_grad()
-def see_only_what_is_not_zero(model, name):
-    """Gives tokens of black patches the value 0 up to the layer where evidence is taken."""
-    for key, parameter in model.named_parameters():
-        if key.endswith("bias") or "position_embedding" in key or key.startswith(FIRST_LAYERS.get(name, "no layer")):
-            parameter.zero_()
-        elif parameter.ndim > 1 and "conv" not in key and "A_log" not in key:
-            parameter.normal_(std=0.3)
-    if name == "videomae":
-        model.videomae.embeddings.position_embeddings.zero_()
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if "over time" in name else name for name in MODELS]
-)
-def test_what_stands_in_one_place_lights_up_there_alone(name):
-    model = MODELS[name]()
-    see_only_what_is_not_zero(model, name)
-    clip = torch.zeros(1, 4, 3, 32, 32)
-    clip[0, 2, :, :16, 16:] = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(0))
-    maps = torch.cat([explain(model, clip, target) for target in range(model.config.num_labels)])
-    # At the centres of patches, where a pixel has the value of its patch: (frame, row, column).
-    found = {tuple(place) for place in maps[:, :, 7::16, 7::16].gt(0.5).any(0).nonzero().tolist()}
-    tubelet = find_patch_grid(model, clip).patch_shape[0]
-    frames = [frame for frame in range(4) if frame // tubelet == 2 // tubelet]
-    # Without a memory the last frame alone is read.
-    assert found == (set() if name == "no memory" else {(frame, 0, 1) for frame in frames})
-
-
-@pytest.mark.parametrize("pooling", ["mean", "class token"])
-def test_the_roll_out_is_that_of_the_paper(pooling):
-    options = {"use_class_token": True, "use_mean_pooling": False} if pooling == "class token" else {}
-    model = make_videovit(**options).double().eval()
-    model.set_attn_implementation("eager")
-    clip = torch.randn(1, 4, 3, 32, 32, dtype=torch.float64)
-    found = roll_out_attention(model, find_patch_grid(model, clip), clip, {}, 5)
-    outputs = model(pixel_values=clip, output_attentions=True)
-    gradients = torch.autograd.grad(outputs.logits[0, 5], outputs.attentions)
-    relevance = torch.eye(outputs.attentions[0].shape[-1], dtype=torch.float64)
-    for attention, gradient in zip(outputs.attentions, gradients, strict=True):
-        heads = [(a * g).clamp(min=0) for a, g in zip(attention[0], gradient[0], strict=True)]
-        relevance = relevance + sum(heads) / len(heads) @ relevance
-    relevance = relevance - torch.eye(len(relevance), dtype=torch.float64)
-    expected = relevance[0, 1:] if pooling == "class token" else relevance.mean(0)
-    torch.testing.assert_close(found.flatten(), expected)
-    assert found.max() > 0
-
-
-def test_evidence_adds_up_along_the_way_from_a_blank_clip():
-    model = make_videomamba(use_mean_pooling=True).eval()
-    clip = torch.randn(1, 4, 3, 32, 32)
-    patches = find_patch_grid(model, clip)
-    found = weigh_patches(model, patches, clip, {}, 1)
-    blank = clip.transpose(1, 2).flatten(2).median(-1).values[:, None, :, None, None]
-    # The places of 8-point Gauss-Legendre quadrature, and their weights, on [0, 1].
-    places, weights = np.polynomial.legendre.leggauss(8)
-    gradient = torch.zeros_like(clip)
-    for place, weight in zip((places + 1) / 2, weights / 2, strict=True):
-        between = (blank + place * (clip - blank)).float().requires_grad_()
-        (found_here,) = torch.autograd.grad(model(pixel_values=between).logits[0, 1], between)
-        gradient += weight * found_here
-    products = (gradient * (clip - blank)).sum(2)
-    expected = products.unflatten(1, (2, 2)).unflatten(3, (2, 16)).unflatten(5, (2, 16)).sum((2, 4, 6))
-    torch.testing.assert_close(found, expected.clamp(min=0), rtol=1e-4, atol=1e-6)
-    with torch.no_grad():
-        rise = (model(pixel_values=clip).logits - model(pixel_values=blank.expand_as(clip)).logits)[0, 1]
-    torch.testing.assert_close(expected.sum(), rise, rtol=0.1, atol=0)
-    assert (expected < 0).any() and found.max() > 0
-
-
-def test_entries_of_a_memory_share_their_evidence_among_the_frames_they_stand_for():
-    entries = torch.tensor([[6.0, 1.0], [1.0, 6.0]])
-    counts = torch.tensor([[3, 1], [1, 3]])
-    expected = torch.tensor([[2.0, 1.0], [2.0, 2.0], [2.0, 2.0], [1.0, 2.0]])
-    assert torch.equal(spread_over_frames(entries, counts), expected)
-
-
-def state_of(model):
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    modules = [
-        (module.training, len(module._forward_hooks), len(module._backward_hooks)) for module in model.modules()
-    ]
-    parameters = [(parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
-    return tensors, modules, parameters, model.config._attn_implementation, model.config.to_dict()
-
-
-@pytest.mark.parametrize(("name", "fails"), [("videovit", False), ("videomamba", True), ("memory", False)])
-def test_the_model_is_left_as_it_was(name, fails, monkeypatch):
-    model = MODELS[name]().train()
-    next(model.modules()).eval()
-    next(model.parameters()).requires_grad_(False)
-    clip = torch.randn(1, 4, 3, 32, 32)
-    # The hooks that record attention are Transformers' own, and stay after the first call of a model.
-    explain(model, clip, 0)
-    before = state_of(model)
-    if fails:
-        monkeypatch.setattr(torch.autograd, "grad", lambda *args, **kwargs: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            explain(model, clip, 0)
-    else:
-        explain(model, clip, 0)
-    after = state_of(model)
-    assert all(torch.equal(after[0][key], tensor) for key, tensor in before[0].items())
-    assert after[1:] == before[1:]
-
-
-def test_nothing_of_the_surroundings_changes_the_map():
-    model = make_videovit(hidden_dropout_prob=0.5).eval()
-    clips = torch.randn(2, 4, 3, 32, 32)
-    expected = explain(model, clips, torch.tensor([1, 2]))
-    assert expected.dtype == torch.float32 and not expected.requires_grad
-    torch.testing.assert_close(expected.amax((1, 2, 3)), torch.ones(2))
-    torch.testing.assert_close(explain(model, clips[1:], 2), expected[1:])
-    torch.testing.assert_close(explain(model, {"pixel_values": clips, "labels": None}, torch.tensor([1, 2])), expected)
-    with torch.inference_mode():
-        torch.testing.assert_close(explain(model, clips.clone(), torch.tensor([1, 2])), expected)
-    model.train().gradient_checkpointing_enable()
-    torch.testing.assert_close(explain(model, clips, torch.tensor([1, 2])), expected)
-
-
-def test_an_adapter_counts_and_a_compiled_model_is_explained():
-    model, clip = MODELS["videovit"](), torch.randn(1, 4, 3, 32, 32)
-    expected = explain(model, clip, 0)
-    torch.testing.assert_close(explain(torch.compile(model), clip, 0), expected)
-    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear"))
-    torch.testing.assert_close(explain(adapted, clip, 0), expected)
-    for key, parameter in adapted.named_parameters():
-        if "lora_B" in key:
-            torch.nn.init.normal_(parameter)
-    assert not torch.allclose(explain(adapted, clip, 0), expected, atol=0.01)
-
-
-def test_a_model_that_rounds_its_activations_has_no_gradients():
-    model = MODELS["videovit"]()
-    model.classifier.register_forward_hook(lambda module, inputs, output: output.round().detach())
-    with pytest.raises(ValueError, match="gives no gradients"):
-        explain(model, torch.randn(1, 4, 3, 32, 32), 0)
-
-
-def test_pixels_and_frames_that_fill_no_patch_have_no_evidence():
-    maps = explain(make_videovit(tubelet_size=2), torch.randn(1, 5, 3, 40, 33), 0)
-    assert maps.shape == (1, 5, 40, 33)
-    assert maps[:, 4].max() == maps[:, :, 32:].max() == maps[..., 32:].max() == 0 < maps.max()
-    assert torch.equal(maps[:, 0], maps[:, 1])
-
-
-@pytest.mark.parametrize(
-    ("inputs", "target", "message"),
-    [
-        (torch.zeros(1, 2, 4, 3, 32, 32), None, "2 views of each video"),
-        (torch.zeros(4, 3, 32, 32), None, "num_frames, num_channels, height, width"),
-        ({"pixels": torch.zeros(1, 4, 3, 32, 32)}, None, r"`pixel_values`, a tensor; got \['pixels'\]"),
-        (torch.zeros(1, 4, 3, 8, 32), None, "hold no patch"),
-        (torch.zeros(1, 4, 3, 32, 32), 8, "8 is not a class of this model: its classes are 0 to 7"),
-        (torch.zeros(1, 4, 3, 32, 32), torch.tensor([0, 1]), "one for each of the 1 videos"),
-        (torch.full((1, 4, 3, 32, 32), torch.nan), 0, "class 0 are not finite"),
-        (torch.zeros(1, 4, 3, 32, 32), 0.5, "whole numbers; got 0.5"),
-    ],
-)
-def test_inputs_that_cannot_be_explained(inputs, target, message):
-    with pytest.raises(ValueError, match=message):
-        explain(make_videovit(), inputs, target)
-
-
-def test_models_that_cannot_be_explained():
-    clip = torch.zeros(1, 4, 3, 32, 32)
-    with pytest.raises(ValueError, match="VideoViTModel is not a classifier"):
-        explain(make_videovit().videovit, clip)
-    with pytest.raises(ValueError, match="not a classifier with a head"):
-        explain(make_videovit(num_labels=0), clip)
-    with torch.inference_mode():
-        model = make_videovit()
-    with pytest.raises(ValueError, match="load it outside"):
-        explain(model, clip, 0)
+def test_a_folder_of_frames_needs_a_rate(tmp_path):
+    for number, frame in enumerate(make_frames(5)):
+        Image.fromarray(frame).save(tmp_path / f"{number}.png")
+    processor = VideoClipProcessor(num_frames=8, frame_sampling_rate=1, crop_size={"height": 24, "width": 24})
+    with pytest.raises(ValueError, match="no times.*source_fps"):
+        read_clip(processor, tmp_path)
+    clip = read_clip(processor, tmp_path, source_fps=10)
+    np.testing.assert_allclose(clip.times, [0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4])
+    assert clip.end == pytest.approx(0.4 + 0.4 / 7)

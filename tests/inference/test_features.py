@@ -1,4 +1,4 @@
-import logging
+"""Features of windows are those of clips one by one, at any depth, and each frame is processed once."""
 
 import numpy as np
 import pytest
@@ -11,13 +11,10 @@ from hf_video import (
     VideoMambaConfig,
     VideoMambaForVideoClassification,
 )
-from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.inference import extract_window_features, window_batches
-from hf_video.inference.window_batching import choose_windows
-from hf_video.reading import read_video, timed_samples
-from hf_video.training import VideoTrainer
+from hf_video.reading import read_video
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
-from tests.testing.trainers import make_arguments, make_model
+from tests.testing.trainers import make_model
 from tests.testing.videos import encode_video, make_frames
 
 SIZE = {"height": 16, "width": 16}
@@ -113,88 +110,6 @@ def test_features_are_those_of_windows_one_by_one(processor, video, name):
             np.testing.assert_allclose(features, expected.numpy(), rtol=0, atol=1e-5)
 
 
-def test_windows_are_as_the_processor_takes_clips():
-    of_sizes = {"num_frames": 6, "stride": 3, "fps": None, "frame_sampling_rate": 4}
-    assert choose_windows(VideoClipProcessor(num_frames=6)) == of_sizes
-    assert choose_windows(VideoClipProcessor(num_frames=6, fps=5)) == of_sizes | {"fps": 5, "frame_sampling_rate": 1}
-    uniform = VideoClipProcessor(num_frames=6, sampling_strategy="uniform")
-    assert choose_windows(uniform) == of_sizes | {"frame_sampling_rate": 1}
-    given = {"num_frames": 4, "stride": 1, "fps": None, "frame_sampling_rate": 2}
-    assert choose_windows(VideoClipProcessor(num_frames=6, fps=5), **given) == given
-    for options in ({"fps": 5}, {"sampling_strategy": "uniform"}, {"frame_sampling_rate": 2}):
-        learned = VideoClipProcessor(num_frames=6, frame_interval=0.125, **options)
-        assert choose_windows(learned) == of_sizes | {"fps": 8, "frame_sampling_rate": 1}
-        assert choose_windows(learned, **given) == given
-
-
-@pytest.fixture
-def said(caplog):
-    """The lines of the log, which says each sentence once in a process."""
-    logging.Logger.warning_once.cache_clear()
-    return caplog
-
-
-def uniform(frame_interval=None):
-    return VideoClipProcessor(
-        num_frames=8,
-        sampling_strategy="uniform",
-        frame_interval=frame_interval,
-        size={"shortest_edge": 16},
-        crop_size=SIZE,
-    )
-
-
-def test_windows_take_frames_at_the_distance_of_training(tmp_path, said):
-    """A video that consists of training videos: each window shows what the clip of its training video shows."""
-    distance, fps, parts = 3, 25, np.split(make_frames(5 * 8 * 3), 5)
-    for number, frames in enumerate(parts):
-        folder = tmp_path / "data" / "ab"[number % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        encode_video(folder / f"{number}.mp4", frames, fps=fps)
-    processor = uniform()
-    clips = VideoDataset(load_video_dataset(tmp_path / "data")["train"], ClipTask(processor), training=True)
-    options = {"max_steps": 1, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-    arguments = make_arguments(tmp_path / "out", **options)
-    VideoTrainer(make_model(num_frames=8), arguments, train_dataset=clips, processing_class=processor).train()
-    assert processor.frame_interval == pytest.approx(distance / fps, abs=1e-6)
-
-    # The same scene at the rate of training, and with every frame twice.
-    for factor in (1, 2):
-        joined = encode_video(tmp_path / f"{factor}.mp4", np.concatenate(parts).repeat(factor, 0), fps=fps * factor)
-        rate = {name: choose_windows(processor)[name] for name in ("fps", "frame_sampling_rate")}
-        taken = [sample.value.number for sample in timed_samples(joined, **rate)]
-        assert taken == list(range(0, 5 * 8 * distance * factor, distance * factor))
-    assert not said.records
-
-
-def test_a_flag_wins_and_a_distance_that_is_far_from_training_is_said(video, said):
-    for options, distance in (({"frame_sampling_rate": 1}, "0.033"), ({"fps": 3}, "0.33")):
-        for _ in range(2):
-            list(window_batches(uniform(0.12), video, num_frames=3, **options))
-        (record,) = said.records
-        assert f"{distance} s apart" in record.message and "0.12 s" in record.message
-        said.clear()
-    for options in ({}, {"frame_sampling_rate": 3}, {"fps": 10}):
-        list(window_batches(uniform(0.12), video, num_frames=3, **options))
-    list(window_batches(uniform(0.12), video, num_frames=1, fps=3))
-    assert not said.records
-
-
-def test_an_unknown_distance_is_said_with_what_is_taken_instead(video, said):
-    taken = {
-        uniform(): "every frame",
-        VideoClipProcessor(num_frames=8, frame_sampling_rate=2): "one frame of 2, as its clips do",
-    }
-    for processor, what in taken.items():
-        choose_windows(processor)
-        assert what in said.text
-        said.clear()
-    choose_windows(VideoClipProcessor(num_frames=8, fps=5))
-    choose_windows(uniform(), fps=5)
-    choose_windows(uniform(), frame_sampling_rate=1)
-    assert not said.records
-
-
 def test_a_memory_begins_anew_with_every_window(video):
     sizes = {"size": {"shortest_edge": 14}, "crop_size": {"height": 14, "width": 14}}
     processor = VideoClipProcessor(num_frames=4, frame_sampling_rate=1, **sizes)
@@ -218,9 +133,9 @@ def test_a_window_that_the_model_does_not_take(processor, video):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layer": 3}, "layer=3 is out of range: VideoViTModel has the hidden states 0 to 2"),
-        ({"layer": 0, "pooling": "head"}, "The head sees no layer 0: choose a pooling from mean, cls, none"),
-        ({"pooling": "max"}, "pooling='max' is unknown; choose from head, mean, cls, none"),
+        ({"layer": 3}, "layer=3 is out of range: VideoViTModel has 3 hidden states"),
+        ({"layer": 0, "pooling": "head"}, "no pooling 'head' of layer 0: choose from mean, cls, none"),
+        ({"pooling": "max"}, "no pooling 'max' of VideoViT.*: choose from head, mean, cls, none"),
         ({"stride": 0}, "stride=0 must be"),
         ({"batch_size": 0}, "batch_size=0 must be"),
     ],

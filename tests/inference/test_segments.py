@@ -1,5 +1,3 @@
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -57,13 +55,6 @@ def test_borders_are_where_the_score_passes_the_threshold():
     assert spans(find(back, NAMES[:2], exclusive=True, min_duration_off=2)) == [("run", 2.0, 5.0)]
 
 
-def test_hysteresis_holds_a_segment_until_the_score_is_below_offset():
-    scores = [0.4, 0.8, 0.4, 0.3, 0.2, 0.4]
-    assert spans(find(scores, onset=0.6, offset=0.25)) == [("run", pytest.approx(1.5), pytest.approx(4.5))]
-    assert spans(find(scores, onset=0.6)) == [("run", pytest.approx(1.5), pytest.approx(2.5))]
-    assert find(scores, onset=0.81, offset=0.3) == []
-
-
 def test_gaps_are_filled_before_short_segments_are_dropped():
     scores = [0, 1, 0, 1, 0, 0, 1, 0]
     assert spans(find(scores)) == [("run", 1.5, 2.5), ("run", 3.5, 4.5), ("run", 6.5, 7.5)]
@@ -72,13 +63,6 @@ def test_gaps_are_filled_before_short_segments_are_dropped():
     assert find(scores, min_duration_on=1.5) == []
     # Exactly as long as the limit: the segment stays, the gap too.
     assert len(find(scores, min_duration_on=1.0, min_duration_off=1.0)) == 3
-
-
-def test_the_score_is_the_mean_of_the_windows_from_start_to_end():
-    first, second = find([0.1, 0.9, 0.6, 0.1, 0.1, 0.8])
-    assert (first.score, second.score) == pytest.approx((0.75, 0.8))
-    (filled,) = find([0.1, 0.9, 0.6, 0.2, 0.1, 0.8, 0.0], min_duration_off=3)
-    assert filled.score == pytest.approx((0.9 + 0.6 + 0.2 + 0.1 + 0.8) / 5)
 
 
 def test_several_classes_at_once():
@@ -165,20 +149,6 @@ def test_exclusive_segments_never_overlap(seed):
     assert len(found) > 20
     for one, other in zip(found, found[1:], strict=False):
         assert one.end <= other.start and (one.label != other.label or other.start - one.end >= 1)
-
-
-def test_memory_and_output_do_not_grow_with_the_stream(num_windows=2_000):
-    finder, rows = SegmentFinder([str(i) for i in range(50)], min_duration_off=3.0), np.random.default_rng(0)
-    tracemalloc.start()
-    sizes = []
-    for number in range(num_windows):
-        for segment in finder.add(number, number + WINDOW, rows.random(50)):
-            # However long the stream, a segment comes within its gap.
-            assert number - segment.end < 6
-        if (number + 1) % (num_windows // 4) == 0:
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
-    assert max(sizes) < min(sizes) + 20_000
 
 
 @pytest.mark.parametrize(

@@ -41,3 +41,12 @@ def test_pixel_values_are_floating_point_numbers(family, model_class, dtype):
     clips = family.random_clips(config)
     with pytest.raises(ValueError, match=f"`pixel_values` must be floating-point numbers, got {dtype}"):
         model(clips.to(dtype))
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_a_batch_has_a_clip(family):
+    config = family.tiny_config()
+    clips = family.random_clips(config)
+    for empty in (clips[:0], clips[:, None][:, :0]):
+        with pytest.raises(ValueError, match="must have at least one clip"):
+            CLASSES[family][1](config).eval()(empty)

@@ -1,12 +1,11 @@
 """Videos in several views: one row of logits, whose probabilities are the mean of those of the views."""
 
-from importlib import import_module
-
 import pytest
 import torch
 from transformers import set_seed
 
 import hf_video
+from hf_video.models.shared_video import average_views
 from tests.hub.conftest import TINY_CLASSIFIERS
 
 FAMILIES = ["VideoViT", "VideoMamba", "MemoryBankQFormer"]
@@ -23,11 +22,6 @@ def family(request):
 
 
 @pytest.fixture
-def average_views():
-    return import_module("hf_video.models.videovit.classification_videovit").average_views
-
-
-@pytest.fixture
 def two_videos():
     """Stands for the pixels of two videos in two views."""
     return torch.zeros(2, 2, 1, 1, 1, 1)
@@ -39,20 +33,20 @@ def make_classifier(family, **options):
     return getattr(hf_video, f"{family}ForVideoClassification")(configuration).eval()
 
 
-def test_the_softmax_is_the_mean_of_the_views(average_views, two_videos):
+def test_the_softmax_is_the_mean_of_the_views(two_videos):
     expected = LOGITS.softmax(-1).view(2, 2, 3).mean(1)
     logits = average_views(LOGITS, two_videos, config())
     torch.testing.assert_close(logits.softmax(-1), expected)
     torch.testing.assert_close(logits, expected.log())
 
 
-def test_the_sigmoid_is_the_mean_of_the_views_in_multi_label_classification(average_views, two_videos):
+def test_the_sigmoid_is_the_mean_of_the_views_in_multi_label_classification(two_videos):
     expected = LOGITS.sigmoid().view(2, 2, 3).mean(1)
     logits = average_views(LOGITS, two_videos, config("multi_label_classification"))
     torch.testing.assert_close(logits.sigmoid(), expected)
 
 
-def test_views_that_are_sure_give_finite_logits(average_views, two_videos):
+def test_views_that_are_sure_give_finite_logits(two_videos):
     sure = torch.tensor([[200.0, -200.0, 200.0]] * 3 + [[100.0, -100.0, -200.0]])
     logits = average_views(sure, two_videos, config("multi_label_classification"))
     torch.testing.assert_close(logits[0], sure[0])
@@ -61,7 +55,7 @@ def test_views_that_are_sure_give_finite_logits(average_views, two_videos):
 
 
 @pytest.mark.parametrize(("problem_type", "num_labels"), [("regression", 3), (None, 0), (None, 1)])
-def test_values_and_features_are_averaged_as_they_are(average_views, two_videos, problem_type, num_labels):
+def test_values_and_features_are_averaged_as_they_are(two_videos, problem_type, num_labels):
     averaged = average_views(LOGITS, two_videos, config(problem_type, num_labels))
     torch.testing.assert_close(averaged, LOGITS.view(2, 2, 3).mean(1))
 

@@ -253,6 +253,19 @@ def test_an_exported_graph_does_not_grow_with_the_length():
     assert counts[0] == counts[1]
 
 
+def test_an_exported_program_takes_as_many_clips_as_there_are_channels():
+    def arguments(batch_size):
+        inputs = random_inputs(5, 4, batch_size, 6, 2)
+        return tuple(inputs[name] for name in NAMES)
+
+    exported = arguments(2)
+    per_clip = [name for name in NAMES if name not in ("A", "D", "delta_bias")]
+    sizes = {name: {0: torch.export.Dim.DYNAMIC} if name in per_clip else None for name in NAMES}
+    program = torch.export.export(Scan(), exported, dynamic_shapes=sizes)
+    wanted = arguments(6)
+    torch.testing.assert_close(program.module()(*wanted), Scan()(*wanted))
+
+
 def test_compiled_values_and_gradients_are_the_eager_ones():
     inputs = random_inputs(20, 4, 2, 6, 2)
     weights = torch.randn(2, 6, 20), torch.randn(2, 6, 4)

@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import binomtest
 
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
-from hf_video.drawing.report_pictures import plot_clips, plot_curves
 from hf_video.metrics import chance_accuracy, wilson_interval
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import assess, measure_classes, write_report
 from hf_video.training.report import clip_reader, losses_of
+from hf_video.training.report_pictures import plot_clips, plot_curves
 
 NAMES = ["left", "right", "up"]
 SCORES = np.eye(3)[[0, 1, 2, 2]]
@@ -105,6 +105,11 @@ def test_clips_are_shown_as_the_model_sees_them(digits):
     expected = processor(videos[4], do_normalize=False, return_tensors="pt")["pixel_values"][0, 0]
     np.testing.assert_allclose(frames, expected.movedim(1, -1).numpy(), atol=1e-6)
     assert clip_reader(dataset, 6, broken=[videos[2]]) is None
+    # Clips of one video have titles of their own.
+    dataset.rows = dataset.rows.remove_columns(["start", "end"])
+    for name, seconds in (("start", 0.0), ("end", 63.0)):
+        dataset.rows = dataset.rows.add_column(name, [seconds] * len(dataset.rows))
+    assert clip_reader(dataset, 8)(3)[0].endswith("/0000.mp4 00:00-01:03")
 
 
 def test_a_report_of_several_labels_a_video(tmp_path):
@@ -199,3 +204,12 @@ def test_the_curves_name_the_figure_of_the_model_that_is_kept():
     for kept, text in ((2, "50.0% in epoch 1"), (4, "75.0% in epoch 2"), (None, "75.0% in epoch 2")):
         labels = [line.get_label() for line in plot_curves(HISTORY, kept_step=kept).axes[1].lines]
         assert labels == [f"top-1 accuracy, {text}, which is kept"]
+
+
+def test_equal_curves_and_the_legend_hide_nothing():
+    history = [entry | {"eval_mean_class_accuracy": entry.get("eval_top1_accuracy")} for entry in HISTORY]
+    figure = plot_curves([entry for entry in history if "eval_loss" in entry], chance=0.1)
+    first, second, chance = figure.axes[1].lines
+    assert first.get_linewidth() > second.get_linewidth() and first.get_zorder() <= second.get_zorder()
+    assert figure.axes[1].get_legend() is None and chance.get_label() == "top-1 accuracy by chance 10.0%"
+    assert len(figure.legends) == 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from hf_video.hub.training_facts import read_facts
+from hf_video.hub.model_card import read_facts
 from hf_video.training import VideoTrainer
 from tests.testing.trainers import RandomClips, labelled_clips, make_arguments, make_model, make_trainer, weights_of
 

@@ -12,7 +12,7 @@ from transformers import Trainer, default_data_collator, set_seed
 
 import hf_video
 from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, load_video_dataset
-from hf_video.hub.training_facts import read_facts
+from hf_video.hub.model_card import read_facts
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer, VideoTrainingArguments
 from hf_video.training.answers import AnswerTrainer, AnswerTrainingArguments

@@ -1,14 +1,13 @@
 """MemoryBankQFormer model configuration."""
 
 import copy
-import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, InstructBlipQFormerConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
+from ..shared_configuration import CheckedConfigMixin, check_limits
 from .memory_compression import POLICIES
 
 POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query")
@@ -21,7 +20,7 @@ LIMITS = {
 
 
 @strict
-class MemoryBankQFormerConfig(PreTrainedConfig):
+class MemoryBankQFormerConfig(CheckedConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the MemoryBankQFormer family: the long-video Q-Former of MA-LMM
     (https://arxiv.org/abs/2404.05726). By default it is that Q-Former on precomputed features of EVA-ViT-g.
@@ -125,14 +124,6 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
         if self.use_language_projection is None:
             self.use_language_projection = True
 
-    # Copied from hf_video.models.videomamba.configuration_videomamba.VideoMambaConfig.from_dict
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""
-        made = super().from_dict(config_dict, **kwargs)
-        (made[0] if isinstance(made, tuple) else made).validate()
-        return made
-
     def with_language_projection(self, use_language_projection: bool) -> "MemoryBankQFormerConfig":
         """This configuration with the given value. It is a copy if the value differs, because models share it."""
         if self.use_language_projection == use_language_projection:
@@ -157,7 +148,7 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
 
     def validate_architecture(self):
         """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
-        _check_limits(self, LIMITS)
+        check_limits(self, LIMITS)
         if self.memory_policy not in POLICIES:
             raise ValueError(f"`memory_policy` must be one of {', '.join(POLICIES)}, got {self.memory_policy!r}.")
         if self.frame_position_overflow == "scale" and not (self.expected_num_frames or 0) > 0:
@@ -189,23 +180,6 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
                 f"`qformer_config.position_embedding_type` must be 'absolute' with a query bank, got {positions!r}: "
                 "distances have no meaning between frames. Set `query_memory=False` or `memory_bank_length=0`."
             )
-
-
-# Copied from hf_video.models.videovit.configuration_videovit._check_limits
-def _check_limits(config: Any, limits: Mapping[str, Sequence[str]]) -> None:
-    """Raise `ValueError` for numbers beyond their limits, NaN and infinite ones among them. `None` passes."""
-    fits: dict[str, Callable[[Any], bool]] = {
-        "at least 1": lambda number: 1 <= number < math.inf,
-        "at least 0": lambda number: 0 <= number < math.inf,
-        "above 0": lambda number: 0 < number < math.inf,
-        "in [0, 1)": lambda number: 0 <= number < 1,
-        "between 0 and 1": lambda number: 0 < number < 1,
-    }
-    for limit, names in limits.items():
-        for name in names:
-            number = getattr(config, name)
-            if number is not None and not fits[limit](number):
-                raise ValueError(f"`{name}` must be {limit}, got {number}.")
 
 
 __all__ = ["MemoryBankQFormerConfig"]

@@ -23,7 +23,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .classification_memory_bank_qformer import average_views, classification_loss
+from ..shared_video import CompositePreTrainedModel, average_views, classification_loss, eager_attention_forward
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .memory_bank import MemoryBank, unfinished_on_error
 from .token_bank import TokenBank
@@ -189,24 +189,6 @@ def add_relative_scores(
     return scores + attention_mask
 
 
-# Copied from hf_video.models.videovit.modeling_videovit.eager_attention_forward
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = (query * scaling) @ key.transpose(2, 3)
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
 class MemoryBankQFormerMultiHeadAttention(nn.Module):
     """
     Attention to the entries of a bank and to the current frame.
@@ -323,13 +305,10 @@ class MemoryBankQFormerLayer(GradientCheckpointingLayer):
         return torch.cat([queries, self.output(self.intermediate(text), text)], dim=1)
 
 
-class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
+class MemoryBankQFormerPreTrainedModel(CompositePreTrainedModel):
     config: MemoryBankQFormerConfig
-    config_class = MemoryBankQFormerConfig
     base_model_prefix = "memory_bank_qformer"
-    main_input_name = "pixel_values"
     input_modalities = ("video", "text")
-    supports_gradient_checkpointing = True
     _supports_views = True
     _no_split_modules = ["MemoryBankQFormerEmbeddings", "MemoryBankQFormerLayer", "InstructBlipEncoderLayer"]
     _supports_sdpa = True
@@ -344,24 +323,6 @@ class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
             init.normal_(module.query_tokens, std=self.config.initializer_range)
         elif isinstance(module, MemoryBankQFormerFramePositions):
             init.zeros_(module.weight)
-
-    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel.save_pretrained
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in Transformers. Raises `ValueError` if torchao quantised the model and could not read it back."""
-        outside = [name for name in self.state_dict() if "." not in name]
-        if outside and getattr(self, "quantization_method", None) == "torchao":
-            raise ValueError(
-                f"torchao cannot read back {outside[0]}, a tensor outside of all submodules: save the model before it "
-                "is quantised, and pass `quantization_config` whenever it is loaded."
-            )
-        super().save_pretrained(*args, **kwargs)
-
-    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Switch gradient checkpointing on or off. The vision tower goes last, because it may choose its layers."""
-        super()._set_gradient_checkpointing(enable, **kwargs)
-        tower = getattr(self.base_model, "vision_model", None)
-        if tower is not None and tower.supports_gradient_checkpointing:
-            tower._set_gradient_checkpointing(enable, **kwargs)
 
 
 class MemoryBankQFormerEncoder(MemoryBankQFormerPreTrainedModel):

@@ -1,12 +1,13 @@
 """STMixer model configuration."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+
+from ..shared_configuration import CheckedConfigMixin, check_limits
 
 # Strides of the original's feature maps, in pixels, on a backbone with patches of 16 pixels.
 STRIDES = (4, 8, 16, 32)
@@ -21,7 +22,7 @@ LIMITS = {
 
 
 @strict
-class STMixerConfig(PreTrainedConfig):
+class STMixerConfig(CheckedConfigMixin, PreTrainedConfig):
     r"""
     Configuration of STMixer (https://arxiv.org/abs/2303.15879), which detects people and their actions at key frames.
     The defaults are the released settings on AVA, apart from the number of actions, `num_labels`, which is 80 there.
@@ -110,17 +111,9 @@ class STMixerConfig(PreTrainedConfig):
                 raise ValueError(f"`strides` are derived from square patches alone: pass them, got {patch_size}.")
             self.strides = [stride * sides[0] / 16 for stride in STRIDES]
 
-    # Copied from hf_video.models.videomamba.configuration_videomamba.VideoMambaConfig.from_dict
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""
-        made = super().from_dict(config_dict, **kwargs)
-        (made[0] if isinstance(made, tuple) else made).validate()
-        return made
-
     def validate_architecture(self):
         """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
-        _check_limits(self, LIMITS)
+        check_limits(self, LIMITS)
         for name, divisor in (("num_attention_heads", self.num_attention_heads), ("num_groups", self.num_groups)):
             if self.hidden_size % divisor:
                 raise ValueError(f"`hidden_size` ({self.hidden_size}) must be a multiple of `{name}` ({divisor}).")
@@ -135,23 +128,6 @@ class STMixerConfig(PreTrainedConfig):
             weights = getattr(self, name)
             if set(weights) != set(known) or not all(0 <= weight < math.inf for weight in weights.values()):
                 raise ValueError(f"`{name}` must give {', '.join(known)} numbers of at least 0, got {weights}.")
-
-
-# Copied from hf_video.models.videovit.configuration_videovit._check_limits
-def _check_limits(config: Any, limits: Mapping[str, Sequence[str]]) -> None:
-    """Raise `ValueError` for numbers beyond their limits, NaN and infinite ones among them. `None` passes."""
-    fits: dict[str, Callable[[Any], bool]] = {
-        "at least 1": lambda number: 1 <= number < math.inf,
-        "at least 0": lambda number: 0 <= number < math.inf,
-        "above 0": lambda number: 0 < number < math.inf,
-        "in [0, 1)": lambda number: 0 <= number < 1,
-        "between 0 and 1": lambda number: 0 < number < 1,
-    }
-    for limit, names in limits.items():
-        for name in names:
-            number = getattr(config, name)
-            if number is not None and not fits[limit](number):
-                raise ValueError(f"`{name}` must be {limit}, got {number}.")
 
 
 __all__ = ["STMixerConfig"]

@@ -4,18 +4,19 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoBackbone, PreTrainedModel
+from transformers import AutoBackbone
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from ..shared_video import CompositePreTrainedModel
 from .configuration_stmixer import STMixerConfig
 from .loss_stmixer import check_labels, detection_losses
 
@@ -374,13 +375,10 @@ class STMixerLayer(GradientCheckpointingLayer):
         return xyzr, spatial_queries, temporal_queries, self.person_head(spatial_queries), action_logits
 
 
-class STMixerPreTrainedModel(PreTrainedModel):
+class STMixerPreTrainedModel(CompositePreTrainedModel):
     config: STMixerConfig
-    config_class = STMixerConfig
     base_model_prefix = "stmixer"
-    main_input_name = "pixel_values"
     input_modalities = ("video",)
-    supports_gradient_checkpointing = True
     _no_split_modules = ["STMixerLayer"]
     # A factor on logarithms of up to 16, which decide between neighbouring queries.
     _keep_in_fp32_modules_strict = ["iof_tau"]
@@ -388,6 +386,7 @@ class STMixerPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+    _tower = "backbone"
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -416,14 +415,6 @@ class STMixerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.weight)
         elif any(module in (branch.attention.qkv, branch.attention.o_proj) for branch in branches):
             init.zeros_(module.bias)
-
-    # Copied from hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer.MemoryBankQFormerPreTrainedModel._set_gradient_checkpointing with vision_model->backbone  # noqa: E501
-    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Switch gradient checkpointing on or off. The vision tower goes last, because it may choose its layers."""
-        super()._set_gradient_checkpointing(enable, **kwargs)
-        tower = getattr(self.base_model, "backbone", None)
-        if tower is not None and tower.supports_gradient_checkpointing:
-            tower._set_gradient_checkpointing(enable, **kwargs)
 
 
 class STMixerForActionDetection(STMixerPreTrainedModel):

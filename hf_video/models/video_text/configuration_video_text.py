@@ -1,12 +1,13 @@
 """VideoTextDualEncoder model configuration."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, BertConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+
+from ..shared_configuration import CheckedConfigMixin, check_limits
 
 LOSSES = ("vtc", "vtm", "mlm", "uta")
 LIMITS = {
@@ -21,7 +22,7 @@ MaskType = Literal["attention", "random", "tube", "none"]
 
 
 @strict
-class VideoTextDualEncoderConfig(PreTrainedConfig):
+class VideoTextDualEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the VideoTextDualEncoder family: the multimodal models of VideoMamba
     (https://arxiv.org/abs/2403.06977, after UMT, https://arxiv.org/abs/2303.16058) with any video encoder.
@@ -130,14 +131,6 @@ class VideoTextDualEncoderConfig(PreTrainedConfig):
             self.loss_weights |= {"mlm": float(self.use_mlm_head), "uta": float(self.use_alignment_heads)}
         super().__post_init__(**kwargs)
 
-    # Copied from hf_video.models.videomamba.configuration_videomamba.VideoMambaConfig.from_dict
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""
-        made = super().from_dict(config_dict, **kwargs)
-        (made[0] if isinstance(made, tuple) else made).validate()
-        return made
-
     @property
     def has_class_token(self) -> bool:
         """Whether the first token of the video encoder is a class token."""
@@ -149,7 +142,7 @@ class VideoTextDualEncoderConfig(PreTrainedConfig):
 
     def validate_architecture(self):
         """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
-        _check_limits(self, LIMITS)
+        check_limits(self, LIMITS)
         num_layers = self.text_config.num_hidden_layers
         if self.fusion_layer >= num_layers:
             raise ValueError(
@@ -169,23 +162,6 @@ class VideoTextDualEncoderConfig(PreTrainedConfig):
                 f"`pooling` {self.pooling!r} needs a class token, and the video encoder has none: set "
                 '`pooling="avg"`, or `use_class_token=True` in `vision_config`.'
             )
-
-
-# Copied from hf_video.models.videovit.configuration_videovit._check_limits
-def _check_limits(config: Any, limits: Mapping[str, Sequence[str]]) -> None:
-    """Raise `ValueError` for numbers beyond their limits, NaN and infinite ones among them. `None` passes."""
-    fits: dict[str, Callable[[Any], bool]] = {
-        "at least 1": lambda number: 1 <= number < math.inf,
-        "at least 0": lambda number: 0 <= number < math.inf,
-        "above 0": lambda number: 0 < number < math.inf,
-        "in [0, 1)": lambda number: 0 <= number < 1,
-        "between 0 and 1": lambda number: 0 < number < 1,
-    }
-    for limit, names in limits.items():
-        for name in names:
-            number = getattr(config, name)
-            if number is not None and not fits[limit](number):
-                raise ValueError(f"`{name}` must be {limit}, got {number}.")
 
 
 __all__ = ["VideoTextDualEncoderConfig"]

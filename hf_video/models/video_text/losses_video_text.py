@@ -1,5 +1,7 @@
 """Losses of VideoTextDualEncoder: contrast, matching and masked words, and what they draw."""
 
+import math
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -66,7 +68,7 @@ def contrastive_loss(logits: torch.Tensor, video_ids: torch.Tensor) -> torch.Ten
 
 def negative_weights(logits: torch.Tensor, video_ids: torch.Tensor, hard: bool = True) -> torch.Tensor:
     """
-    Weights by which the negatives of each row are drawn, 0 for those of the same video. The rows do not sum to 1.
+    Weights by which the negatives of each row are drawn, 0 for those of the same video.
 
     Args:
         logits: `(batch_size, batch_size)`, cosines over the temperature.
@@ -82,8 +84,10 @@ def negative_weights(logits: torch.Tensor, video_ids: torch.Tensor, hard: bool =
             f"Matching needs pairs of at least two videos in a batch, got {len(video_ids)} of one: enlarge the batch, "
             'or set the weight of "vtm" in `loss_weights` to 0.'
         )
-    weights = (logits.detach() + 1e-4).softmax(dim=1) if hard else torch.ones_like(logits)
-    return weights.masked_fill(same, 0).nan_to_num(nan=1e-2)
+    if not hard:
+        return (~same).to(logits.dtype)
+    # The original sets the weights of the same video to 0 after the softmax, where all others may be 0 too.
+    return logits.detach().masked_fill(same, -math.inf).softmax(dim=1).nan_to_num(nan=1e-2)
 
 
 def draw_negatives(

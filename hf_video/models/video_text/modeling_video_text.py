@@ -3,12 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, AutoModelForPreTraining, BertConfig, BertModel, PreTrainedModel
+from transformers import AutoModel, AutoModelForPreTraining, BertConfig, BertModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
@@ -20,6 +19,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from ..shared_video import CompositePreTrainedModel, eager_attention_forward
 from .configuration_video_text import LOSSES, VideoTextDualEncoderConfig
 from .losses_video_text import (
     contrastive_loss,
@@ -67,24 +67,6 @@ class VideoTextDualEncoderOutput(ModelOutput):
     match_logits: torch.Tensor | None = None
     video_embeds: torch.Tensor | None = None
     text_embeds: torch.Tensor | None = None
-
-
-# Copied from hf_video.models.videovit.modeling_videovit.eager_attention_forward
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = (query * scaling) @ key.transpose(2, 3)
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 class VideoTextAttention(nn.Module):
@@ -159,13 +141,10 @@ class VideoTextMLMHead(nn.Module):
         return self.decoder(self.layer_norm(self.activation_fn(self.dense(hidden_states))))
 
 
-class VideoTextDualEncoderPreTrainedModel(PreTrainedModel):
+class VideoTextDualEncoderPreTrainedModel(CompositePreTrainedModel):
     config: VideoTextDualEncoderConfig
-    config_class = VideoTextDualEncoderConfig
     base_model_prefix = "video_text"
-    main_input_name = "pixel_values"
     input_modalities = ("video", "text")
-    supports_gradient_checkpointing = True
     _no_split_modules = ["VideoTextFusionLayer"]
     # The divisor of all cosines: bfloat16 has three digits, and an update of the optimizer is smaller.
     _keep_in_fp32_modules_strict = ["temperature"]
@@ -179,14 +158,6 @@ class VideoTextDualEncoderPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, VideoTextDualEncoderModel):
             init.constant_(module.temperature, self.config.temperature)
-
-    # Copied from hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer.MemoryBankQFormerPreTrainedModel._set_gradient_checkpointing  # noqa: E501
-    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Switch gradient checkpointing on or off. The vision tower goes last, because it may choose its layers."""
-        super()._set_gradient_checkpointing(enable, **kwargs)
-        tower = getattr(self.base_model, "vision_model", None)
-        if tower is not None and tower.supports_gradient_checkpointing:
-            tower._set_gradient_checkpointing(enable, **kwargs)
 
 
 class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):

@@ -1,18 +1,16 @@
 """Processor of VideoTextDualEncoder: videos, and the texts that describe or look for them."""
 
-import copy
-import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from transformers.feature_extraction_utils import BatchFeature
-from transformers.processing_utils import ProcessorMixin
-from transformers.utils import TensorType, cached_file
+from transformers.utils import TensorType
 from transformers.video_utils import VideoInput
 
+from ..shared_processing import OptionalTokenizerProcessor
+
 # Options of `from_pretrained` that tell where a file is.
-HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision")
 _REMOVED = re.compile(r"[,.'!?\"()*#:;~]")
 
 
@@ -25,7 +23,7 @@ def clean_caption(text: str) -> str:
     return re.sub(r"\s{2,}", " ", text).rstrip("\n").strip(" ")
 
 
-class VideoTextDualEncoderProcessor(ProcessorMixin):
+class VideoTextDualEncoderProcessor(OptionalTokenizerProcessor):
     r"""
     Constructs a processor for videos and texts, as VideoMamba (https://arxiv.org/abs/2403.06977) prepares them.
 
@@ -109,42 +107,6 @@ class VideoTextDualEncoderProcessor(ProcessorMixin):
                 return_tensors=return_tensors,
             )
         return BatchFeature(data, skip_tensor_conversion=self.skip_tensor_conversion)
-
-    # Copied from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer.MemoryBankQFormerProcessor.check_argument_for_proper_class  # noqa: E501
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        """Does what the base class does, and allows a tokenizer to be None."""
-        if argument is None and argument_name.endswith("tokenizer"):
-            return type(None)
-        return super().check_argument_for_proper_class(argument_name, argument)
-
-    # Copied from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer.MemoryBankQFormerProcessor.save_pretrained  # noqa: E501
-    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> Any:
-        """Does what the base class does, without files for a tokenizer that is None."""
-        # The base class saves every attribute that `get_attributes` lists. It is given a copy that lists fewer.
-        present = [name for name in self.get_attributes() if getattr(self, name) is not None]
-        processor: Any = copy.copy(self)
-        processor.get_attributes = lambda: present
-        return ProcessorMixin.save_pretrained(processor, save_directory, push_to_hub, **kwargs)
-
-    # Copied from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer.MemoryBankQFormerProcessor._load_tokenizer_from_pretrained  # noqa: E501
-    @classmethod
-    def _load_tokenizer_from_pretrained(
-        cls, sub_processor_type: str, pretrained_model_name_or_path: Any, subfolder: str = "", **kwargs: Any
-    ) -> Any:
-        """Does what the base class does, and returns None if there are no files."""
-        folder = subfolder if sub_processor_type == "tokenizer" else os.path.join(subfolder, sub_processor_type)
-        config = cached_file(
-            pretrained_model_name_or_path,
-            "tokenizer_config.json",
-            subfolder=folder,
-            _raise_exceptions_for_missing_entries=False,
-            **{name: kwargs[name] for name in HUB_OPTIONS if name in kwargs},
-        )
-        if config is None:
-            return None
-        return super()._load_tokenizer_from_pretrained(
-            sub_processor_type, pretrained_model_name_or_path, subfolder=subfolder, **kwargs
-        )
 
 
 __all__ = ["VideoTextDualEncoderProcessor", "clean_caption"]

@@ -1,13 +1,14 @@
 """VideoMamba model configuration."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
+
+from ..shared_configuration import CheckedConfigMixin, LayeredConfigMixin, check_limits
 
 PRESETS = {
     "tiny": {"hidden_size": 192, "num_hidden_layers": 24},
@@ -29,7 +30,7 @@ LIMITS = {
 
 
 @strict
-class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
+class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the VideoMamba family (https://arxiv.org/abs/2403.06977): a video is a sequence of patches, and
     bidirectional selective state spaces mix it at a cost that grows linearly with its length. The defaults are
@@ -211,13 +212,6 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""
-        made = super().from_dict(config_dict, **kwargs)
-        (made[0] if isinstance(made, tuple) else made).validate()
-        return made
-
-    @classmethod
     def preset(cls, size: str, **kwargs: Any) -> "VideoMambaConfig":
         """
         The configuration of a published size.
@@ -264,30 +258,15 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         t, h, w = ((size - patch) // step + 1 for size, patch, step in sizes)
         return t, h, w
 
-    # Copied from hf_video.models.videovit.configuration_videovit.VideoViTConfig.recomputed_layers
-    @property
-    def recomputed_layers(self) -> list[int]:
-        """Indices of the layers that gradient checkpointing recomputes."""
-        layers = self.gradient_checkpointing_layers
-        if isinstance(layers, list):
-            return layers
-        return list(range(self.num_hidden_layers if layers is None else layers))
-
     @property
     def aligned_layers(self) -> list[int]:
         """Indices of the layers whose features [`VideoMambaForPreTraining`] aligns, in rising order."""
         last = self.num_hidden_layers - 1
         return sorted(last - int(i * self.aligned_layer_interval) for i in range(self.num_aligned_layers))
 
-    # Copied from hf_video.models.videovit.configuration_videovit.VideoViTConfig.check_layers
-    def check_layers(self) -> None:
-        """Raise `ValueError` if there is no layer: backbones and pre-training by alignment read what layers give."""
-        if self.num_hidden_layers < 1:
-            raise ValueError("`num_hidden_layers` must be at least 1 in this model, got 0.")
-
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
-        _check_limits(self, LIMITS)
+        check_limits(self, LIMITS)
         if self.intermediate_size < 1:
             raise ValueError(
                 f"`intermediate_size` must be at least 1, got {self.intermediate_size}: it is `expand` "
@@ -331,23 +310,6 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
                 f"{self.num_aligned_layers} aligned layers, {self.aligned_layer_interval} apart, are the layers "
                 f"{layers} of {self.num_hidden_layers}: change `num_aligned_layers` or `aligned_layer_interval`."
             )
-
-
-# Copied from hf_video.models.videovit.configuration_videovit._check_limits
-def _check_limits(config: Any, limits: Mapping[str, Sequence[str]]) -> None:
-    """Raise `ValueError` for numbers beyond their limits, NaN and infinite ones among them. `None` passes."""
-    fits: dict[str, Callable[[Any], bool]] = {
-        "at least 1": lambda number: 1 <= number < math.inf,
-        "at least 0": lambda number: 0 <= number < math.inf,
-        "above 0": lambda number: 0 < number < math.inf,
-        "in [0, 1)": lambda number: 0 <= number < 1,
-        "between 0 and 1": lambda number: 0 < number < 1,
-    }
-    for limit, names in limits.items():
-        for name in names:
-            number = getattr(config, name)
-            if number is not None and not fits[limit](number):
-                raise ValueError(f"`{name}` must be {limit}, got {number}.")
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

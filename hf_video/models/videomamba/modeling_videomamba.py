@@ -19,16 +19,23 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     ImageClassifierOutput,
 )
-from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .classification_videomamba import average_views, classification_loss
+from ..shared_video import (
+    LayeredPreTrainedModel,
+    VideoDropPath,
+    average_views,
+    check_frame_mask,
+    classification_loss,
+    mask_of_tokens,
+    select_tokens,
+    token_grid,
+)
 from .configuration_videomamba import VideoMambaConfig
-from .frames_videomamba import check_frame_mask, mask_of_tokens
-from .pretraining_videomamba import check_mask, select_tokens
+from .pretraining_videomamba import check_mask
 from .state_videomamba import VideoMambaState, check_state
 
 try:
@@ -131,29 +138,6 @@ class VideoMambaPatchEmbeddings(nn.Module):
             config.num_channels, config.hidden_size, kernel_size=config.patch_shape, stride=config.patch_steps
         )
 
-    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPatchEmbeddings.grid_of
-    def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
-        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape or
-        dtype."""
-        if not pixel_values.is_floating_point():
-            raise ValueError(
-                f"`pixel_values` must be floating-point numbers, got {pixel_values.dtype}: prepare frames with the "
-                "processor of the model."
-            )
-        if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
-            raise ValueError(
-                f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
-                f"width), got {tuple(pixel_values.shape)}."
-            )
-        num_frames, _, height, width = pixel_values.shape[1:]
-        grid = self.config.token_grid_of(num_frames, height, width)
-        if min(grid) < 1:
-            raise ValueError(
-                f"{num_frames} frames of {height} x {width} pixels hold no patch of {self.config.patch_shape} (frames,"
-                " height, width)."
-            )
-        return grid
-
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Tokens `(batch_size, t, h * w, hidden_size)`."""
         patches = self.projection(rearrange(pixel_values, "b t c h w -> b c t h w"))
@@ -235,7 +219,7 @@ class VideoMambaEmbeddings(nn.Module):
         interpolate_pos_encoding: Interpolation = True,
         with_class_token: bool = True,
     ) -> torch.Tensor:
-        grid = self.patch_embeddings.grid_of(pixel_values)
+        grid = token_grid(pixel_values, self.config)
         has_time = grid[0] > 1 or self.config.use_single_frame_position
         table_grid = grid if has_time else (self.config.token_grid[0], *grid[1:])
         spatial, temporal = self.positions(table_grid, interpolate_pos_encoding)
@@ -512,25 +496,6 @@ def scan_in_order(
     return scan(steps, is_padding=is_padding).take_along_dim(step_of_token, dim=2)
 
 
-# Copied from hf_video.models.videovit.modeling_videovit.VideoViTDropPath with VideoViT->VideoMamba
-class VideoMambaDropPath(nn.Module):
-    """Stochastic depth (https://arxiv.org/abs/1603.09382): in training, some clips skip a residual branch."""
-
-    def __init__(self, drop_prob: float):
-        super().__init__()
-        self.drop_prob = drop_prob
-
-    def forward(self, branch: torch.Tensor) -> torch.Tensor:
-        if self.drop_prob == 0.0 or not self.training:
-            return branch
-        keep_prob = 1 - self.drop_prob
-        kept = branch.new_empty(branch.shape[0], *[1] * (branch.ndim - 1)).bernoulli_(keep_prob)
-        return branch * (kept / keep_prob)
-
-    def extra_repr(self) -> str:
-        return f"drop_prob={self.drop_prob}"
-
-
 class VideoMambaLayer(GradientCheckpointingLayer):
     """
     Pre-norm block with a mixer and without an MLP. Its input and its output are the residual stream. With a state in
@@ -541,7 +506,7 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         super().__init__()
         self.norm = VideoMambaNorm(config)
         self.mixer = VideoMambaMixer(config)
-        self.drop_path = VideoMambaDropPath(drop_path_rate)
+        self.drop_path = VideoDropPath(drop_path_rate)
 
     def forward(
         self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT
@@ -559,13 +524,10 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         return hidden_states + self.drop_path(branch.to(hidden_states.dtype)), last_state
 
 
-class VideoMambaPreTrainedModel(PreTrainedModel):
+class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
     config: VideoMambaConfig
-    config_class = VideoMambaConfig
     base_model_prefix = "videomamba"
-    main_input_name = "pixel_values"
     input_modalities = ("video",)
-    supports_gradient_checkpointing = True
     _supports_views = True
     _no_split_modules = ["VideoMambaPatchEmbeddings", "VideoMambaEmbeddings", "VideoMambaLayer"]
     _keep_in_fp32_modules_strict = ["A_log", "D", "dt_proj.bias"]
@@ -625,22 +587,6 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
         }
         self.base_model.embeddings.set_grid(type(config)(**{**config.to_dict(), **new_size}).token_grid)
         config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
-
-    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel._set_gradient_checkpointing
-    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Switch recomputation on for the layers in the configuration, unless `every_n_layers` chooses; or off."""
-        super()._set_gradient_checkpointing(enable, **kwargs)
-        if enable and kwargs.get("every_n_layers", 1) == 1:
-            for number, layer in enumerate(self.base_model.layers):
-                layer.gradient_checkpointing = number in self.config.recomputed_layers
-
-    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel.layer_groups
-    def layer_groups(self) -> list[nn.Module]:
-        """
-        The embeddings and the layers in their order, for learning rates that decay with depth. All other parameters
-        count as part of the head.
-        """
-        return [self.base_model.embeddings, *self.base_model.layers]
 
     def _init_time_steps(self, module: nn.Linear) -> None:
         """Mamba's initialisation (`Mamba.__init__` of mamba-ssm)."""
@@ -710,7 +656,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
                 than a patch, masks of another shape or with unequal counts, another size if
                 `interpolate_pos_encoding` is false, or a state that does not fit or that this model cannot continue.
         """
-        grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
+        grid = token_grid(pixel_values, self.config)
         if bool_masked_pos is not None:
             check_mask(bool_masked_pos, pixel_values.shape[0], math.prod(grid))
         if frame_mask is not None:
@@ -819,7 +765,6 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
         )
 
 
-# Copied from hf_video.models.videovit.modeling_videovit.VideoViTForVideoClassification with VideoViT->VideoMamba
 class VideoMambaForVideoClassification(VideoMambaClassifier):
     """VideoMamba with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
 
@@ -829,7 +774,7 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
         pixel_values: torch.Tensor,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutput:
+    ) -> VideoMambaClassifierOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
@@ -842,12 +787,11 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
             kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
-            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
+            [`VideoMambaClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
         return self.classify(pixel_values, labels, **kwargs)
 
 
-# Copied from hf_video.models.videovit.modeling_videovit.VideoViTForImageClassification with VideoViT->VideoMamba
 class VideoMambaForImageClassification(VideoMambaClassifier):
     """
     VideoMamba for single images, each a clip of one frame. The configuration needs `num_frames=1` and
@@ -865,7 +809,7 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
         pixel_values: torch.Tensor,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutput:
+    ) -> VideoMambaClassifierOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
@@ -875,7 +819,7 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
             kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
-            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
+            [`VideoMambaClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
         if pixel_values.ndim != 4:
             raise ValueError(
@@ -907,7 +851,7 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
             [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,
             hidden_size, t, h, w)`, after the final norm.
         """
-        t, h, _ = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
+        t, h, _ = token_grid(pixel_values, self.config)
         outputs: VideoMambaOutput = self.videomamba(pixel_values, return_dict=True, **kwargs)
         feature_maps = []
         for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):

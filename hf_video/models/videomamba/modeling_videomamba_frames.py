@@ -9,8 +9,8 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from ..shared_video import frame_loss, pool_frames, token_grid
 from .configuration_videomamba import VideoMambaConfig
-from .frames_videomamba import frame_loss, pool_frames
 from .modeling_videomamba import VideoMambaModel, VideoMambaOutput, VideoMambaPreTrainedModel
 from .state_videomamba import VideoMambaState
 
@@ -77,7 +77,7 @@ class VideoMambaForFrameClassification(VideoMambaPreTrainedModel):
             ValueError: for more token frames than positions, for labels or masks of another shape, and for a state
                 that does not fit or that this model cannot continue.
         """
-        grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
+        grid = token_grid(pixel_values, self.config)
         kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
         outputs: VideoMambaOutput = self.videomamba(pixel_values, frame_mask=attention_mask, state=state, **kwargs)
         logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))

@@ -16,13 +16,13 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from ..shared_video import select_tokens, sinusoidal_positions, token_grid
 from .configuration_videomamba import VideoMambaConfig
 from .modeling_videomamba import TokenGrid, VideoMambaModel, VideoMambaPreTrainedModel
 from .pretraining_videomamba import (
     ALIGNMENT_LOSSES,
     VideoMambaTeacher,
     draw_mask,
-    select_tokens,
     visible_targets,
 )
 
@@ -62,19 +62,6 @@ class VideoMambaAlignmentHead(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         features = self.norm(self.head(tokens.to(self.head.weight.dtype)))
         return F.normalize(features, dim=-1) if self.normalize else features
-
-
-# Copied from hf_video.models.videovit.modeling_videovit.sinusoidal_positions
-def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:
-    """
-    Table `(1, num_positions, hidden_size)` with sines on even and cosines on odd channels. It is float32, rounded from
-    double precision (VideoMAE, `get_sinusoid_encoding_table`; "Attention Is All You Need", section 3.5).
-    """
-    channels = torch.arange(hidden_size, dtype=torch.float64, device="cpu")
-    wavelengths = 10000 ** (2 * (channels // 2) / hidden_size)
-    angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] / wavelengths
-    table = torch.where(channels % 2 == 0, angles.sin(), angles.cos())
-    return table.float()[None]
 
 
 class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
@@ -276,7 +263,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             ValueError: for masks of another shape or dtype, with unequal counts in a batch, or that hide every patch;
                 and for labels of another shape than the logits.
         """
-        grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
+        grid = token_grid(pixel_values, self.config)
         targets = attention = None
         if self.teacher is not None and (labels is None or bool_masked_pos is None):
             targets, attention = self.teacher(pixel_values, self.config, self.config.num_aligned_layers)

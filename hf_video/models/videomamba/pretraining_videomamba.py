@@ -8,22 +8,8 @@ from einops import rearrange
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..shared_video import select_tokens
 from .configuration_videomamba import VideoMambaConfig
-
-
-# Copied from hf_video.models.videovit.masking_videovit.select_tokens
-def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-    """
-    Gather the selected tokens of every clip, in raster order.
-
-    Args:
-        tokens: `(batch_size or 1, sequence_length, hidden_size)`.
-        selected: `(batch_size, sequence_length)`, bool, with as many true entries in every row.
-
-    Returns:
-        `(batch_size, num_selected, hidden_size)`.
-    """
-    return tokens.expand(selected.shape[0], -1, -1)[selected].unflatten(0, (selected.shape[0], -1))
 
 
 def visible_targets(targets: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -2,14 +2,15 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+from ..shared_configuration import CheckedConfigMixin, LayeredConfigMixin, check_limits
 
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
@@ -27,7 +28,7 @@ PRETRAINING_LIMITS = {
 
 
 @strict
-class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
+class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the VideoViT family: the video vision transformers of VideoMAE (https://arxiv.org/abs/2203.12602),
     VideoMAE V2 (https://arxiv.org/abs/2303.16727) and STMixer (https://arxiv.org/abs/2303.15879). The defaults are
@@ -211,13 +212,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         )
         super().__post_init__(**kwargs)
 
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""
-        made = super().from_dict(config_dict, **kwargs)
-        (made[0] if isinstance(made, tuple) else made).validate()
-        return made
-
     @property
     def patch_shape(self) -> tuple[int, int, int]:
         """Number of frames, rows and columns in a patch."""
@@ -238,14 +232,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         t, h, w = (size // patch for size, patch in zip((num_frames, height, width), self.patch_shape, strict=True))
         return t, h, w
 
-    @property
-    def recomputed_layers(self) -> list[int]:
-        """Indices of the layers that gradient checkpointing recomputes."""
-        layers = self.gradient_checkpointing_layers
-        if isinstance(layers, list):
-            return layers
-        return list(range(self.num_hidden_layers if layers is None else layers))
-
     def with_final_norm(self) -> "VideoViTConfig":
         """This configuration if it sets `use_final_norm`; otherwise a copy that does, as models may share this one."""
         if self.use_final_norm is not None:
@@ -254,14 +240,9 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         config.use_final_norm = True
         return config
 
-    def check_layers(self) -> None:
-        """Raise `ValueError` if there is no layer: backbones and pre-training by alignment read what layers give."""
-        if self.num_hidden_layers < 1:
-            raise ValueError("`num_hidden_layers` must be at least 1 in this model, got 0.")
-
     def check_pretraining(self) -> None:
         """Raise `ValueError` for values that pre-training cannot have. Other models may have them."""
-        _check_limits(self, PRETRAINING_LIMITS)
+        check_limits(self, PRETRAINING_LIMITS)
         self._width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
 
     def _width_of_a_head(self, size_name: str, heads_name: str) -> int:
@@ -272,7 +253,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def validate_architecture(self):
         """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
-        _check_limits(self, LIMITS)
+        check_limits(self, LIMITS)
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
             if not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1:
@@ -317,22 +298,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             )
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
-
-
-def _check_limits(config: Any, limits: Mapping[str, Sequence[str]]) -> None:
-    """Raise `ValueError` for numbers beyond their limits, NaN and infinite ones among them. `None` passes."""
-    fits: dict[str, Callable[[Any], bool]] = {
-        "at least 1": lambda number: 1 <= number < math.inf,
-        "at least 0": lambda number: 0 <= number < math.inf,
-        "above 0": lambda number: 0 < number < math.inf,
-        "in [0, 1)": lambda number: 0 <= number < 1,
-        "between 0 and 1": lambda number: 0 < number < 1,
-    }
-    for limit, names in limits.items():
-        for name in names:
-            number = getattr(config, name)
-            if number is not None and not fits[limit](number):
-                raise ValueError(f"`{name}` must be {limit}, got {number}.")
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

@@ -8,20 +8,6 @@ import torch.nn.functional as F
 from .configuration_videovit import VideoViTConfig
 
 
-def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-    """
-    Gather the selected tokens of every clip, in raster order.
-
-    Args:
-        tokens: `(batch_size or 1, sequence_length, hidden_size)`.
-        selected: `(batch_size, sequence_length)`, bool, with as many true entries in every row.
-
-    Returns:
-        `(batch_size, num_selected, hidden_size)`.
-    """
-    return tokens.expand(selected.shape[0], -1, -1)[selected].unflatten(0, (selected.shape[0], -1))
-
-
 def check_mask(mask: torch.Tensor, name: str, batch_size: int, num_patches: int) -> None:
     """Raise `ValueError` unless `mask` is bool `(batch_size, num_patches)` with as many true entries in every row."""
     if mask.dtype != torch.bool or mask.shape != (batch_size, num_patches):

@@ -16,16 +16,26 @@ from transformers.backbone_utils import BackboneMixin, filter_output_hidden_stat
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BackboneOutput, BaseModelOutput, ImageClassifierOutput
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .classification_videovit import average_views, classification_loss
+from ..shared_video import (
+    LayeredPreTrainedModel,
+    VideoDropPath,
+    average_views,
+    check_frame_mask,
+    classification_loss,
+    eager_attention_forward,
+    mask_of_tokens,
+    select_tokens,
+    sinusoidal_positions,
+    token_grid,
+)
 from .configuration_videovit import VideoViTConfig
-from .frames_videovit import check_frame_mask, mask_of_tokens
-from .masking_videovit import DrawsMasks, check_mask, select_tokens, tube_mask
+from .masking_videovit import DrawsMasks, check_mask, tube_mask
 
 TokenGrid = tuple[int, int, int]
 RotaryEmbedding = tuple[torch.Tensor, torch.Tensor]
@@ -87,31 +97,9 @@ class VideoViTPatchEmbeddings(nn.Module):
         self.config = config
         self.projection = nn.Linear(config.num_channels * math.prod(config.patch_shape), config.hidden_size)
 
-    def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
-        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape or
-        dtype."""
-        if not pixel_values.is_floating_point():
-            raise ValueError(
-                f"`pixel_values` must be floating-point numbers, got {pixel_values.dtype}: prepare frames with the "
-                "processor of the model."
-            )
-        if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
-            raise ValueError(
-                f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
-                f"width), got {tuple(pixel_values.shape)}."
-            )
-        num_frames, _, height, width = pixel_values.shape[1:]
-        grid = self.config.token_grid_of(num_frames, height, width)
-        if min(grid) < 1:
-            raise ValueError(
-                f"{num_frames} frames of {height} x {width} pixels hold no patch of {self.config.patch_shape} (frames,"
-                " height, width)."
-            )
-        return grid
-
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Tokens `(batch_size, t * h * w, hidden_size)`."""
-        self.grid_of(pixel_values)  # raises for a shape or dtype that does not fit
+        token_grid(pixel_values, self.config)  # raises for a shape or dtype that does not fit
         return self.projection(patchify(pixel_values, self.config.patch_shape, "b (t h w) (c dt dh dw)"))
 
 
@@ -138,7 +126,7 @@ class VideoViTEmbeddings(nn.Module):
         tokens = self.patch_embeddings(pixel_values)
         prefix = tokens[:1, :0] if self.cls_token is None else self.cls_token
         if self.position_embeddings is not None:
-            grid = self.patch_embeddings.grid_of(pixel_values)
+            grid = token_grid(pixel_values, self.config)
             positions = self.position_embeddings(grid, interpolate_pos_encoding).to(tokens)
             num_prefix_tokens = self.position_embeddings.num_prefix_tokens
             tokens = tokens + positions[:, num_prefix_tokens:]
@@ -155,18 +143,6 @@ def put_in_front(prefix: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
     """Put the same tokens `(1, num_prefix_tokens, channels)` in front of every clip's."""
     # `len` would be a fixed number in an exported program.
     return torch.cat([prefix.expand(patches.shape[0], -1, -1), patches], dim=1)
-
-
-def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:
-    """
-    Table `(1, num_positions, hidden_size)` with sines on even and cosines on odd channels. It is float32, rounded from
-    double precision (VideoMAE, `get_sinusoid_encoding_table`; "Attention Is All You Need", section 3.5).
-    """
-    channels = torch.arange(hidden_size, dtype=torch.float64, device="cpu")
-    wavelengths = 10000 ** (2 * (channels // 2) / hidden_size)
-    angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] / wavelengths
-    table = torch.where(channels % 2 == 0, angles.sin(), angles.cos())
-    return table.float()[None]
 
 
 def resize_positions(positions: torch.Tensor, old_grid: TokenGrid, new_grid: TokenGrid) -> torch.Tensor:
@@ -293,23 +269,6 @@ def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn
     return norm(size, eps=config.layer_norm_eps if eps is None else eps)
 
 
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = (query * scaling) @ key.transpose(2, 3)
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
 class VideoViTAttention(nn.Module):
     """
     Multi-head self-attention. One projection gives all queries, then all keys, then all values. `qv_bias` holds the
@@ -377,24 +336,6 @@ class VideoViTMLP(nn.Module):
         return self.fc2(self.activation_fn(self.fc1(hidden_states)))
 
 
-class VideoViTDropPath(nn.Module):
-    """Stochastic depth (https://arxiv.org/abs/1603.09382): in training, some clips skip a residual branch."""
-
-    def __init__(self, drop_prob: float):
-        super().__init__()
-        self.drop_prob = drop_prob
-
-    def forward(self, branch: torch.Tensor) -> torch.Tensor:
-        if self.drop_prob == 0.0 or not self.training:
-            return branch
-        keep_prob = 1 - self.drop_prob
-        kept = branch.new_empty(branch.shape[0], *[1] * (branch.ndim - 1)).bernoulli_(keep_prob)
-        return branch * (kept / keep_prob)
-
-    def extra_repr(self) -> str:
-        return f"drop_prob={self.drop_prob}"
-
-
 class VideoViTLayer(GradientCheckpointingLayer):
     """Pre-norm transformer block. If the configuration has layer scale, both residual branches are scaled."""
 
@@ -413,7 +354,7 @@ class VideoViTLayer(GradientCheckpointingLayer):
         self.layernorm_after = make_norm(config, hidden_size)
         self.mlp = VideoViTMLP(config, hidden_size, intermediate_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.drop_path = VideoViTDropPath(drop_path_rate)
+        self.drop_path = VideoDropPath(drop_path_rate)
         self.layer_scale1 = self.layer_scale2 = None
         if config.layer_scale_init_value > 0:
             self.layer_scale1 = nn.Parameter(torch.empty(hidden_size))
@@ -441,13 +382,10 @@ def make_layers(config: VideoViTConfig, num_layers: int, **sizes: int) -> nn.Mod
     return nn.ModuleList([VideoViTLayer(config, drop_path_rate=rate, **sizes) for rate in rates])
 
 
-class VideoViTPreTrainedModel(PreTrainedModel):
+class VideoViTPreTrainedModel(LayeredPreTrainedModel):
     config: VideoViTConfig
-    config_class = VideoViTConfig
     base_model_prefix = "videovit"
-    main_input_name = "pixel_values"
     input_modalities = ("video",)
-    supports_gradient_checkpointing = True
     _supports_views = True
     _no_split_modules = ["VideoViTPatchEmbeddings", "VideoViTEmbeddings", "VideoViTLayer"]
     _supports_sdpa = True
@@ -502,23 +440,6 @@ class VideoViTPreTrainedModel(PreTrainedModel):
             bound = 1 / math.sqrt(module.in_features)
             init.uniform_(module.bias, -bound, bound)
 
-    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Switch recomputation on for the layers in the configuration, unless `every_n_layers` chooses; or off."""
-        super()._set_gradient_checkpointing(enable, **kwargs)
-        if enable and kwargs.get("every_n_layers", 1) == 1:
-            for number, layer in enumerate(self.base_model.layers):
-                layer.gradient_checkpointing = number in self.config.recomputed_layers
-
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in Transformers. Raises `ValueError` if torchao quantised the model and could not read it back."""
-        outside = [name for name in self.state_dict() if "." not in name]
-        if outside and getattr(self, "quantization_method", None) == "torchao":
-            raise ValueError(
-                f"torchao cannot read back {outside[0]}, a tensor outside of all submodules: save the model before it "
-                "is quantised, and pass `quantization_config` whenever it is loaded."
-            )
-        super().save_pretrained(*args, **kwargs)
-
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """
         Change the input size of the model for good. The configuration gets the new size, and the positions are resized
@@ -547,13 +468,6 @@ class VideoViTPreTrainedModel(PreTrainedModel):
             config.position_embedding_grid = list(config.position_embedding_grid or old_grid)
         for module in tables:
             module.set_grid(grid)
-
-    def layer_groups(self) -> list[nn.Module]:
-        """
-        The embeddings and the layers in their order, for learning rates that decay with depth. All other parameters
-        count as part of the head.
-        """
-        return [self.base_model.embeddings, *self.base_model.layers]
 
 
 class VideoViTModel(VideoViTPreTrainedModel):
@@ -611,7 +525,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
                 smaller than a patch; for masks of another shape or with unequal counts; for an input size that the
                 positions cannot be resized to.
         """
-        grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
+        grid = token_grid(pixel_values, self.config)
         if bool_masked_pos is not None:
             check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
             if bool_masked_pos.all():
@@ -885,7 +799,7 @@ class VideoViTForPreTraining(DrawsMasks, VideoViTPreTrainedModel):
             ValueError: for masks of another shape or dtype, with unequal counts in a batch, or that leave nothing to
                 encode or to predict; for a `config.mask_ratio` that does so.
         """
-        grid = self.videovit.embeddings.patch_embeddings.grid_of(pixel_values)
+        grid = token_grid(pixel_values, self.config)
         if bool_masked_pos is None:
             batch_size, ratio = pixel_values.shape[0], self.config.mask_ratio
             bool_masked_pos = tube_mask(batch_size, grid, ratio, device=pixel_values.device)
@@ -942,7 +856,7 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
         Raises:
             ValueError: for an odd number of token frames if `config.require_even_token_frames` is set.
         """
-        grid = self.videovit.embeddings.patch_embeddings.grid_of(pixel_values)
+        grid = token_grid(pixel_values, self.config)
         if self.config.require_even_token_frames and grid[0] % 2:
             raise ValueError(
                 f"{pixel_values.shape[1]} frames make {grid[0]} token frames, but this backbone needs an even number."

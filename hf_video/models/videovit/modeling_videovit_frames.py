@@ -7,8 +7,8 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from ..shared_video import frame_loss, pool_frames, token_grid
 from .configuration_videovit import VideoViTConfig
-from .frames_videovit import frame_loss, pool_frames
 from .modeling_videovit import VideoViTModel, VideoViTPreTrainedModel
 
 
@@ -57,7 +57,7 @@ class VideoViTForFrameClassification(VideoViTPreTrainedModel):
         Raises:
             ValueError: for more token frames than positions, and for labels or masks of another shape.
         """
-        grid = self.videovit.embeddings.patch_embeddings.grid_of(pixel_values)
+        grid = token_grid(pixel_values, self.config)
         kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
         outputs: BaseModelOutput = self.videovit(pixel_values, frame_mask=attention_mask, **kwargs)
         logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))

@@ -208,7 +208,8 @@ def _check(inputs: ScanInputs) -> None:
         if tensor is not None and tensor.shape != shape:
             raise ValueError(f"`{name}` must have the shape {shape}, got {tuple(tensor.shape)}.")
     for name, tensor in {"B": B, "C": C}.items():
-        if tensor.shape == (dim, state_size):
+        # Its rank first: a comparison of the batch size with `dim` would stay in an exported program.
+        if tensor.ndim == 2 and tensor.shape == (dim, state_size):
             continue
         fits = tensor.ndim == 4 and (tensor.shape[0], *tensor.shape[2:]) == (batch_size, state_size, length)
         if not fits or not tensor.shape[1] or dim % tensor.shape[1]:

@@ -1,4 +1,4 @@
-"""A class has one colour, whatever else is shown beside it."""
+"""Copies of videos with classes and persons drawn on them, whose colours are those of the class or the track."""
 
 import itertools
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 
-from hf_video.drawing import annotate_video, draw_timeline
-from hf_video.drawing.texts import class_color
-from hf_video.inference import Segment
+from hf_video.drawing import annotate_detections, annotate_video, draw_timeline
+from hf_video.inference import KeyFrame, Person, Segment, SegmentFinder, Timeline
 from hf_video.reading import read_video
+from hf_video.texts import class_color
 from tests.testing.videos import encode_video
 
 
@@ -31,13 +31,15 @@ def test_classes_have_colours_of_their_own_that_stand_out():
 
 @pytest.fixture
 def segments():
-    return [Segment(7, "jump", 0.0, 1.0, 0.9), Segment(2, "run", 1.0, 2.0, 0.8)]
+    return [Segment("jump", 0.0, 1.0, 0.9, 7), Segment("run", 1.0, 2.0, 0.8, 2)]
 
 
 def test_the_picture_of_a_timeline_has_the_colours_of_the_classes(segments):
-    times = np.arange(4)[:, None] / 2 + [0, 0.5]
+    timeline = Timeline(SegmentFinder(list("abcdefgh")), "match")
+    timeline.times, timeline.scores = [(start / 2, start / 2 + 0.5) for start in range(4)], list(np.full((4, 8), 0.1))
     for shown in (segments, segments[1:]):
-        figure = draw_timeline("match", shown, list("abcdefgh"), times, np.full((4, 8), 0.1))
+        timeline.segments = shown
+        figure = draw_timeline(timeline)
         drawn = {to_hex(color) for bars in figure.axes[-1].collections for color in bars.get_facecolor()}
         assert {color for color in map(class_color, range(8)) if color in drawn} == {
             class_color(segment.class_id) for segment in shown
@@ -55,3 +57,19 @@ def test_the_annotated_video_has_the_colours_of_the_classes(segments, tmp_path):
         # The codec halves the resolution of colours.
         for pixels in (strip, bar):
             np.testing.assert_allclose(np.median(pixels, axis=0), color, atol=16)
+
+
+def test_boxes_are_drawn_around_their_key_frames_alone(tmp_path):
+    source, target = tmp_path / "video.mp4", tmp_path / "annotated.mp4"
+    encode_video(source, np.zeros((20, 60, 80, 3), np.uint8), fps=5)
+    person = Person(3, 0.9, (10.0, 30.0, 40.0, 55.0), {"walk": 0.8, "a very " + "long " * 20 + "name": 0.7})
+    annotate_detections(source, target, [KeyFrame(1.0, [person]), KeyFrame(3.0, [])])
+    frames, metadata = read_video(target)
+    assert frames.shape == (20, 240, 320, 3) and abs(metadata.duration - 4) < 0.05
+    is_drawn = frames.max(axis=(1, 2, 3)) > 60
+    # The key frames are the frames 5 and 15, of which one has a person, and are shown for half a second around them.
+    assert np.flatnonzero(is_drawn).tolist() == [3, 4, 5, 6, 7]
+    color = np.array(list(bytes.fromhex(class_color(3)[1:])))
+    for row, column in ((4 * 30, 4 * 25), (4 * 55, 4 * 25), (4 * 42, 4 * 10), (4 * 42, 4 * 40)):
+        edge = frames[5, row - 3 : row + 4, column - 3 : column + 4].astype(int)
+        assert np.abs(edge - color).max(axis=-1).min() < 60

@@ -7,19 +7,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from transformers.utils import logging
+from transformers.video_utils import VideoMetadata
 
 from hf_video.processing import VideoClipProcessor
 from hf_video.processing.clip_sampling import STRIDED_STRATEGIES
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.sources import VideoReadError, describe
-from hf_video.reading.windows import LastWindow, Sample, SampleGroup, group_samples, timed_samples, until_error
+from hf_video.reading.windows import LastWindow, Sample, group_samples, timed_samples, until_error
 
 from .inference_settings import WindowSettings
 
 logger = logging.get_logger(__name__)
 
-# A distance of samples this many times larger or smaller than that of training shows motion at another speed.
-FAR = 1.5
+# A distance of samples this many times larger or smaller than that of training shows motion at another speed. Clips of
+# whole videos have the distances that the lengths of the videos give, in training too.
+FAR, FAR_OF_WHOLE_VIDEOS = 1.5, 4
+
+# Is called with each frame that a model sees, its seconds and its image (height, width, 3) uint8, where it is read.
+Watcher = Callable[[float, np.ndarray], object]
 
 
 class WindowBatch(NamedTuple):
@@ -51,6 +56,7 @@ def window_batches(
     source_fps: float | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    watch: Watcher | None = None,
 ) -> Iterator[WindowBatch]:
     """Sliding windows of a video, resized, cropped and normalised for a model.
 
@@ -67,6 +73,7 @@ def window_batches(
         batch_size: windows in a batch.
         device: where `pixel_values` are.
         dtype: dtype of `pixel_values`.
+        watch: sees the frames before they are processed.
 
     Raises:
         ValueError, TypeError: an option is out of range; see `timed_samples` and `group_samples`.
@@ -74,18 +81,32 @@ def window_batches(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
-
-    windows = choose_windows(
-        processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
-    )
+    windows = choose_windows(processor, num_frames, stride, fps, frame_sampling_rate)
     num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
     samples = warn_if_far(timed_samples(source, **windows, source_fps=source_fps), num_frames, processor)
-    process = image_transform(processor, describe(source), device, dtype)
-    return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
+    process = image_transform(processor, describe(source), device, dtype, watch)
+    groups = group_samples(samples, num_frames, stride, last, transform=process)
+
+    def batches() -> Iterator[WindowBatch]:
+        errors: list[Exception] = []
+        # Damage lies behind the last windows, which may not fill a batch.
+        undamaged = until_error(groups, errors)
+        while batch := list(islice(undamaged, batch_size)):
+            starts, ends, values, num_real = map(list, zip(*batch, strict=True))
+            pixel_values = torch.stack([frame for of_window in values for frame in of_window])
+            yield WindowBatch(starts, ends, num_real, pixel_values.unflatten(0, (len(batch), -1)))
+        if errors:
+            raise errors[0]
+
+    return batches()
 
 
 def image_transform(
-    processor: VideoClipProcessor, name: str, device: torch.device | str, dtype: torch.dtype
+    processor: VideoClipProcessor,
+    name: str,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    watch: Watcher | None = None,
 ) -> Callable[[list[StreamedFrame]], Sequence[torch.Tensor]]:
     """A function of frames that gives each as a model takes it: (num_channels, height, width) on a device. All calls
     must have frames of one size, otherwise it is a `VideoReadError` with the `name` of the video."""
@@ -101,6 +122,8 @@ def image_transform(
                 raise VideoReadError(
                     f"{name}: frame {frame.number} is {image.shape[:2]} (height, width), the first is {shapes[0][:2]}."
                 )
+            if watch is not None:
+                watch(frame.seconds, image)
         inputs = processor(np.stack(images), do_sample_frames=False, num_crops=1, return_tensors="pt")
         return inputs[processor.model_input_names[0]][0].to(device, dtype).unbind()
 
@@ -109,7 +132,6 @@ def image_transform(
 
 def choose_windows(
     processor: VideoClipProcessor,
-    *,
     num_frames: int | None = None,
     stride: int | None = None,
     fps: float | None = None,
@@ -149,23 +171,9 @@ def choose_windows(
 
 
 def windows_of(settings: WindowSettings, processor: VideoClipProcessor) -> dict[str, Any]:
-    """The options of [`window_batches`] that settings name.
-
-    Raises:
-        ValueError: `fps` and `frame_sampling_rate` are both given.
-    """
-    if settings.fps is not None and settings.frame_sampling_rate is not None:
-        raise ValueError(
-            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of "
-            "samples: give one of them."
-        )
-    windows = choose_windows(
-        processor,
-        num_frames=settings.window,
-        stride=settings.stride,
-        fps=settings.fps,
-        frame_sampling_rate=settings.frame_sampling_rate,
-    )
+    """The options of [`window_batches`] that settings name."""
+    rates = settings.fps, settings.frame_sampling_rate
+    windows = choose_windows(processor, settings.window, settings.stride, *rates)
     return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
 
 
@@ -189,20 +197,33 @@ def warn_if_far(
         yield sample
 
 
+def warn_if_sparse(processor: VideoClipProcessor, metadata: VideoMetadata, video: str) -> str | None:
+    """Logs, and returns, a sentence if a clip of a whole video has frames that are more than `FAR_OF_WHOLE_VIDEOS`
+    times as far apart as those that the model learned from: it then sees moments, and no motion.
+
+    Args:
+        processor: took the clips.
+        metadata: what the processor gives of the video with `return_metadata=True`.
+        video: name of the video.
+    """
+    frames, interval = metadata.frames_indices, _learned_interval(processor)
+    if interval is None or not frames or not metadata.fps or not processor.num_frames or processor.num_frames < 2:
+        return None
+    clip = frames[: processor.num_frames]
+    distance = (clip[-1] - clip[0]) / (processor.num_frames - 1) / metadata.fps
+    if distance <= interval * FAR_OF_WHOLE_VIDEOS:
+        return None
+    said = (
+        f"{video}: the model sees {len(clip)} frames, {distance:.2g} s apart, but it learned from frames "
+        f"{interval:.2g} s apart, so its answer may be wrong. `hf-video timeline` looks at all of the video, with "
+        "frames as far apart as in training."
+    )
+    logger.warning(said)
+    return said
+
+
 def _learned_interval(processor: VideoClipProcessor) -> float | None:
     """Seconds between the frames of a clip in training, as far as the processor says it."""
     if processor.frame_interval is None and processor.sampling_strategy in STRIDED_STRATEGIES and processor.fps:
         return 1 / processor.fps
     return processor.frame_interval
-
-
-def _join(windows: Iterator[SampleGroup], batch_size: int) -> Iterator[WindowBatch]:
-    errors: list[Exception] = []
-    # Damage lies behind the last windows, which may not fill a batch.
-    undamaged = until_error(windows, errors)
-    while batch := list(islice(undamaged, batch_size)):
-        starts, ends, values, num_real = map(list, zip(*batch, strict=True))
-        pixel_values = torch.stack([frame for of_window in values for frame in of_window])
-        yield WindowBatch(starts, ends, num_real, pixel_values.unflatten(0, (len(batch), -1)))
-    if errors:
-        raise errors[0]

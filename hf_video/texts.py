@@ -47,6 +47,14 @@ def font_families() -> list[str]:
     return ["sans-serif", *(family for family in _FAMILIES if family in installed)]
 
 
+def font_file() -> str:
+    """A file with the letters of most scripts: the first font of this machine that has Chinese, Japanese and Korean
+    ones, or that of matplotlib. It is an `ImportError` if matplotlib is not installed."""
+    from matplotlib import font_manager
+
+    return font_manager.findfont((font_families()[1:] or ["DejaVu Sans"])[0])
+
+
 def one_line(text: str) -> str:
     """The text without control characters, and with single spaces for all white space. Bytes of a file name that are
     no UTF-8 become escapes."""

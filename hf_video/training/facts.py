@@ -13,18 +13,16 @@ from typing import Any
 import datasets
 import torch
 from huggingface_hub import ModelCard
-from pydantic import create_model
 from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
 import hf_video
 from hf_video.data import is_multi_label, label_names
-from hf_video.io import read_object, read_own_json, replace_text
+from hf_video.io import read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE
 from hf_video.loading.start import SHIPPED, model_path, start_sha256
-from hf_video.metrics import METRICS, count_clips
+from hf_video.metrics import count_clips
 
-REPORT = "report/metrics.json"
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
 RECIPE = (
     *("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm"),
@@ -37,36 +35,6 @@ SPLITS = ("train", "validation", "test")
 VIEWS = ("num_clips", "num_crops")
 # Columns of a data set that its hash is of.
 LISTED = ("label", "labels", "start", "end", "second", "boxes", "actions", "frame_labels")
-
-
-def _metrics(prefix: str = "") -> dict[str, Any]:
-    return {prefix + name: (float | None, None) for name in METRICS}
-
-
-# Fields of the two files that a card is written from.
-Source = create_model("Source", name=(str, ...), how=(str, ""))
-Data = create_model(
-    "Data", name=(str, ""), num_videos=(int, 0), num_key_frames=(int, 0), hub_id=(str, ""), revision=(str, "")
-)
-Validation = create_model("Validation", **_metrics("eval_"))
-Report = create_model("Report", split=(str | None, ...), num_videos=(int, 0), num_key_frames=(int, 0), **_metrics())
-_fields: dict[str, Any] = dict.fromkeys(("recipe", "clips", "views", "versions"), (dict[str, Any], {}))
-_fields |= {
-    "source": (Source | None, None),
-    "data": (dict[str, Data], {}),  # type: ignore[valid-type]
-    "validation": (Validation, None),
-}
-Facts = create_model("Facts", **_fields)
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """The facts in a model folder, with its report under `report`; empty if the folder has neither. A damaged file is
-    an `OSError` or a `ValueError`, see `io.read_object`."""
-    facts, report = (
-        read_object(path, kind) if (path := folder / name).is_file() else {}
-        for name, kind in {FACTS_FILE: Facts, REPORT: Report}.items()
-    )
-    return facts | ({"report": report} if report else {})
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
@@ -105,6 +73,8 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
     """
     if not name_or_path:
         return None
+    if name_or_path == model_path(SHIPPED):
+        return {"name": "start of hf_video", "sha256": start_sha256()}
     folder = Path(name_or_path)
     if not folder.is_dir():
         return {"name": name_or_path}
@@ -112,12 +82,8 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
     if card.is_file():
         license = ModelCard.load(card, ignore_metadata_errors=True).data.license
     else:
-        original = (read_own_json(folder / FACTS_FILE) or {}).get("source") or {}
-        license = original.get("license")
-    source = {"name": folder.resolve().name}
-    if name_or_path == model_path(SHIPPED):
-        source = {"name": "start of hf_video", "sha256": start_sha256()}
-    return source | ({"license": license} if license else {})
+        license = ((read_own_json(folder / FACTS_FILE) or {}).get("source") or {}).get("license")
+    return {"name": folder.resolve().name} | ({"license": license} if license else {})
 
 
 def describe_data(dataset: Any) -> dict[str, Any]:

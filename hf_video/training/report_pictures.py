@@ -5,20 +5,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hf_video.metrics import Metric, measured_in
-
-from .texts import font_families, one_line, shorten
+from hf_video.metrics import measured_in
+from hf_video.texts import font_families, one_line, shorten
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # With more classes, counts or names in the confusion matrix would be too small to read.
-_MAX_COUNTED_CLASSES = 20
-_MAX_NAMED_CLASSES = 60
+_MAX_COUNTED_CLASSES, _MAX_NAMED_CLASSES = 20, 60
 _FRAMES_OF_A_CLIP = 6
-_LONGEST_NAME = 32
-_LONGEST_LINE = 80
+_LONGEST_NAME, _LONGEST_LINE = 32, 80
 
 
 class ShownClip(NamedTuple):
@@ -35,62 +31,48 @@ def plot_curves(
     some, and the learning rate. The first metric by `chance` is a line among them. The metrics of the model that is
     kept are those of the evaluation at `kept_step`, by default the last one."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
     steps = [entry for entry in log_history if "loss" in entry]
     evaluations = [entry for entry in log_history if "eval_loss" in entry]
-    marker = "o" if len(evaluations) <= 40 else None
-    validation = {"color": "tab:orange", "marker": marker, "markersize": 3.5}
+    last = evaluations[-1] if evaluations else {}
+    metrics = [metric for metric, _ in measured_in(last, "eval_") if metric.unit == "share"]
+    figure = Figure(figsize=(13 if metrics else 26 / 3, 3.6), layout="constrained")
+    losses, *between, rates = figure.subplots(1, 3 if metrics else 2)
 
-    metrics = [
-        each for each, _ in measured_in(evaluations[-1] if evaluations else {}, "eval_") if each.unit == "share"
-    ]
-    number = 3 if metrics else 2
-    figure = Figure(figsize=(13 / 3 * number, 3.6), layout="constrained")
-    every = list(figure.subplots(1, number))
-    loss_axes, rate_axes = every[0], every[-1]
-    _draw(loss_axes, steps, "loss", color="tab:blue", alpha=0.7, label="training")
-    loss_axes.set(ylabel="loss", title="Loss", ylim=(0, None))
+    def draw(axes: Any, entries: Sequence[dict[str, float]], name: str, **options: Any) -> None:
+        known = [entry for entry in entries if name in entry]
+        axes.plot([entry["epoch"] for entry in known], [entry[name] for entry in known], **options)
+
+    draw(losses, steps, "loss", color="tab:blue", alpha=0.7, label="training")
+    points: dict[str, Any] = {"marker": "o" if len(evaluations) <= 40 else None}
     if evaluations:
-        _draw(loss_axes, evaluations, "eval_loss", label="validation", **validation)
-        loss_axes.legend(frameon=False)
-    if metrics:
-        kept = next((each for each in evaluations if each.get("step") == kept_step), evaluations[-1])
-        _draw_metrics(every[1], metrics, evaluations, kept, validation)
+        draw(losses, evaluations, "eval_loss", label="validation", color="tab:orange", markersize=3.5, **points)
+        losses.legend(frameon=False)
+    losses.set(ylabel="loss", title="Loss", ylim=(0, None))
+    for axes in between:
+        kept = next((each for each in evaluations if each.get("step") == kept_step), last)
+        for number, metric in enumerate(metrics, start=1):
+            name, label = f"eval_{metric.name}", metric.title
+            if name in kept:
+                label += f", {metric.text(kept[name], digits=1)} in epoch {kept['epoch']:g}, which is kept"
+            # Later lines are thinner, so that equal ones do not hide each other.
+            width = 1.5 + 1.5 * (len(metrics) - number)
+            draw(axes, evaluations, name, label=label, color=f"C{number}", lw=width, markersize=2 + width, **points)
         if chance is not None:
-            every[1].axhline(chance, color="gray", linestyle="--")
-            place = {"transform": every[1].get_yaxis_transform(), "ha": "right", "va": "bottom", "color": "gray"}
-            every[1].text(0.99, chance, f"{metrics[0].title} by chance {chance:.1%}", **place)
-
-    _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
-    rate_axes.set(title="Learning rate", ylim=(0, None))
-    rate_axes.ticklabel_format(axis="y", scilimits=(-2, 2))
-    for axes in every:
+            title = f"{metrics[0].title} by chance {chance:.1%}"
+            axes.axhline(chance, color="gray", linestyle="--", label=title)
+        axes.set(title="Validation", ylim=(-0.02, 1.05))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        figure.legend(*axes.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
+    draw(rates, steps, "learning_rate", color="tab:blue")
+    rates.set(title="Learning rate", ylim=(0, None))
+    rates.ticklabel_format(axis="y", scilimits=(-2, 2))
+    for axes in (losses, *between, rates):
         axes.set(xlabel="epoch", xlim=(0, None))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def _draw_metrics(
-    axes: "Axes",
-    metrics: Sequence[Metric],
-    evaluations: Sequence[dict[str, float]],
-    kept: dict[str, float],
-    style: dict[str, Any],
-) -> None:
-    """Metrics between 0 and 1 of all evaluations; `kept` is that of the model that is kept."""
-    from matplotlib.ticker import PercentFormatter
-
-    for number, metric in enumerate(metrics, start=1):
-        name = f"eval_{metric.name}"
-        measured = [entry for entry in evaluations if name in entry]
-        worth = (
-            f", {metric.text(kept[name], digits=1)} in epoch {kept['epoch']:g}, which is kept" if name in kept else ""
-        )
-        _draw(axes, measured, name, label=f"{metric.title}{worth}", **style | {"color": f"C{number}"})
-    axes.legend(frameon=False, loc="lower right")
-    axes.set(title="Validation", ylim=(0, 1.05))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 
 def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Figure":
@@ -101,27 +83,24 @@ def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Fi
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    num_classes = len(counts)
+    num_classes, ids = len(counts), " (id)"
+    is_counted = num_classes <= _MAX_COUNTED_CLASSES
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     size = min(4 + 0.3 * num_classes, 14)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.subplots()
     # If no counts are printed, colours must show a confusion of a few percent.
-    norm = Normalize(0, 1) if num_classes <= _MAX_COUNTED_CLASSES else PowerNorm(0.5, 0, 1)
+    norm = Normalize(0, 1) if is_counted else PowerNorm(0.5, 0, 1)
     image = axes.imshow(shares, cmap="Blues", norm=norm, interpolation="nearest")
-    ids = ""
     if num_classes <= _MAX_NAMED_CLASSES:
-        names = [shorten(name, _LONGEST_NAME) for name in class_names]
+        names, ids = [shorten(name, _LONGEST_NAME) for name in class_names], ""
         # A dollar sign in a name must not begin a formula.
         axes.set_xticks(range(num_classes), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
         axes.set_yticks(range(num_classes), names, parse_math=False)
-    else:
-        ids = " (id)"
-    if num_classes <= _MAX_COUNTED_CLASSES:
-        for (row, column), count in np.ndenumerate(counts):
-            if count:
-                color = "white" if shares[row, column] > 0.5 else "black"
-                axes.text(column, row, str(count), ha="center", va="center", color=color)
+    for (row, column), count in np.ndenumerate(counts) if is_counted else ():
+        if count:
+            color = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(count), ha="center", va="center", color=color)
     axes.set(xlabel=f"predicted class{ids}", ylabel=f"true class{ids}", title="Confusion matrix")
     colorbar = figure.colorbar(image, shrink=0.8, aspect=30, format=PercentFormatter(1))
     colorbar.set_label("share of the true class")
@@ -134,8 +113,7 @@ def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
     from matplotlib.figure import Figure
 
     strips = [_strip(clip.frames) for clip in clips]
-    num_rows = -(-len(clips) // 2)
-    width = 6.5
+    num_rows, width = -(-len(clips) // 2), 6.5
     height = max(width * strip.shape[0] / strip.shape[1] for strip in strips) + 0.2 + 0.17 * len(clips[0].caption)
     figure = Figure(figsize=(2 * width, num_rows * height + 0.4), layout="constrained")
     style: dict[str, Any] = {"family": font_families(), "parse_math": False}
@@ -150,15 +128,10 @@ def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", entries: Sequence[dict[str, float]], name: str, **options: Any) -> None:
-    axes.plot([entry["epoch"] for entry in entries], [entry[name] for entry in entries], **options)
-
-
 def _strip(frames: np.ndarray) -> np.ndarray:
     """Frames side by side, with white lines between them: (H, sum of widths, 3) float from 0 to 1."""
     chosen = frames[np.linspace(0, len(frames) - 1, min(len(frames), _FRAMES_OF_A_CLIP)).round().astype(int)]
-    if chosen.dtype == np.uint8:
-        chosen = chosen / 255
+    chosen = chosen / 255 if chosen.dtype == np.uint8 else chosen
     gap = max(chosen.shape[2] // 32, 1)
     padded = np.pad(chosen, ((0, 0), (0, 0), (0, gap), (0, 0)), constant_values=1.0)
     return np.concatenate(list(padded), axis=1)[:, :-gap]

@@ -1,0 +1,288 @@
+"""Class scores of clips, of the windows of a video, and of its frames: a model with a state sees each once, others see
+clips, of which the middles are kept."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, groupby, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from hf_video.data.loader import iterate_ahead
+from hf_video.models.videomamba.state_videomamba import VideoMambaState
+from hf_video.processing import VideoClipProcessor
+from hf_video.reading.frame_streaming import StreamedFrame, check_rate, stream_frames
+from hf_video.reading.live_queue import LiveQueue
+from hf_video.reading.sources import VideoReadError, describe
+from hf_video.reading.windows import Sample, SampleGroup, group_samples, timed_samples, until_error
+
+from .windows import Watcher, choose_windows, image_transform, warn_if_far, window_batches
+
+
+class ScoredWindow(NamedTuple):
+    """
+    A window or a token frame of a video, and its class scores.
+
+    Attributes:
+        start: time of its first sample in seconds after the first frame.
+        end: time at which its last real sample ends.
+        scores: (num_classes,) float32 probabilities.
+        begins_anew: whether a classifier of frames began anew with it, at the start or after a gap.
+    """
+
+    start: float
+    end: float
+    scores: np.ndarray
+    begins_anew: bool = False
+
+
+@torch.inference_mode()
+def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.Tensor:
+    """Class probabilities of a batch of videos. For a regression model they are its values.
+
+    Args:
+        model: a video classifier in evaluation mode.
+        pixel_values: (batch_size, num_frames, num_channels, height, width), or (batch_size, num_views, ...), where the
+            model averages over the views. It is moved to the model's device and dtype.
+
+    Returns:
+        (batch_size, num_classes) float32 on the CPU.
+    """
+    outputs = model(**{model.main_input_name: pixel_values.to(model.device, model.dtype)})
+    return _scores_of(outputs.logits, model.config)
+
+
+def _scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    logits = logits.float().cpu()
+    problem_type = problem_type_of(config)
+    if problem_type == "regression":
+        return logits
+    return logits.sigmoid() if problem_type == "multi_label_classification" else logits.softmax(-1)
+
+
+def problem_type_of(config: PreTrainedConfig) -> str:
+    """The `problem_type` of a configuration. If it is None: regression for a model with a single output, otherwise
+    classification by a single label."""
+    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+
+
+def require_classes(model: str, config: PreTrainedConfig) -> None:
+    """Refuses (`ValueError`) a regression model where classes are needed."""
+    if problem_type_of(config) == "regression":
+        raise ValueError(f"{model} is a regression model, which has no classes. Choose a classifier.")
+
+
+def is_frame_classifier(model: PreTrainedModel) -> bool:
+    """Whether a model gives scores of frames instead of clips."""
+    return type(model).__name__.endswith("ForFrameClassification")
+
+
+def score_windows(
+    model: PreTrainedModel, processor: VideoClipProcessor, video: Any, **windows: Any
+) -> Iterator[ScoredWindow]:
+    """The class scores of the windows of a video, in their order. The next batch is read while the model computes.
+
+    Args:
+        model: a video classifier in evaluation mode.
+        processor: its processor.
+        video: see [`window_batches`].
+        windows: options of [`window_batches`].
+
+    Raises:
+        ValueError: an option is out of its bounds.
+        VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
+    """
+    batches = window_batches(processor, video, device=model.device, dtype=model.dtype, **windows)
+    return (
+        ScoredWindow(*row)
+        for batch in iterate_ahead(batches)
+        for scores in [predict_scores(model, batch.pixel_values).numpy()]
+        for row in zip(batch.starts, batch.ends, scores, strict=True)
+    )
+
+
+def score_frames(
+    model: PreTrainedModel,
+    processor: VideoClipProcessor,
+    video: Any,
+    *,
+    batch_size: int = 1,
+    fps: float | None = None,
+    frame_sampling_rate: float | None = None,
+    source_fps: float | None = None,
+    longest_gap: float | None = None,
+    queue: LiveQueue | None = None,
+    watch: Watcher | None = None,
+) -> Iterator[ScoredWindow]:
+    """
+    The class scores of all token frames of a video, in their order. Time and memory for a frame do not grow with the
+    video.
+
+    A causal VideoMamba sees each frame once, and a state holds what came before. Other models see clips of the length
+    of the processor that overlap by half, and a frame has the scores of the clip in whose middle it is. The last clip
+    ends with the video.
+
+    Args:
+        model: a classifier of frames in evaluation mode, such as [`VideoMambaForFrameClassification`].
+        processor: its processor.
+        video: see [`stream_frames`].
+        batch_size: token frames in a forward pass with a state, clips in one without.
+        fps, frame_sampling_rate: the rate of samples, by default that of training, see [`choose_windows`].
+        source_fps: see [`stream_frames`].
+        longest_gap: seconds between two frames of the video, after which the model begins anew; None for no limit.
+            Without a limit the last frame goes on in a gap. It also begins anew where timestamps fall back.
+        queue: what a live video waits in if the model is slower; None lets the video wait for the model.
+        watch: see [`window_batches`].
+
+    Returns:
+        An iterator of [`ScoredWindow`]s that last for one token frame each. The time of a token frame is from its
+        first sample to the sample after its last one. Where the video ends, or the model begins anew, a token frame
+        with too few samples repeats the last one, and those whose scores would come later, by `config.frame_delay`
+        token frames, have the last scores.
+
+    Raises:
+        ValueError: an option is out of its bounds.
+        VideoReadError: the video cannot be read, or is damaged. The frames before the damage have been given.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size} must be at least 1.")
+    check_rate("longest_gap", longest_gap)
+    sizes = choose_windows(processor, fps=fps, frame_sampling_rate=frame_sampling_rate)
+    clip_length = sizes.pop("num_frames")
+    del sizes["stride"]
+    limit = math.inf if longest_gap is None else longest_gap
+    tubelet_size = model.config.tubelet_size
+    num_tokens = None if _keeps_state(model.config) else max(clip_length // tubelet_size, 1)
+    name, errors = describe(video), list[Exception]()
+    frames = stream_frames(video, source_fps=source_fps)
+    if queue is not None:
+        frames = queue.watch(frames)
+
+    def token_frames() -> Iterator[SampleGroup]:
+        run = None
+        for _, run in groupby(_count_gaps(frames, limit), lambda frame: frame.num_restarts):
+            samples = warn_if_far(timed_samples(run, **sizes), clip_length, processor)
+            yield from group_samples(samples, tubelet_size, tubelet_size)
+        if run is None:
+            raise VideoReadError(f"{name} gave no frame.")
+
+    def scored() -> Iterator[ScoredWindow]:
+        tokens = token_frames() if queue is None else queue.newest(token_frames())
+        batches = _clips(until_error(tokens, errors), limit, num_tokens, batch_size, process)
+        try:
+            # Not `yield from`: whoever closes this generator must close the queue before the thread that waits for it.
+            for window in _answer_late(_score_clips(model, iterate_ahead(batches), num_tokens), delay):  # noqa: UP028
+                yield window
+        finally:
+            if queue is not None:
+                queue.close()
+        # Damage lies behind the last frames, which may fill no batch.
+        if errors:
+            raise errors[0]
+
+    process, delay = image_transform(processor, name, model.device, model.dtype, watch), model.config.frame_delay
+    return scored()
+
+
+def _keeps_state(config: PreTrainedConfig) -> bool:
+    """Whether a model gives frame by frame what it gives on the whole video, by a state that it hands on."""
+    return (
+        config.model_type == "videomamba"
+        and not config.bidirectional
+        and config.scan_order == "spatial_first"
+        and not config.use_temporal_position_embeddings
+        and not config.use_pool_norm
+    )
+
+
+def _count_gaps(frames: Iterable[StreamedFrame], limit: float) -> Iterator[StreamedFrame]:
+    """The frames, where a gap of more than `limit` seconds counts as a restart of the video."""
+    num_gaps, last = 0, math.inf
+    for frame in frames:
+        num_gaps += frame.seconds - last > limit
+        last = frame.seconds
+        yield replace(frame, num_restarts=frame.num_restarts + num_gaps) if num_gaps else frame
+
+
+def _clips(
+    tokens: Iterator[SampleGroup], limit: float, num_tokens: int | None, batch_size: int, process: Any
+) -> Iterator[tuple[bool, list[Any]]]:
+    """Batches of clips of one length, and whether the model begins anew with them. The samples of their token frames
+    are a tensor (tubelet_size, num_channels, height, width). For a model with a state a batch is one clip of
+    `batch_size` token frames; otherwise clips overlap by half."""
+    num_runs, last = 0, None
+
+    def number_of_run(token: SampleGroup) -> int:
+        """A run ends at a restart, and where a live video lost frames for longer than the limit."""
+        nonlocal num_runs, last
+        if last is not None:
+            restarts = token.values[0].num_restarts - last.values[0].num_restarts
+            num_runs += restarts != 0 or token.start - last.end > limit
+        last = token
+        return num_runs
+
+    def transform(tokens: list[SampleGroup]) -> list[SampleGroup]:
+        images = torch.stack([*process([frame for token in tokens for frame in token.values])])
+        parts = images.split([len(token.values) for token in tokens])
+        return [token._replace(values=part) for token, part in zip(tokens, parts, strict=True)]
+
+    for _, run in groupby(tokens, number_of_run):
+        if num_tokens is None:
+            batches: Iterator[list[Any]] = ([transform(clip)] for clip in _batched(run, batch_size))
+        else:
+            samples = (Sample(token.start, token.end, token) for token in run)
+            groups = group_samples(samples, num_tokens, max(num_tokens // 2, 1), "shift", transform)
+            # Only the clip of a run that is shorter than a clip is shorter.
+            batches = _batched((group.values[: group.num_real] for group in groups), batch_size)
+        for number, batch in enumerate(batches):
+            yield number == 0, batch
+
+
+def _batched(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    return iter(lambda: list(islice(items, size)), [])
+
+
+@torch.inference_mode()
+def _score_clips(
+    model: PreTrainedModel, batches: Iterable[tuple[bool, list[Any]]], num_tokens: int | None
+) -> Iterator[ScoredWindow]:
+    """Each token frame once: with a state all of a clip, otherwise with the scores of the clip in whose middle it is,
+    for the last clip of a run also those behind."""
+    middle = None if num_tokens is None else (num_tokens + max(num_tokens // 2, 1)) // 2
+    last, rest, state = -math.inf, list[ScoredWindow](), dict[str, Any]()
+    for begins_anew, clips in batches:
+        if begins_anew:
+            yield from rest
+            state = {"state": VideoMambaState(model.config, device=model.device)} if num_tokens is None else {}
+        # (batch_size, samples, num_channels, height, width)
+        pixel_values = torch.stack([torch.cat([token.values for token in clip]) for clip in clips])
+        outputs = model(**{model.main_input_name: pixel_values}, **state)
+        state = {"state": outputs.state} if state else {}
+        for clip, rows in zip(clips, _scores_of(outputs.logits, model.config).numpy(), strict=True):
+            scored = [ScoredWindow(token.start, token.end, row) for token, row in zip(clip, rows, strict=True)]
+            for window in scored[:middle]:
+                if window.start > last:
+                    last = window.start
+                    yield window._replace(begins_anew=begins_anew)
+                    begins_anew = False
+            rest = [] if middle is None else scored[middle:]
+    yield from rest
+
+
+def _answer_late(scored: Iterator[ScoredWindow], delay: int) -> Iterator[ScoredWindow]:
+    """Each token frame with the scores that come `delay` token frames later, which are for it, or the last ones of its
+    run."""
+    waiting, last = deque[ScoredWindow](), np.empty(0)
+    for window in chain(scored, [None]):
+        if window is None or window.begins_anew:
+            yield from (each._replace(scores=last) for each in waiting)
+            waiting.clear()
+        if window is not None:
+            waiting.append(window)
+            last = window.scores
+        if len(waiting) > delay:
+            yield waiting.popleft()._replace(scores=last)

@@ -1,0 +1,370 @@
+"""Finds when a video shows which class, and writes it into a folder: `hf-video timeline` for programs. Nothing here
+draws."""
+
+import csv
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+from transformers.utils import logging
+
+from hf_video.io import naming_disk_errors, replace_file, replace_text
+from hf_video.loading.models import load_trained_model
+from hf_video.output_folders import KEEP, collected, require_fresh
+from hf_video.processing import VideoClipProcessor
+from hf_video.reading.frame_streaming import comes_live
+from hf_video.reading.live_queue import LiveQueue
+from hf_video.reading.sources import name_of
+from hf_video.texts import clock, one_line, replace_json
+
+from .inference_settings import TimelineSettings
+from .scores import ScoredWindow, is_frame_classifier, score_frames, score_windows
+from .segments import Segment, SegmentFinder, make_finder
+from .windows import windows_of
+
+logger = logging.get_logger(__name__)
+
+# Seconds without a frame of a live stream after which a model that sees frames once begins anew.
+_LONGEST_GAP = 2.0
+# Frames of a live stream that may wait for the model.
+_MOST_WAITING = 8
+# What has no meaning where no window slides, and what it means to leave it out.
+_OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
+_THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
+_COLUMNS = ("label", "start", "end", "score", "class_id")
+# Thumbnails that are held at most, their longest side in pixels, and seconds between the first of them.
+_MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
+
+
+class ClassChange(NamedTuple):
+    """
+    The begin or the end of a segment in a live video.
+
+    Attributes:
+        time: seconds after the first frame.
+        begins: whether the class begins, else it ends.
+        delay: seconds from the change until it is known; None for an end at which the video ended, was stopped or had
+            a gap.
+        segment: the segment, as far as it is known.
+    """
+
+    time: float
+    begins: bool
+    delay: float | None
+    segment: Segment
+
+
+class Timeline:
+    """
+    What a video shows over time. It grows with the windows of the video, and so does `segments.csv` in its folder.
+
+    Args:
+        finder: finds the segments.
+        video: name of the video.
+        folder: a folder that does not exist or is empty; its parents are made.
+        is_kept: whether segments, times, scores and thumbnails are kept. Otherwise memory does not grow with a video
+            without an end, and nothing can be written or drawn.
+
+    Attributes:
+        num_segments: number of segments.
+        segments: they, in the order in which they end; after `write` in that in which they begin.
+        highest: the highest score of each class, (num_classes,) float.
+        end: seconds of the video that the windows reached.
+        times: start and end of each window in seconds.
+        scores: (num_classes,) float32 of each window.
+        thumbnails: seconds and small pictures (height, width, 3) uint8 of frames at about even times.
+        ending: why the timeline ends before the video does; None if it does not.
+        errors: what failed so far, of all that is kept in the folder.
+        live: of a live video over which no window slides, how many token frames came (`num_frames`) and were dropped
+            (`num_dropped`), as the model was slower.
+
+    Raises:
+        OSError: there are such files, or writing failed, which leaves no file.
+    """
+
+    def __init__(
+        self, finder: SegmentFinder, video: str, folder: str | os.PathLike | None = None, is_kept: bool = True
+    ) -> None:
+        self.finder, self.video, self.folder = finder, video, None if folder is None else Path(folder)
+        self.is_kept = is_kept
+        self.num_segments, self.end, self.highest = 0, 0.0, np.zeros(len(finder.class_names))
+        self.segments: list[Segment] = []
+        self.times: list[tuple[float, float]] = []
+        self.scores: list[np.ndarray] = []
+        self.thumbnails: list[tuple[float, np.ndarray]] = []
+        self.ending: str | None = None
+        self.errors: list[Exception] = []
+        self.live: dict[str, int] | None = None
+        self._step, self._is_new = _FIRST_STEP, False
+        if self.folder is not None:
+            self._is_new = not self.folder.exists()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._append_row(_COLUMNS, "x")
+            except FileExistsError:
+                raise
+            except OSError:
+                self.remove()
+                raise
+
+    def watch(self, seconds: float, image: np.ndarray) -> None:
+        """Keeps a small picture of a frame (height, width, 3) uint8 now and then. If there are too many, every second
+        one is dropped."""
+        if not self.is_kept or seconds < len(self.thumbnails) * self._step:
+            return
+        factor = -(-max(image.shape) // _LONGEST_SIDE)
+        self.thumbnails.append((seconds, np.asarray(Image.fromarray(image).reduce(factor))))
+        if len(self.thumbnails) == _MOST_THUMBNAILS:
+            del self.thumbnails[1::2]
+            self._step *= 2
+
+    def add(self, window: ScoredWindow) -> list[Segment]:
+        """The segments that are complete with the next window, see [`SegmentFinder.add`]. They are in the file then,
+        whatever ends the program; that it could not be written is in `errors`."""
+        closed = self.finder.add(*window)
+        np.maximum(self.highest, window.scores, out=self.highest)
+        self.end = window.end
+        if self.is_kept:
+            self.times.append((window.start, window.end))
+            self.scores.append(window.scores)
+        return self._keep(closed)
+
+    def finish(self) -> list[Segment]:
+        """The segments that are left, after the last window."""
+        return self._keep(self.finder.finish())
+
+    def write(self, details: dict[str, Any]) -> None:
+        """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`. What fails is in `errors`, and
+        the other files are written all the same.
+
+        Args:
+            details: what else `segments.json` is to say, such as the model.
+        """
+        if self.folder is None:
+            return
+        details = {"duration": round(self.end, 3), "is_complete": self.ending is None, **details}
+        notes = []
+        if self.ending is not None:
+            details["ended_by"] = self.ending
+            notes = [f"The timeline ends at {clock(self.end)}, before the video does: {self.ending}"]
+        self.segments.sort(key=lambda segment: (segment.start, segment.end))
+        for write, name in (
+            (partial(replace_file, write=self._write_table), "segments.csv"),
+            (partial(write_webvtt, segments=self.segments, notes=notes), "segments.vtt"),
+            (partial(replace_file, write=partial(self._write_scores, details=details)), "scores.parquet"),
+            (partial(write_segments, video=self.video, segments=self.segments, details=details), "segments.json"),
+        ):
+            with collected(self.errors):
+                write(self.folder / name)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the folder has the segments, up to the end of the video or up to an error."""
+        return self.folder is not None and (self.folder / "segments.json").exists()
+
+    def remove(self) -> None:
+        """Removes the files, and the folder if this object made it, so that the same command can be run again."""
+        if self.folder is None:
+            return
+        for name in ("segments.json", "segments.csv", "segments.vtt", "scores.parquet", "timeline.png"):
+            (self.folder / name).unlink(missing_ok=True)
+        if self._is_new:
+            with suppress(OSError):  # the user has put a file into it
+                self.folder.rmdir()
+
+    def _keep(self, closed: list[Segment]) -> list[Segment]:
+        self.num_segments += len(closed)
+        self.segments += closed if self.is_kept else []
+        for segment in closed if self.folder is not None else []:
+            with collected(self.errors):
+                self._append_row(_row(segment))
+        return closed
+
+    def _append_row(self, row: Sequence[Any], mode: str = "a") -> None:
+        path = Path(self.folder or "", "segments.csv")
+        with naming_disk_errors(path), open(path, mode, encoding="utf-8", newline="") as file:
+            csv.writer(file).writerow(row)
+
+    def _write_table(self, path: Path) -> None:
+        """The rows in the order in which segments begin. A full disk may have torn one before."""
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([_COLUMNS, *map(_row, self.segments)])
+
+    def _write_scores(self, path: Path, details: dict[str, Any]) -> None:
+        """Writes a table with `start` and `end` of each window in seconds, and `score: NAME` for each class. The
+        details are JSON in its metadata, under `hf_video`."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        classes = self.finder.class_names
+        names, count = ["start", "end"], Counter(classes)
+        # Classes of one name are told apart by their numbers.
+        names += [f"score: {name}{f' (class {id})' * (count[name] > 1)}" for id, name in enumerate(classes)]
+        times = np.array(self.times, np.float64).reshape(-1, 2)
+        scores = np.array(self.scores, np.float32).reshape(-1, len(classes))
+        columns = [*np.ascontiguousarray(times.T), *np.ascontiguousarray(scores.T)]
+        parquet.write_table(pa.table(columns, names, metadata={"hf_video": json.dumps(details)}), path)
+
+
+def make_timeline(
+    settings: TimelineSettings,
+    tell: Callable[[Any], object] = lambda found: None,
+    until_stopped: Callable[[Iterator[ScoredWindow]], Iterable[ScoredWindow]] = iter,
+    draw: Callable[[Timeline], object] = lambda timeline: None,
+    is_kept: bool = True,
+) -> Timeline:
+    """Finds when a video shows which class, and writes the files of `hf-video timeline`, but for the pictures.
+
+    Args:
+        settings: the video, the model, and what differs from the defaults.
+        tell: is called with each segment as soon as it is complete. Of a live video over which no window slides, it is
+            called with each [`ClassChange`] instead.
+        until_stopped: gives the windows up to the moment when a user stops them.
+        draw: adds pictures to the folder, after the other files: see [`draw_timeline`][hf_video.drawing.draw_timeline]
+            and [`annotate_video`][hf_video.drawing.annotate_video].
+        is_kept: see [`Timeline`]. Without it, memory does not grow with the video; the folder needs it.
+
+    Raises:
+        ValueError, OSError, ImportError: a setting cannot be used, there is no such model or address, or the video is
+            damaged; in general what failed first, after all that can be written.
+    """
+    if settings.output is not None:
+        require_fresh(Path(settings.output), KEEP, option="--output")
+    is_live = comes_live(settings.video)
+    computing = {"device": settings.device, "dtype": settings.dtype}
+    model, processor = load_trained_model(settings.model, part="any classifier", **computing)
+    thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
+    finder = make_finder(model, **thresholds)
+    of_frames = is_frame_classifier(model)
+    windows = _frame_options(settings, processor, is_live) if of_frames else _window_options(settings, processor)
+    queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
+    found = Timeline(finder, name_of(settings.video), settings.output, is_kept)
+    options = {"batch_size": settings.batch_size or (1 if is_live else 8), "watch": found.watch, **windows}
+    score = partial(score_frames, queue=queue) if of_frames else score_windows
+    scored = score(model, processor, settings.video, **options)
+    begun, is_whole = set[tuple[int, float]](), False
+
+    def watched() -> Iterator[ScoredWindow]:
+        nonlocal is_whole
+        yield from scored
+        is_whole = True
+
+    def give(closed: list[Segment], is_cut: bool) -> None:
+        """What cannot be told, as the reader went away, is kept all the same."""
+        for each in closed if queue is None else _changes(closed, finder, begun, queue, is_cut):
+            with collected(found.errors):
+                tell(each)
+
+    with collected(found.errors):
+        for window in until_stopped(watched()):
+            give(found.add(window), window.begins_anew)
+            if found.errors:
+                break
+    with collected(found.errors):
+        give(found.finish(), is_cut=True)
+    details = {"model": settings.model, **thresholds, "background": finder.background, **windows}
+    if queue is not None:
+        found.live = {"num_frames": queue.num_items, "num_dropped": queue.num_dropped}
+        details["live"] = found.live
+    if found.errors:
+        found.ending = str(found.errors[0]) or type(found.errors[0]).__name__
+    elif not is_whole:
+        found.ending = "a signal stopped it"
+    found.write(details)
+    with collected(found.errors):
+        draw(found)
+    # Nothing stays that a next try would give, and be refused for.
+    is_lost = not found.end or (not found.is_written and Path(settings.video).is_file())
+    if is_lost and (found.errors or not is_whole):
+        found.remove()
+    if found.errors:
+        raise found.errors[0]
+    return found
+
+
+def _window_options(settings: TimelineSettings, processor: VideoClipProcessor) -> dict[str, Any]:
+    """The options of [`score_windows`]."""
+    if settings.longest_gap is not None:
+        raise ValueError(
+            f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of clips: "
+            "leave it out."
+        )
+    windows = windows_of(settings, processor)
+    if (unseen := windows["stride"] - windows["num_frames"]) > 0:
+        logger.warning(
+            f"{unseen} of every {windows['stride']} samples are in no window; a border among them is estimated from "
+            "the windows around it. Choose a --stride of at most --window to look at all of them."
+        )
+    return windows
+
+
+def _frame_options(settings: TimelineSettings, processor: VideoClipProcessor, is_live: bool) -> dict[str, Any]:
+    """The options of [`score_frames`]."""
+    for name, default in _OF_WINDOWS.items():
+        if (value := getattr(settings, name)) != default:
+            raise ValueError(
+                f"--{name.replace('_', '-')} {value} is for classifiers of clips; {settings.model} is one of frames, "
+                "which gives scores of every frame: leave it out."
+            )
+    windows = windows_of(settings, processor)
+    rates = {name: windows[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
+    return rates | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
+
+
+def _changes(
+    closed: list[Segment], finder: SegmentFinder, begun: set[tuple[int, float]], queue: LiveQueue, is_cut: bool
+) -> list[ClassChange]:
+    """The begins and ends that are known after a window, in their order, from the segments that it completed, and
+    those of which a begin was told. `is_cut` says that they ended as the video did, or had a gap."""
+    found = list[ClassChange]()
+    for segment in [*closed, *finder.open_segments]:
+        key = segment.class_id, segment.start
+        if key not in begun:
+            found.append(ClassChange(segment.start, True, queue.seconds - segment.start, segment))
+            begun.add(key)
+        if segment in closed:
+            delay = None if is_cut else queue.seconds - segment.end
+            found.append(ClassChange(segment.end, False, delay, segment))
+            begun.discard(key)
+    # At one moment a class ends before another begins.
+    return sorted(found, key=lambda change: change[:2])
+
+
+def segment_entry(segment: Segment) -> dict[str, Any]:
+    """A segment as in ActivityNet's predictions, in milliseconds and millionths of a score."""
+    times = [round(segment.start, 3), round(segment.end, 3)]
+    return {"label": segment.label, "score": round(segment.score, 6), "segment": times}
+
+
+def write_segments(
+    path: str | os.PathLike, video: str, segments: Sequence[Segment], details: dict[str, Any] | None = None
+) -> None:
+    """Writes the segments of a video in the layout of ActivityNet's predictions: `{"version", "results": {VIDEO:
+    [{"label", "score", "segment": [start, end]}]}, "external_data": details}`."""
+    results = {video: [segment_entry(segment) for segment in segments]}
+    replace_json(path, {"version": "VERSION 1.3", "results": results, "external_data": details or {}})
+
+
+def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Sequence[str] = ()) -> None:
+    """Writes segments, in the order in which they begin, as subtitles, which players show over the video; the notes
+    are comments at the start."""
+    # An arrow would end a comment, and a blank line would end a cue.
+    blocks = ["WEBVTT", *(f"NOTE {one_line(note).replace('-->', '->')}" for note in notes)]
+    for segment in segments:
+        start = round(segment.start * 1000)
+        times = (f"{clock(ticks / 1000, 3):0>12}" for ticks in (start, max(round(segment.end * 1000), start + 1)))
+        text = one_line(segment.label).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        blocks.append(f"{' --> '.join(times)}\n{text} ({segment.score:.0%})")
+    replace_text(path, "\n\n".join(blocks) + "\n")
+
+
+def _row(segment: Segment) -> tuple[str, str, str, str, int]:
+    times = f"{segment.start:.3f}", f"{segment.end:.3f}", f"{segment.score:.6f}"
+    return (segment.label, *times, segment.class_id)
