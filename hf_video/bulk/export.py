@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,7 @@ from hf_video.output_folders import RunLock
 from hf_video.reading import VideoReadError, probe_video
 from hf_video.reading.sources import kind_of
 
-from .run import Row, Todo, content_of, run, telling_what_is_kept
+from .run import Row, Todo, by_video, content_of, run, telling_what_is_kept
 from .settings_kept import reason_of, require_no_files, require_same_settings
 from .tasks import Task, Windows
 
@@ -163,7 +162,7 @@ def extract_to_folder(
     files.head = head
     with files.writing(videos) as todo:
         rows = run(task, model, todo, batch_size, total=len(videos))
-        for each, of_video in groupby(rows, lambda row: row.todo):
+        for each, of_video in by_video(rows):
             (path,) = files.paths(each.video)
             record = _write_npy(path, of_video, shape)
             if "error" not in record:
@@ -241,7 +240,7 @@ def detect_to_files(
 
     def rows_of(todo: Sequence[Todo]) -> Iterator[tuple[Todo, list[Row]]]:
         rows = run(task, model, todo, settings.batch_size, total=len(videos))
-        return ((each, list(of_video)) for each, of_video in groupby(rows, lambda row: row.todo))
+        return ((each, list(of_video)) for each, of_video in by_video(rows))
 
     if output.suffix == suffixes[0] and not output.is_dir():
         for each, rows in rows_of([Todo(videos[0])]):

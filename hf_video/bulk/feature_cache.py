@@ -71,10 +71,11 @@ def extract_features(
     place = Path(folder) / _digest(key)
     place.mkdir(parents=True, exist_ok=True)
     replace_text(place / "features.json", json.dumps(key, indent=2, sort_keys=True) + "\n")
-    values, rows = [], []
+    # A hidden bar does not count.
+    values, rows, done = [], [], list[int]()
     with (
         tqdm(desc="Videos", unit="video", total=len(dataset), disable=None if progress else True) as bar,
-        telling_what_is_kept("features", str(folder), len(dataset), lambda: range(bar.n, len(dataset))),
+        telling_what_is_kept("features", str(folder), len(dataset), lambda: range(len(done), len(dataset))),
     ):
         for start in range(0, len(dataset), SHARD_SIZE):
             numbers = range(start, min(start + SHARD_SIZE, len(dataset)))
@@ -96,6 +97,7 @@ def extract_features(
                 replace_file(file, partial(save_file, shard))
             values += [shard["values"]] if "values" in shard else []
             rows += (start + shard["is_read"].nonzero().flatten()).tolist()
+            done += numbers
             bar.update(len(numbers))
     if not values:
         raise ValueError(f"None of the {len(dataset)} videos can be read.")

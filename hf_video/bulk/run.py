@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from itertools import chain
@@ -97,6 +98,21 @@ def read_rows(task: Task, todo: Todo, ends_run: bool = True) -> Iterator[Row]:
             raise
         last = Row(todo, number, True, error=_without_frames(error))
     yield last
+
+
+def by_video(rows: Iterator[Row]) -> Iterator[tuple[Todo, Iterator[Row]]]:
+    """The rows of each video. They end with its last one, before anything is known of the next video."""
+
+    def of_video(row: Row) -> Iterator[Row]:
+        yield row
+        while not row.is_last:
+            row = next(rows)
+            yield row
+
+    for first in rows:
+        found = of_video(first)
+        yield first.todo, found
+        deque(found, maxlen=0)
 
 
 def batches(rows: Iterable[Row], batch_size: int) -> Iterator[list[Row]]:

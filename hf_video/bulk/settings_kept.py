@@ -16,7 +16,7 @@ def as_utf8(text: str) -> str:
 
 def require_no_files(place: str, is_file: bool, names: Sequence[str]) -> None:
     """Raises `ValueError` if a place that no run has begun is a file, or a folder with files."""
-    visible = [name for name in names if not name.startswith(".")]
+    visible = sorted(name for name in names if not name.startswith("."))
     if is_file:
         raise ValueError(f"{place} is a file; a folder is expected.")
     if visible:

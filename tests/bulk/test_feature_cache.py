@@ -4,10 +4,10 @@ import shutil
 import pytest
 import torch
 
+from hf_video.bulk import extract_features, feature_cache
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.inference import watch_features, weights_digest
-from hf_video.bulk import extract_features, feature_cache
 from hf_video.processing import VideoClipProcessor
 from tests.testing.trainers import make_model
 

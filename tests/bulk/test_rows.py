@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_video.bulk.rows import RowFolder
-from hf_video.bulk.run import Row, run
+from hf_video.bulk.run import run
 from hf_video.bulk.tasks import Piece, Task
 from hf_video.data.video_listing import ListedVideo
 
@@ -90,7 +90,7 @@ def test_damaged_parts_are_done_again_and_other_files_left_alone(folder, videos,
     write(folder, videos)
     pq.write_table(pa.table({"error": [1]}), tmp_path / "rows" / "part-of-mine.parquet")
     for damage in (lambda content: content[:-1], lambda content: content[:4] + b"\xff" * 36 + content[40:]):
-        path = max((path for path in (tmp_path / "rows").glob("part-*-0.parquet")), key=lambda path: path.stat().st_size)
+        path = max((tmp_path / "rows").glob("part-*-0.parquet"), key=lambda path: path.stat().st_size)
         path.write_bytes(damage(path.read_bytes()))
         assert write(folder, videos) and "is damaged, and its videos are done again" in caplog.text
         caplog.clear()

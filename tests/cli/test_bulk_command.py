@@ -1,6 +1,7 @@
 """`hf-video extract` and `predict` with `--engine local`, and what both engines share."""
 
 import json
+import os
 import shutil
 
 import fsspec
@@ -10,12 +11,13 @@ import pytest
 import torch
 from filelock import FileLock
 
+from hf_video.bulk import run
+from hf_video.bulk.rows import SETTINGS_FILE
 from hf_video.cli.main import main
-from hf_video.bulk import ExtractTask, PredictTask
-from hf_video.bulk.parquet_parts import SETTINGS_FILE
+from hf_video.inference import scores
 from hf_video.output_folders import LOCK_FILE
 
-from .bulk_runs import num_new, parts_of, read_rows
+from .bulk_runs import assert_same_rows, num_new, parts_of, read_rows
 
 
 def words(command, trained, output, *videos):
@@ -38,12 +40,8 @@ def mixed(digits, tmp_path):
 @pytest.fixture
 def counted(monkeypatch):
     """The batches that the model encodes."""
-    seen = []
-    for task in (ExtractTask, PredictTask):
-        encode = task.encode
-        monkeypatch.setattr(
-            task, "encode", lambda self, model, values, of=encode: seen.append(len(values)) or of(self, model, values)
-        )
+    seen, encode = [], run._encode
+    monkeypatch.setattr(run, "_encode", lambda *words: seen.append(len(words[2])) or encode(*words))
     return seen
 
 
@@ -53,20 +51,22 @@ def test_features_are_those_without_an_engine(mixed, trained, tmp_path, counted,
     assert main([*command, *rate]) == 1
     assert main([*words("extract", trained, tmp_path / "b", mixed), *rate, "--part-size", "4"]) == 1
     captured = capsys.readouterr()
-    assert "10 rows, 10 of them new\n" in captured.out and "2 of 10 videos failed:\n" in captured.err
+    # Three windows of each video, and a row for each broken file.
+    assert "26 rows of 10 videos, 26 of them new\n" in captured.out and "2 of 10 videos failed:\n" in captured.err
     rows, summary = read_rows(tmp_path / "b"), json.loads((tmp_path / "a" / "features.json").read_text())["videos"]
-    assert rows.keys() == summary.keys()
+    assert {key for key, _ in rows} == summary.keys()
     for key, record in summary.items():
-        row = rows[key]
-        assert row["path"] == record["source"] and row["error"] == record.get("error")
-        if row["error"] is None:
+        of_video = [row for (name, _), row in rows.items() if name == key]
+        assert {(row["path"], row["error"]) for row in of_video} == {(record["source"], record.get("error"))}
+        assert [row["is_last"] for row in of_video] == [False] * (len(of_video) - 1) + [True]
+        if "error" not in record:
             # Batches hold windows of several videos, so the last digits may differ.
             expected = np.load(tmp_path / "a" / f"{key}.npy")
-            np.testing.assert_allclose(np.array(row["features"]), expected, rtol=0, atol=1e-6)
-            assert (row["starts"], row["ends"]) == (record["starts"], record["ends"])
+            np.testing.assert_allclose([row["features"] for row in of_video], expected, rtol=0, atol=1e-6)
+            assert [row["start"] for row in of_video] == record["starts"]
+            assert [row["end"] for row in of_video] == record["ends"]
         else:
-            assert row["features"] is row["starts"] is row["ends"] is None
-    # Three windows of each video: the batches of a part do not end where a video ends.
+            assert [row[name] for row in of_video for name in ("features", "start", "end")] == [None] * 3
     assert len(parts_of(tmp_path / "b")) == 3 and 8 in counted
 
 
@@ -91,19 +91,24 @@ def test_what_is_done_is_not_done_again(mixed, trained, tmp_path, counted, capsy
     rows, times = read_rows(tmp_path / "out"), parts_of(tmp_path / "out")
     counted.clear()
     assert main(command) == 1 and not counted
-    lost = sorted(times)[1]
-    (tmp_path / "out" / lost).unlink()
+    lost = tmp_path / "out" / sorted(times)[1]
+    num_lost = len(ds.dataset(lost).to_table())
+    lost.unlink()
     capsys.readouterr()
-    assert main(command) == 1 and num_new(capsys.readouterr().out) == 3
-    assert read_rows(tmp_path / "out") == rows and parts_of(tmp_path / "out").keys() == times.keys()
+    assert main(command) == 1 and num_new(capsys.readouterr().out) == num_lost
+    assert_same_rows(read_rows(tmp_path / "out"), rows, "features")
+    assert parts_of(tmp_path / "out").items() >= {name: times[name] for name in times if name != lost.name}.items()
     # A cut file, as a disk without room may leave it, is made again.
-    path = tmp_path / "out" / lost
+    path = min((tmp_path / "out").glob("part-*"))
     path.write_bytes(path.read_bytes()[:-1])
-    assert main(command) == 1 and read_rows(tmp_path / "out") == rows
-    # Videos may be added. Other parts are left alone.
-    shutil.copy(mixed / "up-left" / "0000.mp4", mixed / "up-left" / "more.mp4")
     assert main(command) == 1
-    assert read_rows(tmp_path / "out").keys() - rows.keys() == {"up-left/more"}
+    assert_same_rows(read_rows(tmp_path / "out"), rows, "features")
+    # Videos may be added, and changed. Other parts are left alone.
+    shutil.copy(mixed / "up-left" / "0000.mp4", mixed / "up-left" / "more.mp4")
+    os.utime(mixed / "up-left" / "0000.mp4", (0, 0))
+    capsys.readouterr()
+    assert main(command) == 1 and num_new(capsys.readouterr().out) == 2
+    assert {key for key, _ in read_rows(tmp_path / "out")} - {key for key, _ in rows} == {"up-left/more"}
 
 
 def test_errors_are_tried_again_if_asked(mixed, trained, tmp_path, capsys):
@@ -112,9 +117,9 @@ def test_errors_are_tried_again_if_asked(mixed, trained, tmp_path, capsys):
     shutil.copy(mixed / "up-left" / "0000.mp4", mixed / "broken.mp4")
     assert main(command) == 1
     assert main([*command, "--retry-errors"]) == 1
-    assert num_new(capsys.readouterr().out.splitlines()[-1] + "\n") == 2
     rows = read_rows(tmp_path / "out")
-    assert len(rows) == 10 and rows["broken"]["features"] == rows["up-left/0000"]["features"]
+    np.testing.assert_allclose(rows["broken", 0]["features"], rows["up-left/0000", 0]["features"], rtol=0, atol=1e-6)
+    assert len({key for key, _ in rows}) == 10 and rows["up-left/empty", 0]["error"] is not None
 
 
 def test_a_url_takes_the_parts(mixed, trained, tmp_path, counted):
@@ -131,15 +136,15 @@ def test_a_url_takes_the_parts(mixed, trained, tmp_path, counted):
 
 def test_a_batch_that_the_model_refuses_is_tried_piece_by_piece(digits, trained, tmp_path, monkeypatch):
     """One piece is refused alone as well, and another one has no numbers."""
-    encode, sizes = PredictTask.encode, []
+    score, sizes = scores.predict_scores, []
 
-    def refuse(self, model, values):
+    def refuse(model, values):
         sizes.append(len(values))
         if len(values) > 1 or len(sizes) == 3:
             raise RuntimeError("no such size")
-        return encode(self, model, values) * (float("nan") if len(sizes) == 4 else 1)
+        return score(model, values) * (float("nan") if len(sizes) == 4 else 1)
 
-    monkeypatch.setattr(PredictTask, "encode", refuse)
+    monkeypatch.setattr(scores, "predict_scores", refuse)
     assert main(words("predict", trained, tmp_path / "out", digits / "test")) == 1
     errors = [row["error"] for row in read_rows(tmp_path / "out").values()]
     assert sizes == [8, *[1] * 8] and errors[:2] == [None, "no such size"]
@@ -149,20 +154,24 @@ def test_a_batch_that_the_model_refuses_is_tried_piece_by_piece(digits, trained,
 @pytest.mark.parametrize(
     ("where", "error", "message"),
     [
-        ("encode", torch.OutOfMemoryError("CUDA out of memory."), "The memory of the accelerator was not enough"),
-        ("read", OSError(28, "No space left on device"), "make room on its disk"),
+        (
+            "inference.features.encode_clips",
+            torch.OutOfMemoryError("CUDA out of memory."),
+            "The memory of the accelerator was not enough",
+        ),
+        ("inference.video_search.read_clips", OSError(28, "No space left on device"), "make room on its disk"),
     ],
 )
 def test_errors_of_the_machine_end_the_run(where, error, message, digits, trained, tmp_path, fails, monkeypatch):
-    def fail(*args):
+    def fail(*args, **options):
         raise error
 
     command = words("extract", trained, tmp_path / "out", digits / "test")
     with monkeypatch.context() as patched:
-        patched.setattr(ExtractTask, where, fail)
+        patched.setattr(f"hf_video.{where}", fail)
         assert message in fails(*command)
     assert not parts_of(tmp_path / "out")
-    assert main(command) == 0 and len(read_rows(tmp_path / "out")) == 8
+    assert main(command) == 0 and len({key for key, _ in read_rows(tmp_path / "out")}) == 8
 
 
 def test_folders_that_are_refused(digits, mixed, trained, tmp_path, fails):
@@ -184,16 +193,15 @@ def test_folders_that_are_refused(digits, mixed, trained, tmp_path, fails):
 def test_options_that_do_not_go_together(digits, trained, tmp_path, fails, monkeypatch):
     command = ("extract", digits / "test", "--model", trained, "--device", "cpu", "--output", tmp_path / "out")
     for given, named in (
-        (["--part-size", "2"], "--part-size has no effect"),
-        (["--engine", "local", "--models", "2"], "--models has no effect"),
-        (["--engine", "local", "--format", "npy"], "--format npy"),
+        (["--part-size", "2"], "part_size is 2, which has no effect without engine"),
+        (["--engine", "local", "--models", "2"], "models is 2, which has no effect"),
         (["--engine", "local", "--output", "nosuch://a/b"], "nosuch"),
     ):
         assert named in fails(*command, *given)
     predict = ("predict", *command[1:6])
     assert "--output DIR" in fails(*predict, "--engine", "local")
-    assert "--output out has no effect" in fails(*predict, "--output", "out")
+    assert "no effect without engine" in fails(*predict, "--output", "out")
     assert "--json has no effect" in fails(*predict, "--output", "out", "--engine", "local", "--json")
-    monkeypatch.setattr("hf_video.bulk.bulk.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_video.bulk.commands.find_spec", lambda name: None)
     assert "hf-video-models[ray]" in fails(*command, "--engine", "ray")
     assert not (tmp_path / "out").exists()

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 import yaml
-
 from hf_video.bulk.bulk import check_engine
+
 from tests.cli.flags import read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()

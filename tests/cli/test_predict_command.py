@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from datasets import Dataset, Video
 
+from hf_video.bulk import commands, tasks
 from hf_video.cli.main import main
-from hf_video.bulk import PredictTask, classification
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_the_others_are_classified_whatever_fails(trained, videos, tmp_path, cap
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("too large")])
 def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, videos, capsys, monkeypatch, error):
-    load, read = classification.load_trained_model, PredictTask.read
+    load, read = commands.load_trained_model, tasks._read_clip
 
     def load_failing(*args, **options):
         model, processor = load(*args, **options)
@@ -68,15 +68,15 @@ def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, vid
         monkeypatch.setattr(model, "forward", forward)
         return model, processor
 
-    def read_failing(self, source):
+    def read_failing(processor, source):
         if source == videos[0]:
             raise error
-        for piece in read(self, source):
+        for piece in read(processor, source):
             yield piece._replace(pixel_values=np.zeros_like(piece.pixel_values)) if source == videos[1] else piece
 
     _, expected = predict(capsys, trained, videos[2])
-    monkeypatch.setattr(classification, "load_trained_model", load_failing)
-    monkeypatch.setattr(PredictTask, "read", read_failing)
+    monkeypatch.setattr(commands, "load_trained_model", load_failing)
+    monkeypatch.setattr(tasks, "_read_clip", read_failing)
     code, rows = predict(capsys, trained, *videos)
     assert code == 1 and [row.get("error") for row in rows] == [str(error) or "MemoryError"] * 2 + [None]
     assert rows[2:] == expected
