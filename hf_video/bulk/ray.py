@@ -141,14 +141,17 @@ def _write_rows(
     rows = pieces.map_batches(
         Model,
         fn_constructor_args=(folder, load),
-        compute=ActorPoolStrategy(size=models),
+        # One is enough where a node took the others with it.
+        compute=ActorPoolStrategy(min_size=1, max_size=models),
         batch_size=settings.batch_size,
         batch_format="pyarrow",
         num_cpus=1,
         num_gpus=num_gpus,
         max_task_retries=_RETRIES,
     )
-    rows.write_parquet(root, filesystem=system, filename_provider=_PartNames(), try_create_dir=False, num_cpus=0)
+    rows.write_parquet(
+        root, filesystem=system, filename_provider=_PartNames(), try_create_dir=False, ray_remote_args={"num_cpus": 0}
+    )
 
 
 @contextmanager

@@ -171,8 +171,12 @@ def choose_windows(
 
 
 def windows_of(settings: WindowSettings, processor: VideoClipProcessor) -> dict[str, Any]:
-    """The options of [`window_batches`] that settings name."""
+    """The options of [`window_batches`] that settings name. It is a `ValueError` if they name two rates."""
     rates = settings.fps, settings.frame_sampling_rate
+    if all(rate is not None for rate in rates):
+        raise ValueError(
+            f"--fps {rates[0]:g} and --frame-sampling-rate {rates[1]:g} both set the rate of samples; give one."
+        )
     windows = choose_windows(processor, settings.window, settings.stride, *rates)
     return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
 

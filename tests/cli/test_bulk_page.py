@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 import yaml
-from hf_video.bulk.bulk import check_engine
 
 from tests.cli.flags import read
 
@@ -16,12 +15,10 @@ LINES = BLOCK.sub("", PAGE).replace("\\\n", " ").splitlines()
 COMMANDS = [shlex.split(line) for line in LINES if line.startswith("hf-video ")]
 
 
-def test_commands_and_clusters_are_sound(monkeypatch):
-    monkeypatch.setattr("hf_video.bulk.bulk.find_spec", lambda name: True)
+def test_commands_and_clusters_are_sound():
     commands = [*COMMANDS, shlex.split(RAY_JOB["spec"]["entrypoint"])]
     settings = [read(words[1:]) for words in commands]
     for each in settings:
-        check_engine(each)
         assert each.engine in ("local", "ray") and each.output
     gpu = RAY_UP["available_node_types"]["gpu"]
     assert len(commands) > 3 and gpu["max_workers"] == settings[-2].models * settings[-2].num_gpus

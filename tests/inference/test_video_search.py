@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
+from hf_video.bulk import build_index, predict
 from hf_video.inference import IndexSettings, SearchSettings, VideoSearch, open_index
 from hf_video.inference.inference_settings import PredictSettings
 from hf_video.inference.video_search import read_clips, search
 from hf_video.inference.video_text import adapter_of
-from hf_video.bulk import build_index, predict
 from hf_video.loading.models import load_search_model
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
