@@ -17,6 +17,7 @@ from .bulk_runs import (
     assert_same_rows,
     finish,
     kill_all,
+    num_new,
     parts_of,
     read_rows,
     run_killed,
@@ -78,13 +79,11 @@ def test_a_node_that_dies_takes_no_row_with_it(trained, videos, local_rows, tmp_
 
 def test_a_run_that_is_killed_goes_on_where_it_was(trained, videos, local_rows, tmp_path):
     folder = tmp_path / "out"
-    kept = run_killed(words("ray", trained, videos, folder), folder, 2, kill_all)
-    assert kept
-    times = parts_of(folder)
-    # The engines go on with each other's folders.
+    assert run_killed(words("ray", trained, videos, folder), folder, 2, kill_all)
+    # The engines go on with each other's folders. A part that was cut off is made again.
     with started(*words("local", trained, videos, folder)) as driver:
-        code, _ = finish(driver)
-    assert code == 1 and times.items() <= parts_of(folder).items()
+        code, said = finish(driver)
+    assert code == 1 and 0 < num_new(said) < len(local_rows)
     assert_same_rows(read_rows(folder), local_rows, "features")
 
 
