@@ -12,6 +12,7 @@ _PUBLIC_NAMES = {
     "Features": ".feature_cache",
     "predict": ".commands",
     "Prediction": ".commands",
+    "read_detections": ".rows",
     "RowsResult": ".commands",
 }
 

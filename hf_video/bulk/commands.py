@@ -1,4 +1,4 @@
-"""`hf-video predict`, `extract`, `index` and `detect` for programs, and the scores of the windows of many videos."""
+"""`hf-video predict`, `extract`, `index` and `detect` for programs."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def predict(
     Raises:
         ValueError, OSError: a setting cannot be used, or there is no such model.
     """
+    if "reading_threads" in settings.given and settings.engine == "ray":
+        raise ValueError("--reading-threads has no effect with --engine ray, whose decoders have a core each.")
     if settings.engine is not None and settings.output is None:
         raise ValueError(f"--engine {settings.engine} writes Parquet files: say where with --output DIR.")
     if settings.labels is None:

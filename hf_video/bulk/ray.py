@@ -20,6 +20,7 @@ import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, DataContext, from_items
 from ray.data.datasource import FilenameProvider
+from ray.data.exceptions import SystemException
 from ray.exceptions import RayError
 
 from hf_video.data.loader import available_cores
@@ -30,7 +31,6 @@ from .run import Row, Todo, batches, encode, read_rows
 from .settings_kept import as_utf8, reason_of
 from .tasks import Piece, Task
 
-# A video may end whoever reads it.
 _RETRIES = 3
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def _write_rows(
         fn_constructor_args=(folder.task,),
         compute=ActorPoolStrategy(min_size=least, max_size=most),
         num_cpus=1,
-        max_task_retries=_RETRIES,
+        ray_remote_args_fn=_retries,
     )
     rows = pieces.map_batches(
         Model,
@@ -147,11 +147,16 @@ def _write_rows(
         batch_format="pyarrow",
         num_cpus=1,
         num_gpus=num_gpus,
-        max_task_retries=_RETRIES,
+        ray_remote_args_fn=_retries,
     )
     rows.write_parquet(
         root, filesystem=system, filename_provider=_PartNames(), try_create_dir=False, ray_remote_args={"num_cpus": 0}
     )
+
+
+def _retries() -> dict[str, int]:
+    """What Ray gives the processes that read and compute; without it, a video that ends its process is read for ever."""
+    return {"max_task_retries": _RETRIES}
 
 
 @contextmanager
@@ -161,7 +166,8 @@ def _connected(address: str | None) -> Iterator[None]:
     # Whoever reaches a cluster can run programs on it. Without a token in the environment, Ray would write one into
     # the home of the user.
     changed = {} if address else {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # What ends a run is raised, and what is tried again is said.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     before = {name: os.environ.get(name) for name in changed}
     if address is None:
         # A model and a decoder need a core each.
@@ -182,7 +188,7 @@ def _cause_of(error: Any) -> BaseException | None:
     """What a process of Ray raised; None if it died."""
     while error is not None:
         cause = getattr(error, "cause", None) or error.__cause__
-        if not isinstance(error, RayError):
+        if not isinstance(error, (RayError, SystemException)):
             return error
         error = cause
     return None

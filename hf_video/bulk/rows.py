@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from hf_video.inference.detection import KeyFrame, Person, assign_tracks
 from hf_video.io import StoredFolder
 
 from .run import Row, Todo, content_of
@@ -33,6 +38,7 @@ logger = logging.getLogger(__name__)
 SETTINGS_FILE, NOTES = ".bulk.json", "notes"
 PART = "part-{}-{:06}-0.parquet"
 # A file of another name was not written here.
+BOX = ("x1", "y1", "x2", "y2")
 _PART_NAME = re.compile(r"part-[0-9a-f]{32}-\d{6}-\d+\.parquet")
 FACTS = pa.schema(
     {"key": pa.string(), "path": pa.string(), "content": pa.string(), "piece": pa.int64()}
@@ -181,6 +187,38 @@ class RowFolder:
         texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
         with self.stored.writing(name) as file:
             pq.write_table(table, file, use_dictionary=texts)
+
+
+def read_detections(place: str | os.PathLike) -> dict[str, list[KeyFrame]]:
+    """The key frames of each video in rows of `hf-video detect --engine`, by its path. A row is of one key frame; here
+    the persons of a video get their tracks. Boxes are shares of width and height.
+
+    Args:
+        place: the folder of the rows, or its URL.
+
+    Raises:
+        ImportError: scipy, which finds the tracks, is not installed.
+    """
+    stored = StoredFolder(place)
+    system, root = stored.find()
+    names = [f"{root}/{name}" for name in stored.names() if _PART_NAME.fullmatch(name)]
+    rows = ds.dataset(names, format="parquet", filesystem=system).to_table(columns=["path", "second", "persons"])
+    found: dict[str, list[KeyFrame]] = {}
+    by_time = rows.filter(rows["second"].is_valid()).sort_by([("path", "ascending"), ("second", "ascending")])
+    for path, of_video in groupby(by_time.to_pylist(), itemgetter("path")):
+        frames, found[path] = list(of_video), []
+        boxes = [np.array([[each[side] for side in BOX] for each in row["persons"]]).reshape(-1, 4) for row in frames]
+        for row, tracks in zip(frames, assign_tracks(boxes, [row["second"] for row in frames]), strict=True):
+            persons = [
+                Person(track, each["score"], tuple(each[side] for side in BOX), _actions(each))
+                for track, each in zip(tracks, row["persons"], strict=True)
+            ]
+            found[path].append(KeyFrame(row["second"], sorted(persons)))
+    return found
+
+
+def _actions(person: dict[str, list]) -> dict[str, float]:
+    return dict(zip(person["actions"], person["action_scores"], strict=True))
 
 
 def table_of(task: Task, rows: Sequence[Row]) -> pa.Table:

@@ -118,17 +118,6 @@ def extract_task(
     return _window_task("extract", "features", key, kind, processor, windows, encode)
 
 
-def timeline_task(
-    model: PreTrainedModel, processor: VideoClipProcessor, windows: Windows, class_names: Sequence[str]
-) -> Task:
-    """The `scores` of all classes for each window."""
-    key = _key("timeline", model, processor, **windows, classes=class_names, **_head(model))
-    encode = partial(_class_scores, processor)
-    return _window_task(
-        "timeline", "scores", key, pa.list_(pa.float32(), len(class_names)), processor, windows, encode
-    )
-
-
 def index_task(model: SearchModel, windows: Windows | None, source_fps: float | None) -> Task:
     """The `vector` of each clip, the mean of the clip's unit vectors; None for windows takes one clip of each video.
     It is a `ValueError` if the model does not take such clips."""

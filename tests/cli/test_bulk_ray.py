@@ -3,9 +3,12 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +34,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install 'hf-video-models[test-extras]'"),
 ]
 PART_SIZE, NUM_VIDEOS = 4, 60
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -125,3 +129,19 @@ def test_a_local_run_that_is_killed_loses_no_row_and_has_none_twice(trained, vid
     shutil.copy(next(folder.glob("part-*")), folder / ("part-" + "0" * 32 + "-000000-0.parquet"))
     assert main(words("local", trained, videos, folder)) == 1
     assert_same_rows(read_rows(folder), local_rows, "features")
+
+
+def failing(what, trained, videos, folder):
+    program = [sys.executable, "-m", "tests.cli.failing_bulk", what, str(trained), str(videos), str(folder)]
+    return subprocess.run(program, capture_output=True, text=True, timeout=400, cwd=ROOT)
+
+
+def test_a_video_that_ends_its_decoder_ends_nothing_else(trained, tmp_path):
+    ended = failing("decoder", trained, write_videos(tmp_path / "videos", 8, 1), tmp_path / "out")
+    assert ended.returncode == 2 and "1 of 8 videos are not done, such as" in ended.stderr, ended.stderr
+    assert {key for key, _ in read_rows(tmp_path / "out")} == {f"{number:04d}" for number in range(8)} - {"0003"}
+
+
+def test_a_model_without_memory_ends_the_run(trained, tmp_path):
+    ended = failing("memory", trained, write_videos(tmp_path / "videos", 8, 1), tmp_path / "out")
+    assert ended.returncode == 2 and "The memory of the accelerator was not enough" in ended.stderr, ended.stderr

@@ -4,11 +4,12 @@ import csv
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from hf_video.bulk import run
+from hf_video.bulk import read_detections, run
 from hf_video.cli.main import main
 from hf_video.inference import detect_actions
 from hf_video.reading import read_video
@@ -121,6 +122,14 @@ def test_an_engine_writes_rows(detect, videos, tmp_path):
     assert detect(videos, "--output", tmp_path / "rows", "--engine", "local")[0] == 0
     rows = pq.read_table(tmp_path / "rows").to_pylist()
     assert {row["key"] for row in rows} == {"a", "b"}
+    assert detect(videos, "--output", tmp_path / "files")[0] == 0
+    by_video = read_detections(tmp_path / "rows")
+    assert by_video.keys() == {str(videos / "a.mp4"), str(videos / "b.mp4")}
+    for path, key_frames in by_video.items():
+        expected = json.loads((tmp_path / "files" / f"{Path(path).stem}.json").read_text())["key_frames"]
+        assert [frame.second for frame in key_frames] == [frame["second"] for frame in expected]
+        tracks = [[each.track for each in frame.persons] for frame in key_frames]
+        assert tracks == [[each["track"] for each in frame["persons"]] for frame in expected] and any(tracks)
     persons = [person for row in rows for person in row["persons"]]
     assert persons and all(0 <= each["x1"] <= each["x2"] <= 1 and each["score"] >= 0.25 for each in persons)
     assert detect(videos, "--output", tmp_path / "none", "--engine", "local", threshold=1)[0] == 0
