@@ -31,6 +31,7 @@ from .run import Row, Todo, batches, encode, read_rows
 from .settings_kept import as_utf8, reason_of
 from .tasks import Piece, Task
 
+# Ray would read a video that ends its process for ever.
 _RETRIES = 3
 
 logger = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ def _write_rows(
         fn_constructor_args=(folder.task,),
         compute=ActorPoolStrategy(min_size=least, max_size=most),
         num_cpus=1,
-        ray_remote_args_fn=_retries,
+        max_task_retries=_RETRIES,
     )
     rows = pieces.map_batches(
         Model,
@@ -147,16 +148,11 @@ def _write_rows(
         batch_format="pyarrow",
         num_cpus=1,
         num_gpus=num_gpus,
-        ray_remote_args_fn=_retries,
+        max_task_retries=_RETRIES,
     )
     rows.write_parquet(
         root, filesystem=system, filename_provider=_PartNames(), try_create_dir=False, ray_remote_args={"num_cpus": 0}
     )
-
-
-def _retries() -> dict[str, int]:
-    """What Ray gives the processes that read and compute; without it, a video that ends its process is read for ever."""
-    return {"max_task_retries": _RETRIES}
 
 
 @contextmanager
