@@ -73,7 +73,7 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
     if unknown:
         raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {preview(sorted(unknown))}.")
 
-    converted = {}
+    converted: dict[str, torch.Tensor] = {}
     for target, found in parts.items():
         rule = rule_of_target[target]
         absent = [source for i, source in enumerate(rule.sources) if i not in found]
