@@ -150,6 +150,17 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     """
 
     model_type = "videovit"
+    base_model_tp_plan = {
+        "layers.*.attention.query": "colwise",
+        "layers.*.attention.key": "colwise",
+        "layers.*.attention.value": "colwise",
+        "layers.*.attention.q_norm": "replicated_with_grad_allreduce",
+        "layers.*.attention.k_norm": "replicated_with_grad_allreduce",
+        "layers.*.attention.o_proj": "rowwise",
+        "layers.*.mlp.fc1": "colwise",
+        "layers.*.mlp.fc2": "rowwise",
+    }
+    base_model_fsdp_plan = {"embeddings": "free_full_weight", "layers.*": "free_full_weight"}
 
     image_size: int | list[int] | tuple[int, int] = 224
     patch_size: int | list[int] | tuple[int, int] = 16
