@@ -35,9 +35,10 @@ from ..shared_video import (
     eager_attention_forward,
     frame_loss,
     mask_of_tokens,
+    places_of,
     pool_frames,
-    select_tokens,
     sinusoidal_positions,
+    take_tokens,
     token_grid,
 )
 from .configuration_videovit import VideoViTConfig
@@ -100,10 +101,10 @@ class VideoViTEmbeddings(nn.Module):
     def forward(
         self,
         pixel_values: torch.Tensor,
-        bool_masked_pos: torch.Tensor | None = None,
-        num_masked: int = 0,
+        places: torch.Tensor | None = None,
         interpolate_pos_encoding: Interpolation = True,
     ) -> torch.Tensor:
+        """Tokens of all patches, or of those with the numbers `places` `(batch_size, num_visible)`."""
         tokens = self.patch_embeddings(pixel_values)
         prefix = tokens[:1, :0] if self.cls_token is None else self.cls_token
         if self.position_embeddings is not None:
@@ -113,8 +114,8 @@ class VideoViTEmbeddings(nn.Module):
             tokens = tokens + positions[:, num_prefix_tokens:]
             if num_prefix_tokens:
                 prefix = prefix + positions[:, :num_prefix_tokens]
-        if bool_masked_pos is not None:
-            tokens = select_tokens(tokens, ~bool_masked_pos, tokens.shape[1] - num_masked)
+        if places is not None:
+            tokens = take_tokens(tokens, places)
         if self.cls_token is not None:
             tokens = put_in_front(prefix.to(tokens), tokens)
         return self.dropout(tokens)
@@ -529,26 +530,22 @@ class VideoViTModel(VideoViTPreTrainedModel):
                 positions cannot be resized to.
         """
         grid = token_grid(pixel_values, self.config)
+        places, num_patches = None, math.prod(grid)
         if bool_masked_pos is not None:
-            num_masked = count_masked(
-                bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid), num_masked
-            )
-            if num_masked == math.prod(grid):
+            batch_size = pixel_values.shape[0]
+            num_masked = count_masked(bool_masked_pos, "bool_masked_pos", batch_size, num_patches, num_masked)
+            places = places_of(~bool_masked_pos, num_patches - num_masked)
+            if num_masked == num_patches:
                 raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
         if frame_mask is not None:
             check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
             interpolate_pos_encoding = interpolate_pos_encoding and "space"
-        hidden_states = self.embeddings(
-            pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
-            bool_masked_pos,
-            num_masked or 0,
-            interpolate_pos_encoding,
-        )
+        pixel_values = pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype)
+        hidden_states = self.embeddings(pixel_values, places, interpolate_pos_encoding)
         rotary = None
         if self.rotary_embedding is not None:
             angles = self.rotary_embedding(grid, hidden_states.device)
-            if bool_masked_pos is not None:
-                angles = select_tokens(angles, ~bool_masked_pos, math.prod(grid) - cast(int, num_masked))
+            angles = angles if places is None else angles[0, places]
             # The class token has no place in the grid: an angle of zero does not rotate it.
             prefix = angles.new_zeros(1, int(self.config.use_class_token), angles.shape[-1])
             angles = put_in_front(prefix, angles)[:, None]
