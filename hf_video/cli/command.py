@@ -99,7 +99,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
     parser = _Parser(
         prog="hf-video",
         usage="hf-video [-h] [--version] COMMAND ...",
-        description=f"Train, evaluate and use video models with Hugging Face Transformers.\n{_list_commands(commands)}",
+        description="Train, evaluate and use video models with Hugging Face Transformers." + _list_commands(commands),
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -137,7 +137,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
 
 
 def _list_commands(commands: Sequence[Command]) -> str:
-    lines = []
+    lines = [""]
     for group, listed in itertools.groupby(commands, lambda command: command.group):
         lines += ["", f"{group}:", *(f"  {command.name:<14}{command.help}" for command in listed)]
     return "\n".join(lines)

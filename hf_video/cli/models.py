@@ -2,8 +2,8 @@
 time, the authors' file is fetched from the Hub and converted. `hf-video convert NAME OUTPUT_DIR` writes a folder of
 your own. The accuracies are those that the authors report. A size after ~ is that of four bytes a parameter.
 
-The file of a model is on the Hub, or you download it yourself (manual): `hf-video convert NAME OUTPUT_DIR` prints where
-it is, and the command that converts it.
+The file of a model is on the Hub, or you download it yourself (manual): `hf-video convert NAME OUTPUT_DIR` prints
+where it is, and the command that converts it.
 """
 
 import json
