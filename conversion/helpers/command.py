@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -19,7 +18,7 @@ from hf_video.loading.configurations import bounded_models
 from hf_video.loading.released import released_models
 from hf_video.training.facts import write_facts
 
-from .checkpoint import ConversionError, preview
+from .checkpoint import ConversionError
 
 Converted = tuple[PreTrainedModel, Any]
 
@@ -58,6 +57,13 @@ def make_parser(file: str, description: str | None, from_hub: bool = False) -> a
         "of id,name; or torchvision's list, of Kinetics-400 in alphabetical order. Nothing proves that an original "
         "checkpoint has torchvision's order: compare with the label map of its repository",
     )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of our configuration that tensors and configuration do not tell; may be given several times",
+    )
     parser.add_argument("--push-to-hub", metavar="REPO_ID", help="also upload the result to the Hub")
     return parser
 
@@ -89,8 +95,6 @@ def run(
         try:
             with bounded_models():
                 model, processor = convert(arguments)
-        except StrictDataclassError as error:  # the original has settings that our configurations refuse
-            raise ConversionError(" ".join(str(error).split())) from error
         except (MemoryError, RuntimeError, OverflowError) as error:
             if not (isinstance(error, OverflowError) or is_out_of_memory(error)):
                 raise
@@ -124,13 +128,6 @@ def describe_original(checkpoint: str) -> dict[str, Any]:
     return facts
 
 
-def positive_int(word: str) -> int:
-    """A whole number of at least 1, as an argument's type."""
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {word!r}")
-    return int(word)
-
-
 def check_output_dir(output_dir: Path) -> None:
     """Raise `ConversionError` for a folder that cannot take the result, before any work is done."""
     if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
@@ -157,28 +154,18 @@ def _class_names(word: str) -> list[str]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def num_labels_of_new_head(arguments: argparse.Namespace) -> int:
-    """Number of classes of a head that is not in the checkpoint: `--num-labels`, else that of `--labels`, else 2."""
-    given = getattr(arguments, "num_labels", None)
-    if given is not None:
-        return given
-    return 2 if arguments.labels is None else len(arguments.labels)
+def new_head(arguments: argparse.Namespace) -> dict[str, int]:
+    """The number of classes of a head that is not in the checkpoint, that of `--labels`; `--set num_labels=N` has
+    another one."""
+    return {"num_labels": 2 if arguments.labels is None else len(arguments.labels)}
 
 
 def names_of_original(original: dict[str, Any]) -> dict[str, Any]:
-    """
-    `id2label` and `label2id` of a Transformers `config.json`; an empty dictionary if the file has no names.
-
-    Raises:
-        ConversionError: if the names are not those of the classes 0, 1, 2, ...
-    """
+    """`id2label` and `label2id` of a Transformers `config.json`, empty if the file has no names; raises
+    `ConversionError` if they are not those of the classes 0, 1, 2, ..."""
     given = original.get("id2label") or {}
-    if not isinstance(given, dict) or set(given) != set(map(str, range(len(given)))):
-        raise ConversionError(
-            f"config.json: `id2label` must name the classes 0, 1, 2, ... in an object, got {given!r}."
-        )
-    if nameless := [index for index, name in given.items() if not isinstance(name, str)]:
-        raise ConversionError(f"config.json: `id2label` has no name for the classes {preview(nameless)}.")
+    if set(given) != set(map(str, range(len(given)))) or not all(isinstance(name, str) for name in given.values()):
+        raise ConversionError(f"config.json: `id2label` must name the classes 0, 1, 2, ..., got {given!r}.")
     names = {int(index): name for index, name in given.items()}
     return {"id2label": names, "label2id": {name: index for index, name in names.items()}} if names else {}
 

@@ -107,10 +107,10 @@ def test_names_that_leave_classes_out_are_refused():
     ("main", "case", "wrong", "message"),
     [
         (videomae.main, "videomae_finetune", {"drop_rate": float("inf")}, "drop_rate must be a finite number"),
-        (videomae.main, "videomae_finetune", {"mlp_ratio": "4"}, "mlp_ratio must be a number, got '4'"),
+        (videomae.main, "videomae_finetune", {"mlp_ratio": "4"}, "mlp_ratio must be a finite number, got '4'"),
         (videomae.main, "videomae_finetune", {"qkv_bias": "yes"}, "qkv_bias must be true or false, got 'yes'"),
         (videomamba.main, "image", {"norm_epsilon": -1e-5}, "`layer_norm_eps` must be above 0, got -1e-05"),
-        (videomamba.main, "image", {"ssm_cfg": {"expand": "2"}}, "`ssm_cfg.expand` must be a number, got '2'"),
+        (videomamba.main, "image", {"ssm_cfg": {"expand": "2"}}, "ssm_cfg.expand must be a finite number, got '2'"),
     ],
 )
 def test_a_setting_of_the_original_that_can_be_none_is_named(tmp_path, refused, main, case, wrong, message):
