@@ -14,7 +14,7 @@ from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, Vid
 from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import ConversionError, count_layers, preview, read_model_folder, shape_of
-from .helpers.command import Converted, make_parser, names_of_original, run
+from .helpers.command import Converted, labels_of_original, make_parser, run
 from .helpers.fields import agree, make_config
 from .helpers.videovit import (
     encoder_fields,
@@ -74,10 +74,8 @@ def videovit_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["key_bias"] = has_key_bias(weights)
     config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
-    if names := names_of_original(original):
-        config |= names
-    elif "classifier.weight" in weights:
-        config["num_labels"] = shape_of(weights, "classifier.weight", 2)[0]
+    if "classifier.weight" in weights:
+        config |= labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0])
     return config
 
 

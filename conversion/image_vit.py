@@ -16,7 +16,7 @@ from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassificat
 from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import count_layers, read_model_folder, shape_of
-from .helpers.command import Converted, make_parser, names_of_original, new_head, run
+from .helpers.command import Converted, labels_of_original, make_parser, new_head, run
 from .helpers.fields import agree, make_config
 from .helpers.videovit import (
     PROCESSOR_OPTIONS,
@@ -59,7 +59,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     original, weights, processor = read_model_folder(arguments.checkpoint, "vit")
     labels: dict[str, Any] = new_head(arguments)
     if "classifier.weight" in weights:
-        labels = names_of_original(original) or {"num_labels": shape_of(weights, "classifier.weight", 2)[0]}
+        labels = labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0])
     depth = {"num_hidden_layers": count_layers(weights, rf"{LAYERS}\.(\d+)\.")}
     fields = agree(encoder_fields(original, "qkv_bias"), depth) | labels
     fields |= {

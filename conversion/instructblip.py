@@ -84,12 +84,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 
 def memory_bank_qformer_fields(original: Any) -> dict[str, Any]:
-    """
-    Fields of our configuration for the configuration of an original model.
-
-    Raises:
-        ConversionError: if the model is of another type, or has options that cannot be converted.
-    """
+    """Fields of our configuration for that of an original model, which may be of a type that cannot be converted."""
     if original.model_type not in MODEL_TYPES:
         raise ConversionError(f"Expected a model of type {', '.join(MODEL_TYPES)}, got {original.model_type!r}.")
     vision, qformer = original.vision_config, original.qformer_config

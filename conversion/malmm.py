@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModel,
     GenerationConfig,
     InstructBlipQFormerConfig,
@@ -24,7 +23,6 @@ from transformers import (
     LlamaConfig,
 )
 
-from hf_video.loading.configurations import loading
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
@@ -39,12 +37,14 @@ from .helpers.checkpoint import (
     shape_of,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import BERT_FIELDS, BERT_HEADS, UNKNOWN, agree, make_config, read_original
+from .helpers.fields import UNKNOWN, agree, bert_fields, make_config, read_original, read_section
 from .helpers.memory_bank_qformer import (
     load_language_model,
+    load_pretrained,
     load_tokenizer,
     make_processor,
     make_video_processor,
+    read_config,
     with_language_model,
 )
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
@@ -88,7 +88,29 @@ TOWER_ALONE = "only the vision tower is taken"
 
 # Attention heads of the published towers, by width.
 VISION_HEADS = {1408: 16}
-QFORMER_FIELDS = BERT_FIELDS | {"position_embedding_type": "absolute"}
+VISION_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "embed_dim": ("hidden_size", 1408),
+    "patch_size": ("patch_size", 14),
+    "img_size": ("image_size", 224),
+    "depth": ("num_hidden_layers", 39),
+    "mlp_hidden": ("intermediate_size", 6144),
+    "qkv_bias": ("qkv_bias", True),
+    "num_heads": ("num_attention_heads", UNKNOWN),
+    "layer_norm_eps": ("layer_norm_eps", 1e-6),
+}
+MODEL_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "num_query_token": ("num_query_tokens", 32),
+    "qformer_text_input": ("use_qformer_text_input", True),
+    # 10, 20 or 40 in the published recipes
+    "memory_bank_length": ("memory_bank_length", UNKNOWN),
+    "max_num_frames": ("max_num_frames", 120),
+}
+# What tensors show of the Q-Former, by the names of the original `BertConfig`.
+QFORMER_NAMES = {
+    **{name: name for name in ("hidden_size", "num_hidden_layers", "intermediate_size")},
+    **{name: name for name in ("vocab_size", "max_position_embeddings")},
+    **{"encoder_width": "encoder_hidden_size", "cross_attention_freq": "cross_attention_frequency"},
+}
 # The sections of the original configuration: the constructor's keyword arguments, Q-Former, vision tower and Llama.
 SECTIONS = ("model_kwargs", "bert_config", "vision_config", "llm_config")
 
@@ -130,57 +152,40 @@ def convert(arguments: argparse.Namespace) -> Converted:
 def memory_bank_qformer_fields(
     original: dict[str, Any], weights: dict[str, torch.Tensor], vision_config: Any, settings: list[str]
 ) -> dict[str, Any]:
-    """
-    Fields of our configuration for an original configuration, the checkpoint's tensors and `--set`.
-
-    Raises:
-        ConversionError: if they contradict each other, or these are not the weights of MA-LMM.
-    """
+    """Fields of our configuration for an original one, the checkpoint's tensors and `--set`."""
     if "query_tokens" not in weights or "Qformer.bert.embeddings.LayerNorm.weight" not in weights:
         raise ConversionError(f"These are not the weights of MA-LMM's Q-Former. Found: {preview(weights)}.")
     has_text = "Qformer.bert.embeddings.word_embeddings.weight" in weights
-    found: dict[str, Any] = {
-        "num_query_token": shape_of(weights, "query_tokens", 3)[1],
-        "qformer_text_input": has_text,
-    }
+    found = {"num_query_tokens": shape_of(weights, "query_tokens", 3)[1], "use_qformer_text_input": has_text}
     if "image_pe.weight" in weights:
         found["max_num_frames"] = shape_of(weights, "image_pe.weight", 2)[0]
-    model, sizes = agree(original["model_kwargs"], found), read_qformer_sizes(weights)
-    bert = dict(original["bert_config"])
+    bert, sizes = dict(original["bert_config"]), read_qformer_sizes(weights)
     if has_text and bert.get("vocab_size") == sizes["vocab_size"] - 1:
         # The tokenizer has [DEC] besides BERT's vocabulary.
         bert["vocab_size"] = sizes["vocab_size"]
-    bert = QFORMER_FIELDS | agree(bert, sizes)
-    own = (*QFORMER_FIELDS, "hidden_size", "num_hidden_layers", "intermediate_size")
-    tables = [name for name in ("vocab_size", "max_position_embeddings") if name in bert]
-    qformer = {name: bert[name] for name in (*own, *tables)} | {
-        "num_attention_heads": bert.get("num_attention_heads", BERT_HEADS.get(bert["hidden_size"], UNKNOWN)),
-        "cross_attention_frequency": bert["cross_attention_freq"],
-        "encoder_hidden_size": bert["encoder_width"],
-    }
-    return language_model_fields(original["llm_config"], weights) | {
+    agree(bert, {"query_length": found["num_query_tokens"]})
+    kept = {name: bert[name] for name in ("vocab_size", "max_position_embeddings") if name in bert}
+    qformer = kept | {"position_embedding_type": bert.get("position_embedding_type", "absolute")}
+    qformer |= bert_fields(bert, sizes, QFORMER_NAMES)
+    return {
+        **read_section(original["model_kwargs"], MODEL_ARGUMENTS, found),
+        **language_model_fields(original["llm_config"], weights),
         "vision_config": vision_config,
         "qformer_config": make_config(InstructBlipQFormerConfig, qformer, settings, "qformer_config"),
-        "num_query_tokens": model["num_query_token"],
-        "use_qformer_text_input": has_text,
-        # 10, 20 or 40 in the published recipes
-        "memory_bank_length": model.get("memory_bank_length", UNKNOWN),
-        "max_num_frames": model.get("max_num_frames", 120),
     }
 
 
 def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The fields of the original `BertConfig` that tensors show."""
+    """The fields of the Q-Former that tensors show."""
     depth = count_layers(weights, LAYER)
     crossed = {int(match[1]) for name in weights if (match := re.match(LAYER + "crossattention", name))}
     first = "Qformer.bert.encoder.layer.0."
     sizes = {
         "hidden_size": shape_of(weights, "query_tokens", 3)[2],
-        "query_length": shape_of(weights, "query_tokens", 3)[1],
         "num_hidden_layers": depth,
         "intermediate_size": shape_of(weights, f"{first}intermediate_query.dense.weight", 2)[0],
-        "encoder_width": shape_of(weights, f"{first}crossattention.self.key.weight", 2)[1],
-        "cross_attention_freq": min(crossed - {0}, default=depth),
+        "encoder_hidden_size": shape_of(weights, f"{first}crossattention.self.key.weight", 2)[1],
+        "cross_attention_frequency": min(crossed - {0}, default=depth),
     }
     for name, field in (("word_embeddings", "vocab_size"), ("position_embeddings", "max_position_embeddings")):
         if (table := f"Qformer.bert.embeddings.{name}.weight") in weights:
@@ -219,38 +224,25 @@ def eva_config(
         raise ConversionError(f"These are not the weights of EVA-ViT. Found: {preview(weights)}.")
     width, _, patch_size, _ = shape_of(weights, "patch_embed.proj.weight", 4)
     found = {
-        "embed_dim": width,
+        "hidden_size": width,
         "patch_size": patch_size,
-        "img_size": math.isqrt(shape_of(weights, "pos_embed", 3)[1] - 1) * patch_size,
-        "depth": count_layers(weights, BLOCK),
-        "mlp_hidden": shape_of(weights, "blocks.0.mlp.fc1.weight", 2)[0],
+        "image_size": math.isqrt(shape_of(weights, "pos_embed", 3)[1] - 1) * patch_size,
+        "num_hidden_layers": count_layers(weights, BLOCK),
+        "intermediate_size": shape_of(weights, "blocks.0.mlp.fc1.weight", 2)[0],
         "qkv_bias": "blocks.0.attn.q_bias" in weights,
     }
-    vision = agree(original, found)
-    ours = {"embed_dim": "hidden_size", "img_size": "image_size", "depth": "num_hidden_layers"}
-    fields = {ours.get(name, name): value for name, value in found.items() if name != "mlp_hidden"} | {
-        "intermediate_size": vision["mlp_hidden"],
-        "num_attention_heads": vision.get("num_heads", VISION_HEADS.get(width, UNKNOWN)),
-        "layer_norm_eps": vision.get("layer_norm_eps", 1e-6),
-    }
+    fields = read_section(original, VISION_ARGUMENTS, found)
+    if fields["num_attention_heads"] is UNKNOWN:
+        fields["num_attention_heads"] = VISION_HEADS.get(width, UNKNOWN)
     return make_config(InstructBlipVisionConfig, fields, settings, "vision_config")
 
 
 def load_tower(source: str) -> Tower:
     """An image encoder from a folder or the Hub. Of InstructBLIP only the EVA-ViT is read."""
-    try:
-        with loading(source):
-            if AutoConfig.from_pretrained(source).model_type in ("instructblip", "instructblip_vision_model"):
-                tower, report = InstructBlipVisionModel.from_pretrained(
-                    source, key_mapping={r"^vision_model\.": ""}, output_loading_info=True
-                )
-            else:
-                tower, report = AutoModel.from_pretrained(source, output_loading_info=True)
-    except OSError as error:
-        raise ConversionError(f"{source} is not a vision tower: {error}") from error
-    if report["missing_keys"]:
-        raise ConversionError(f"{source} lacks weights of its vision tower: {preview(report['missing_keys'])}.")
-    name_left_out(sorted(report["unexpected_keys"]), TOWER_ALONE)
+    if read_config(source).model_type in ("instructblip", "instructblip_vision_model"):
+        tower = load_pretrained(InstructBlipVisionModel, source, key_mapping={r"^vision_model\.": ""})
+    else:
+        tower = load_pretrained(AutoModel, source)
     weights = tower.state_dict()
     if isinstance(tower, InstructBlipVisionModel):
         norm = [name for name in weights if name.startswith("post_layernorm.")]

@@ -35,7 +35,7 @@ from .helpers.command import Converted, make_parser, run
 from .helpers.fields import make_config, read_fields, read_original, without_null
 from .helpers.videovit import block_rules, patch_embedding_rules
 from .helpers.videovit_fields import ARGUMENTS, ENCODER_ARGUMENTS, original_fields, position_fields
-from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 DETECTION = "action-detection"
 # Keys of `cfg.ViT`.
@@ -127,12 +127,7 @@ def backbone_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> 
 
 
 def detector_config(sections: dict[str, Any], weights: dict[str, torch.Tensor], settings: list[str]) -> STMixerConfig:
-    """
-    Our configuration for the original's sections `ViT` and `STM`, the checkpoint's tensors and `--set`.
-
-    Raises:
-        ConversionError: if they contradict each other, or these are not the weights of a detector.
-    """
+    """Our configuration for the original's sections `ViT` and `STM`, the checkpoint's tensors and `--set`."""
     read_fields(sections, {"ViT": (None, {}), "STM": (None, {})}, {})
     given = without_null(sections.get("STM") or {})
     if given.get("ACTIVATION", "ReLU") != "ReLU":
@@ -165,12 +160,7 @@ def name_actions(config: STMixerConfig, path: Path) -> None:
 
 
 def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """
-    Fields of our configuration that the tensors show, and `object_classes`.
-
-    Raises:
-        ConversionError: if these are not the weights of a detector, or have shapes that no detector has.
-    """
+    """Fields of our configuration that the tensors of a detector show, and `object_classes`."""
     stage = "stm_head.decoder_stages.0."
     if f"{stage}iof_tau" not in weights:
         raise ConversionError(
@@ -219,13 +209,7 @@ def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 def detector_rules(config: STMixerConfig) -> tuple[Rule, ...]:
     """What becomes of every tensor of a detector."""
-    backbone = [
-        rule._replace(
-            sources=tuple(rf"backbone\.(?:{source})" for source in rule.sources),
-            target=rule.target and f"backbone.{rule.target}",
-        )
-        for rule in BACKBONE_RULES
-    ]
+    backbone = inside(r"backbone\.", BACKBONE_RULES, lambda target: f"backbone.{target}")
     layers, last = [], config.num_ffn_layers - 1
     for letter, branch in BRANCHES.items():
         target = rf"layers.\1.{branch}."

@@ -94,13 +94,13 @@ def convert(arguments: argparse.Namespace) -> Converted:
         raise ConversionError(
             f"Pre-training needs the decoder, which this checkpoint lacks. It has {preview(weights)}."
         )
-    original = read_original(arguments.original_config)
+    original, keep_initial = read_original(arguments.original_config), list[str]()
     if not is_pretrained:
         weights = strip_prefixes(weights, ("encoder.",))
-        model_class, rules, keep_initial = VideoViTForVideoClassification, CLASSIFICATION_RULES, []
+        model_class, rules = VideoViTForVideoClassification, CLASSIFICATION_RULES
         fields = classifier_fields(original, weights)
     elif task == PRE_TRAINING:
-        model_class, rules, keep_initial = VideoViTForPreTraining, PRE_TRAINING_RULES, []
+        model_class, rules = VideoViTForPreTraining, PRE_TRAINING_RULES
         fields = pre_training_fields(original, weights)
     else:
         model_class, rules = VideoViTForVideoClassification, FINE_TUNING_RULES
@@ -122,7 +122,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 def classifier_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration for a fine-tuned classifier."""
     num_labels = shape_of(weights, "head.weight", 2)[0] if "head.weight" in weights else 0
-    found = {"num_labels": num_labels, "use_mean_pooling": "fc_norm.weight" in weights}
+    found: dict[str, Any] = {"num_labels": num_labels, "use_mean_pooling": "fc_norm.weight" in weights}
     fields = original_fields(original, CLASSIFICATION_ARGUMENTS, weights, **found)
     fields["classifier_dropout"] = fields["classifier_dropout"] or original.get("head_drop_rate", 0.0)
     return fields | position_fields(weights, "interpolate" if "pos_embed" in weights else "rebuild")
@@ -136,14 +136,17 @@ def pre_training_fields(original: dict[str, Any], weights: dict[str, torch.Tenso
             "there is no behaviour to convert."
         )
     decoder, width = read_block_sizes(weights, "decoder."), shape_of(weights, "mask_token", 3)[-1]
-    found = {"decoder_hidden_size": width, "decoder_num_hidden_layers": decoder["num_hidden_layers"]}
-    heads = decoder.get("num_attention_heads", original.get("decoder_num_heads", DECODER_HEADS.get(width, UNKNOWN)))
-    fields = original_fields(original, PRE_TRAINING_ARGUMENTS, weights, "encoder.", **found)
-    return fields | {
-        "decoder_num_attention_heads": heads,
+    found: dict[str, Any] = {
+        "decoder_hidden_size": width,
+        "decoder_num_hidden_layers": decoder["num_hidden_layers"],
         "decoder_intermediate_size": decoder["intermediate_size"],
-        "position_embedding_resize": "rebuild",
     }
+    if decoder["use_cosine_attention"]:
+        found["decoder_num_attention_heads"] = decoder["num_attention_heads"]
+    fields = original_fields(original, PRE_TRAINING_ARGUMENTS, weights, "encoder.", **found)
+    if "decoder_num_heads" not in original and not decoder["use_cosine_attention"]:
+        fields["decoder_num_attention_heads"] = DECODER_HEADS.get(width, UNKNOWN)
+    return fields | {"position_embedding_resize": "rebuild"}
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:

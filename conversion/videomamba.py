@@ -115,11 +115,9 @@ def task_of(weights: dict[str, torch.Tensor]) -> str:
 def make_processor(
     config: VideoMambaConfig, task: str, variant: str | None
 ) -> VideoClipProcessor | CenterCropImageProcessor:
-    """
-    The processor of the original's evaluation: one clip and its centre crop for a video, the centre crop for an image.
-    The original's scripts know only square frames. For others, the shorter edge of a video is resized to the longer
-    side of the crop, so that the crop fits into videos of any aspect.
-    """
+    """The processor of the original's evaluation: one clip, or an image, and its centre crop. The original's scripts
+    know only square frames. For others, the shorter edge of a video is resized to the longer side of the crop, so that
+    it fits."""
     height, width = config.image_shape
     crop_size = {"height": height, "width": width}
     if task == IMAGE:

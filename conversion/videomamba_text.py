@@ -35,11 +35,11 @@ from .helpers.checkpoint import (
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import BERT_FIELDS, BERT_HEADS, UNKNOWN, agree, make_config, read_original
+from .helpers.fields import agree, bert_fields, make_config, read_original, read_section
 from .helpers.memory_bank_qformer import load_tokenizer
 from .helpers.videomamba import ARGUMENTS, encoder_fields
 from .helpers.videomamba_weights import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
-from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 BERT = r"text_encoder\.(?:bert\.)?"
 LAYER = BERT + r"encoder\.layer\.(\d+)\."
@@ -60,21 +60,19 @@ HEAD_RULES = (
 )
 
 # What the released models were trained with (`configs/config_pretrain.py` and the scripts in `exp_pt`).
-VISION_DEFAULTS = {
-    "pool_type": "cls+avg",
-    "keep_temporal": True,
-    "video_mask_type": "attention",
-    "video_mask_ratio": 0.8,
-    "image_mask_type": "attention",
-    "image_mask_ratio": 0.5,
+VISION_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "pool_type": ("pooling", "cls+avg"),
+    "keep_temporal": ("keep_temporal", True),
+    "video_mask_type": ("video_mask_type", "attention"),
+    "video_mask_ratio": ("video_mask_ratio", 0.8),
+    "image_mask_type": ("image_mask_type", "attention"),
+    "image_mask_ratio": ("image_mask_ratio", 0.5),
 }
-CRITERION_DEFAULTS: dict[str, Any] = {
-    "loss_weight": {"vtc": 1.0, "mlm": 1.0, "vtm": 1.0, "uta": 1.0},
-    "vtm_hard_neg": True,
-    "mlm_masking_prob": 0.5,
-    "uta_norm_type": "l2",
-    "uta_loss_type": "l2",
-    "uta_image_only": False,
+CRITERION_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "loss_weight": ("loss_weights", {"vtc": 1.0, "mlm": 1.0, "vtm": 1.0, "uta": 1.0}),
+    "vtm_hard_neg": ("vtm_hard_negatives", True),
+    "mlm_masking_prob": ("mlm_probability", 0.5),
+    "uta_image_only": ("align_images_only", False),
 }
 ALIGNMENT_LOSSES = {"l2": "cosine", "mse": "mse", "smooth_l1": "smooth_l1"}
 
@@ -116,45 +114,33 @@ def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
 def dual_encoder_config(
     original: dict[str, Any], weights: dict[str, torch.Tensor], settings: list[str]
 ) -> VideoTextDualEncoderConfig:
-    """
-    Our configuration for an original configuration, the checkpoint's tensors and `--set`.
-
-    Raises:
-        ConversionError: if they contradict each other, or these are not the weights of a multimodal VideoMamba.
-    """
+    """Our configuration for an original one, the checkpoint's tensors and `--set`."""
     telling = [f"vision_encoder.{name}" for name in TELLING_TENSORS]
     if absent := [name for name in (*telling, "vision_proj.weight", "text_proj.weight") if name not in weights]:
         raise ConversionError(
             "These are not the weights of a multimodal VideoMamba, which has "
             f"{preview(absent)}. Found: {preview(weights)}."
         )
-    model = original["config"].get("model") or {}
-    criterion = CRITERION_DEFAULTS | (original["config"].get("criterion") or {})
-    vision = VISION_DEFAULTS | (model.get("vision_encoder") or {})
+    model, criterion = (original["config"].get(name) or {} for name in ("model", "criterion"))
+    vision = model.get("vision_encoder") or {}
     has_mlm_head = "text_encoder.cls.predictions.bias" in weights
     has_alignment_heads = any(name.startswith("vision_encoder.clip_decoder.") for name in weights)
-    absent_parts = {"mlm": not has_mlm_head, "uta": not has_alignment_heads}
     text_fields, fusion_layer = read_text_fields(original["bert_config"], weights)
     agree(model.get("text_encoder") or {}, {"fusion_layer": fusion_layer})
     sizes = agree(model, {"embed_dim": shape_of(weights, "vision_proj.weight", 2)[0]})
-    fields = {
+    fields = read_section(vision, VISION_ARGUMENTS, {}) | read_section(criterion, CRITERION_ARGUMENTS, {})
+    is_absent = {"mlm": not has_mlm_head, "uta": not has_alignment_heads}
+    losses = fields["loss_weights"].items()
+    fields |= {
         "vision_config": vision_config(vision, criterion, select_prefix(weights, "vision_encoder."), settings),
         "text_config": make_config(BertConfig, text_fields, settings, "text_config"),
         "fusion_layer": fusion_layer,
         "projection_dim": sizes["embed_dim"],
-        "pooling": vision["pool_type"],
-        "keep_temporal": vision["keep_temporal"],
         "split_by_input_frames": True,
         "temperature": sizes.get("temp", 0.07),
         "use_mlm_head": has_mlm_head,
         "use_alignment_heads": has_alignment_heads,
-        "loss_weights": {
-            name: 0.0 if absent_parts.get(name) else float(weight) for name, weight in criterion["loss_weight"].items()
-        },
-        "vtm_hard_negatives": criterion["vtm_hard_neg"],
-        "mlm_probability": criterion["mlm_masking_prob"],
-        "align_images_only": criterion["uta_image_only"],
-        **{name: vision[name] for name in VISION_DEFAULTS if "mask" in name},
+        "loss_weights": {name: 0.0 if is_absent.get(name) else float(weight) for name, weight in losses},
         "tie_word_embeddings": has_tied_embeddings(weights),
     }
     if text_fields["vocab_size"] <= 103:
@@ -167,18 +153,18 @@ def vision_config(
 ) -> VideoMambaConfig:
     """The configuration of the video encoder. The loss of the alignment stands in the original's `criterion`."""
     known = {name: value for name, value in vision.items() if name in ARGUMENTS}
-    fields, alignment = encoder_fields(known | {"clip_norm_type": criterion["uta_norm_type"]}, weights)
+    fields, alignment = encoder_fields(known | {"clip_norm_type": criterion.get("uta_norm_type", "l2")}, weights)
     fields |= {
         "use_temporal_position_embeddings": "temporal_pos_embedding" in weights,
         "use_single_frame_position": False,
     }
     if alignment:
-        if criterion["uta_loss_type"] not in ALIGNMENT_LOSSES:
+        loss = criterion.get("uta_loss_type", "l2")
+        if loss not in ALIGNMENT_LOSSES:
             raise ConversionError(
-                f"criterion.uta_loss_type must be one of {', '.join(ALIGNMENT_LOSSES)}, got "
-                f"{criterion['uta_loss_type']!r}."
+                f"criterion.uta_loss_type must be one of {', '.join(ALIGNMENT_LOSSES)}, got {loss!r}."
             )
-        alignment["alignment_loss"] = ALIGNMENT_LOSSES[criterion["uta_loss_type"]]
+        alignment["alignment_loss"] = ALIGNMENT_LOSSES[loss]
     return make_config(VideoMambaConfig, fields | alignment, settings, "vision_config")
 
 
@@ -199,9 +185,8 @@ def read_text_fields(original: dict[str, Any], weights: dict[str, torch.Tensor])
         "type_vocab_size": shape_of(text, embeddings.format("token_type"), 2)[0],
     }
     encoder_width = shape_of(text, f"{first}crossattention.self.key.weight", 2)[1]
-    bert = BERT_FIELDS | agree(original, sizes | {"fusion_layer": min(fusing), "encoder_width": encoder_width})
-    heads = bert.get("num_attention_heads", BERT_HEADS.get(width, UNKNOWN))
-    return {name: bert[name] for name in (*sizes, *BERT_FIELDS)} | {"num_attention_heads": heads}, min(fusing)
+    agree(original, {"fusion_layer": min(fusing), "encoder_width": encoder_width})
+    return bert_fields(original, sizes, {name: name for name in sizes}), min(fusing)
 
 
 def has_tied_embeddings(weights: dict[str, torch.Tensor]) -> bool:
@@ -213,15 +198,10 @@ def has_tied_embeddings(weights: dict[str, torch.Tensor]) -> bool:
 
 def rules_for(config: VideoTextDualEncoderConfig) -> tuple[Rule, ...]:
     """What becomes of every tensor. The rules of the video encoder are those of a VideoMamba of its own."""
-    tower = "vision_model." if config.use_alignment_heads else "vision_model"
-    vision = [
-        rule._replace(
-            sources=tuple(rf"vision_encoder\.{source}" for source in rule.sources),
-            target=rule.target
-            and tower + rule.target.removeprefix("" if config.use_alignment_heads else "videomamba"),
-        )
-        for rule in (patch_rule(1, "centre"), *ENCODER_RULES, *PRE_TRAINING_RULES)
-    ]
+    # With heads for an alignment the tower is a model of pre-training, which holds the encoder.
+    tower, encoder = ("vision_model.", "") if config.use_alignment_heads else ("vision_model", "videomamba")
+    rules = (patch_rule(1, "centre"), *ENCODER_RULES, *PRE_TRAINING_RULES)
+    vision = inside(r"vision_encoder\.", rules, lambda target: tower + target.removeprefix(encoder))
     text, fusion = [], []
     for number in range(config.text_config.num_hidden_layers):
         layer = BERT + rf"encoder\.layer\.{number}\."

@@ -53,22 +53,11 @@ class Skipped(list):
 
 
 def read_checkpoint(path: Path, skips_foreign: bool = False) -> dict[str, Any]:
-    """
-    Read a `.pth` / `.pt` / `.bin` file with `weights_only=True`, or a `.safetensors` file.
+    """The content of a `.pth` / `.pt` / `.bin` file, read with `weights_only=True`, or of a `.safetensors` file.
 
-    Training scripts save other things beside the weights: settings in an `argparse.Namespace`, which holds plain
-    values and runs nothing, or in a dictionary class of their own, and STMixer's a memory of persons. Of the classes
-    in `PLAIN_CLASSES` the values are read, and nothing runs. Besides tensors and Python's own containers nothing else
-    is allowed.
-
-    Args:
-        path: the file.
-        skips_foreign: whether objects of other classes are read as [`Skipped`], apart from dictionaries and what
-            PyTorch blocks, such as `os`.
-
-    Raises:
-        ConversionError: if the file is missing, cut off, no checkpoint, or holds anything else.
-    """
+    Training scripts save other things beside the weights. Of the classes in `PLAIN_CLASSES` the values are read, and
+    nothing runs. With `skips_foreign`, objects of other classes are read as [`Skipped`], apart from dictionaries and
+    what PyTorch blocks, such as `os`."""
     if not path.is_file():
         raise ConversionError(f"There is no file {path}.")
     try:
@@ -104,12 +93,7 @@ def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]
 
 
 def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:
-    """
-    The state dict of a checkpoint: what is under the first of `wrappers` that exists, or else the whole dictionary.
-
-    Raises:
-        ConversionError: if there are no tensors, the name of one is not a text, or one has no values.
-    """
+    """The state dict of a checkpoint: what is under the first of `wrappers` that exists, or the whole dictionary."""
     for wrapper in wrappers:
         if isinstance(content.get(wrapper), dict):
             content = content[wrapper]
@@ -132,12 +116,7 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
 
 
 def shape_of(weights: dict[str, torch.Tensor], name: str, num_dimensions: int) -> torch.Size:
-    """
-    The shape of a tensor that sizes are read from.
-
-    Raises:
-        ConversionError: if there is no such tensor, or it has another number of dimensions.
-    """
+    """The shape of a tensor that sizes are read from, which must be there and have this number of dimensions."""
     if name not in weights:
         raise ConversionError(f"There is no {name}. Found: {preview(weights)}.")
     shape = weights[name].shape
@@ -149,12 +128,8 @@ def shape_of(weights: dict[str, torch.Tensor], name: str, num_dimensions: int) -
 
 
 def count_layers(weights: dict[str, torch.Tensor], pattern: str) -> int:
-    """
-    The number of layers whose tensors have names that begin with `pattern`, which has a group for the layer's number.
-
-    Raises:
-        ConversionError: if the numbers are not 0, 1, 2, ...
-    """
+    """The number of layers whose tensors have names that begin with `pattern`, which has a group for the layer's
+    number."""
     found = {int(match[1]) for name in weights if (match := re.match(pattern, name))}
     if absent := set(range(len(found))) - found:
         raise ConversionError(f"The checkpoint has tensors of layer {max(found)}, but none of layer {min(absent)}.")
@@ -162,12 +137,7 @@ def count_layers(weights: dict[str, torch.Tensor], pattern: str) -> int:
 
 
 def strip_prefixes(weights: dict[str, torch.Tensor], prefixes: Iterable[str]) -> dict[str, torch.Tensor]:
-    """
-    The weights without these prefixes, which may stand before a name in any order and several times.
-
-    Raises:
-        ConversionError: if two weights then have the same name.
-    """
+    """The weights without these prefixes, which may stand before a name in any order and several times."""
     pattern = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))})+")
     stripped: dict[str, str] = {}
     for name in weights:
@@ -202,20 +172,8 @@ def name_left_out(names: Iterable[str], reason: str) -> None:
 
 
 def read_model_folder(source: str, model_type: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
-    """
-    Read a Transformers model folder or Hub repository, without any model class.
-
-    Args:
-        source: a folder, or the id of a repository on the Hub.
-        model_type: that of `config.json`.
-
-    Returns:
-        The content of `config.json`, the tensors of the model's safetensors files, and the content of the processor's
-        file (empty if there is none).
-
-    Raises:
-        ConversionError: if a file is missing or cannot be read, or the model is of another type.
-    """
+    """The content of `config.json`, the tensors and the content of the processor's file (empty if there is none) of a
+    folder or Hub repository with a model of a type, read without any class of a model."""
     folder = Path(source)
     if not folder.is_dir():
         try:

@@ -1,7 +1,6 @@
 """Runs the command line that every source shares."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_video.cli.errors import is_out_of_memory, run_guarded
+from hf_video.cli.errors import run_guarded
 from hf_video.hub import publish
 from hf_video.io import new_folder, sha256_of
 from hf_video.loading.class_names import read_class_names
@@ -51,7 +50,6 @@ def make_parser(file: str, description: str | None, from_hub: bool = False) -> a
     # first 400 rows of the Kinetics-710 head.
     parser.add_argument(
         "--labels",
-        type=_class_names,
         metavar="FILE|kinetics400|imagenet1k",
         help="names of the classes in the order of the head's rows: one a line, a JSON list or id2label object, a CSV "
         "of id,name; or torchvision's list, of Kinetics-400 in alphabetical order. Nothing proves that an original "
@@ -90,21 +88,19 @@ def run(
 
     def work(words: Sequence[str]) -> None:
         arguments = parser.parse_args(words)
+        if arguments.labels is not None:
+            arguments.labels = read_class_names(arguments.labels)
         output_dir: Path = arguments.output_dir.resolve()
-        check_output_dir(output_dir)
-        try:
-            with bounded_models():
-                model, processor = convert(arguments)
-        except (MemoryError, RuntimeError, OverflowError) as error:
-            if not (isinstance(error, OverflowError) or is_out_of_memory(error)):
-                raise
-            raise ConversionError(
-                f"A model of these sizes does not fit into memory ({' '.join(str(error).split())[:200]}): look at the "
-                "sizes in its configuration, or convert it on a machine with more memory."
-            ) from error
+        if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
+            raise ConversionError(f"{output_dir} exists and is not an empty folder: choose another one.")
+        with bounded_models():
+            model, processor = convert(arguments)
         if arguments.labels is not None:
             name_classes(model, arguments.labels)
-        save(model, processor, output_dir, describe_original(str(arguments.checkpoint)))
+        with new_folder(output_dir) as folder:
+            model.save_pretrained(folder)
+            processor.save_pretrained(folder)
+            write_facts(folder, {"source": describe_original(str(arguments.checkpoint))})
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"Wrote {type(model).__name__} with {num_parameters:,} parameters to {output_dir}.")
         if arguments.push_to_hub:
@@ -128,55 +124,25 @@ def describe_original(checkpoint: str) -> dict[str, Any]:
     return facts
 
 
-def check_output_dir(output_dir: Path) -> None:
-    """Raise `ConversionError` for a folder that cannot take the result, before any work is done."""
-    if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
-        raise ConversionError(f"{output_dir} exists and is not an empty folder: choose another one.")
-    if output_dir == Path.cwd():
-        raise ConversionError(f"{output_dir} is the folder you are in, which cannot be replaced: choose another one.")
-    existing = next(parent for parent in output_dir.parents if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConversionError(f"{existing} is not a folder that can be written to: choose another output folder.")
-
-
-def save(model: PreTrainedModel, processor: Any, output_dir: Path, original: dict[str, Any]) -> None:
-    """Write model, processor and facts of the original into `output_dir`; if that fails, nothing is left there."""
-    with new_folder(output_dir) as folder:
-        model.save_pretrained(folder)
-        processor.save_pretrained(folder)
-        write_facts(folder, {"source": original})
-
-
-def _class_names(word: str) -> list[str]:
-    try:
-        return read_class_names(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def new_head(arguments: argparse.Namespace) -> dict[str, int]:
     """The number of classes of a head that is not in the checkpoint, that of `--labels`; `--set num_labels=N` has
     another one."""
     return {"num_labels": 2 if arguments.labels is None else len(arguments.labels)}
 
 
-def names_of_original(original: dict[str, Any]) -> dict[str, Any]:
-    """`id2label` and `label2id` of a Transformers `config.json`, empty if the file has no names; raises
-    `ConversionError` if they are not those of the classes 0, 1, 2, ..."""
+def labels_of_original(original: dict[str, Any], num_labels: int) -> dict[str, Any]:
+    """The classes of a Transformers `config.json` as fields of ours: their names, or their number if it has none;
+    raises `ConversionError` if they are not named 0, 1, 2, ..."""
     given = original.get("id2label") or {}
     if set(given) != set(map(str, range(len(given)))) or not all(isinstance(name, str) for name in given.values()):
         raise ConversionError(f"config.json: `id2label` must name the classes 0, 1, 2, ..., got {given!r}.")
     names = {int(index): name for index, name in given.items()}
-    return {"id2label": names, "label2id": {name: index for index, name in names.items()}} if names else {}
+    labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
+    return labels if names else {"num_labels": num_labels}
 
 
 def name_classes(model: PreTrainedModel, names: list[str]) -> None:
-    """
-    Write names into the configuration, as `id2label` and `label2id`.
-
-    Raises:
-        ConversionError: if the model has no classifier, or another number of classes.
-    """
+    """Write names into the configuration, as `id2label` and `label2id`."""
     ends = ("classifier", "action_head.output")
     heads = [head for name, head in model.named_modules() if name.endswith(ends) and isinstance(head, nn.Linear)]
     if not heads:

@@ -19,27 +19,31 @@ Arguments = Mapping[str, tuple[str | None, Any]]
 # Stands for a field that neither tensors nor settings tell.
 UNKNOWN: Any = object()
 
-# What no tensor shows: the attention heads of BERT-base by its width, and the fields of an original `BertConfig` with
-# their defaults.
-BERT_HEADS = {768: 12}
-BERT_FIELDS = {
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "pad_token_id": 0,
-    "initializer_range": 0.02,
+# Of BERT, with the defaults of the original's `BertConfig`; and the heads of BERT-base, by its width.
+BERT_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "hidden_act": ("hidden_act", "gelu"),
+    "layer_norm_eps": ("layer_norm_eps", 1e-12),
+    "hidden_dropout_prob": ("hidden_dropout_prob", 0.1),
+    "attention_probs_dropout_prob": ("attention_probs_dropout_prob", 0.1),
+    "pad_token_id": ("pad_token_id", 0),
+    "initializer_range": ("initializer_range", 0.02),
+    "num_attention_heads": ("num_attention_heads", UNKNOWN),
 }
+BERT_HEADS = {768: 12}
+
+
+def bert_fields(given: Mapping[str, Any], found: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a configuration of BERT; `names` are those of the fields that tensors show, in the original."""
+    arguments = BERT_ARGUMENTS | {name: (field, found[field]) for name, field in names.items() if field in found}
+    fields = read_section(given, arguments, found)
+    if fields["num_attention_heads"] is UNKNOWN:
+        fields["num_attention_heads"] = BERT_HEADS.get(found["hidden_size"], UNKNOWN)
+    return fields
 
 
 def read_original(path: Path | None, *sections: str) -> dict[str, Any]:
-    """
-    The content of the JSON file of `--original-config`, without arguments that are null; empty without a file.
-
-    Args:
-        path: the file.
-        sections: names of objects in it, which are empty if the file has none.
-    """
+    """The content of the file of `--original-config`, with these objects in it, without what is null; empty without a
+    file."""
     content = {} if path is None else read_json(path)
     for name in sections:
         check_kind(f"{path}: {name}", content.get(name), {})
@@ -55,18 +59,10 @@ def without_null(content: Mapping[str, Any]) -> dict[str, Any]:
 def read_fields(
     given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any], place: str = "The original configuration"
 ) -> dict[str, Any]:
-    """
-    The fields of our configuration that tensors and an original configuration tell.
+    """Fields of our configuration: those that tensors show, and what the arguments in a file say.
 
-    Args:
-        given: the original's arguments as a file has them.
-        arguments: all arguments of the original.
-        found: fields that the tensors show.
-        place: what is said to have the arguments.
-
-    Raises:
-        ConversionError: if an argument is unknown, has a value of another kind, or contradicts the tensors.
-    """
+    Raises `ConversionError` if an argument is unknown, has a value of another kind, or contradicts the tensors;
+    `place` is what is said to have the arguments."""
     if unknown := sorted(set(given) - set(arguments)):
         raise ConversionError(f"{place} has unknown keys {unknown}; the original takes {sorted(arguments)}.")
     for name, value in given.items():
@@ -74,6 +70,11 @@ def read_fields(
     told = {name: found[field] for name, (field, _) in arguments.items() if field in found}
     values = {name: default for name, (_, default) in arguments.items()} | agree(given, told)
     return {field: values[name] for name, (field, _) in arguments.items() if field is not None} | found
+
+
+def read_section(given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any]) -> dict[str, Any]:
+    """[`read_fields`] of a section that has other arguments, too, which are ignored."""
+    return read_fields({name: value for name, value in given.items() if name in arguments}, arguments, found)
 
 
 def agree(given: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -106,18 +107,9 @@ def check_kind(name: str, value: Any, default: Any) -> None:
 
 
 def make_config(config_class: Any, fields: Mapping[str, Any], settings: Iterable[str], part: str = "") -> Any:
-    """
-    Our configuration with the values of `--set`. If they contradict the tensors, [`load_converted`] refuses these.
-
-    Args:
-        config_class: the class of the configuration.
-        fields: what is known of it; `UNKNOWN` is refused unless it is set.
-        settings: each `FIELD=VALUE`, or `PART.FIELD=VALUE` for a configuration inside another one.
-        part: the name of this one inside the other.
-
-    Raises:
-        ConversionError: if there is no such field, or its type takes no such value; or a field is unknown.
-    """
+    """Our configuration with the values of `--set`: `FIELD=VALUE`, or `PART.FIELD=VALUE` for the configuration `part`
+    inside another one. Values that contradict the tensors are refused when these are loaded. A field that is `UNKNOWN`
+    must be set."""
     # Transformers gives the types of its own fields as text.
     hints = {each.name: Any if isinstance(each.type, str) else each.type for each in dataclass_fields(config_class)}
     hints |= {"num_labels": int}

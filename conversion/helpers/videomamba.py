@@ -63,12 +63,7 @@ MISNAMED = "videomamba_m16_breakfast_mask_ft_f64_res224"
 
 
 def read_variant(name: str) -> dict[str, Any]:
-    """
-    The original constructor's arguments that the name of a released file, without `.pth`, states.
-
-    Raises:
-        ConversionError: if no released file has this name.
-    """
+    """The original constructor's arguments that the name of a released file, without `.pth`, states."""
     known = [each for each in released_models() if each.startswith("videomamba_")]
     if name not in known:
         raise ConversionError(f"There is no released file {name!r}. Those without .pth are: {', '.join(known)}.")
@@ -91,18 +86,8 @@ def sampling_strategy_of(name: str | None) -> str:
 def encoder_fields(
     given: Mapping[str, Any], weights: dict[str, torch.Tensor], is_file: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """
-    Fields of [`VideoMambaConfig`] that all models share, and those for masked pre-training, which are empty if there
-    are no heads that were aligned with a teacher.
-
-    Args:
-        given: arguments of the original constructor.
-        weights: tensors of the encoder.
-        is_file: whether the arguments come from a file.
-
-    Raises:
-        ConversionError: if arguments and tensors contradict each other.
-    """
+    """Fields of [`VideoMambaConfig`] that all models share, and those for masked pre-training, empty without heads
+    that were aligned with a teacher. `is_file` says whether the original's arguments come from a file."""
     given = without_null(given)
     ssm = given.pop("ssm_cfg", {})
     check_kind("ssm_cfg", ssm, {})
@@ -147,19 +132,8 @@ def encoder_fields(
 def settle_input_size(
     fields: dict[str, Any], given: dict[str, Any], stride: Any, grid: tuple[int, int]
 ) -> dict[str, Any]:
-    """
-    `image_size` and `num_frames`, of which the tensors show the numbers of patches alone.
-
-    Args:
-        fields: of our configuration, with the size of a patch.
-        given: the original's arguments.
-        stride: pixels from one patch to the next.
-        grid: number of token frames, and of patches in a frame.
-
-    Raises:
-        ConversionError: if the given size has another number of patches, or if there is none and the number of patches
-            is not a square.
-    """
+    """`image_size` and `num_frames`. Of them the tensors show the grid: number of token frames, and of patches in a
+    frame."""
     num_token_frames, num_places = grid
     patch, step, tubelet = both_sides(fields["patch_size"]), both_sides(stride), fields["tubelet_size"]
     # The tensors do not show frames and pixels that fill no patch: the configuration decides, if it fits.
@@ -197,10 +171,7 @@ def simplest(size: list[int]) -> int | list[int]:
 
 
 def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """
-    The fields that tensors show; and beside them `rms_norm`, `grid`, the numbers of token frames and of patches in a
-    frame, and `is_image`, whether the patches are those of images.
-    """
+    """The fields that tensors show, and `rms_norm`, the grid of patches, and whether they are those of images."""
     is_image = weights["patch_embed.proj.weight"].ndim == 4
     width, channels, *kernel = shape_of(weights, "patch_embed.proj.weight", 4 if is_image else 5)
     has_frames = "temporal_pos_embedding" in weights

@@ -100,10 +100,8 @@ def join(*parts: torch.Tensor) -> torch.Tensor:
 
 
 def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict[str, Any]:
-    """
-    Options of [`VideoClipProcessor`]: those in `original`, the content of an image processor's file, and by default
-    resizing and one centre crop to the model's size.
-    """
+    """Options of [`VideoClipProcessor`]: those of an image processor's file, by default one centre crop of the model's
+    size."""
     height, width = config.image_shape
     settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
     return settings | {name: original[name] for name in PROCESSOR_OPTIONS if original.get(name) is not None}

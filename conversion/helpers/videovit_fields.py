@@ -43,19 +43,8 @@ ENCODER_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
 def original_fields(
     given: Mapping[str, Any], arguments: Arguments, weights: dict[str, torch.Tensor], prefix: str = "", **others: Any
 ) -> dict[str, Any]:
-    """
-    Fields of [`VideoViTConfig`] from the tensors of an encoder and the original's arguments.
-
-    Args:
-        given: the arguments that a file has.
-        arguments: all that the original takes.
-        weights: tensors by their names.
-        prefix: what the names begin with.
-        others: fields that other tensors show.
-
-    Raises:
-        ConversionError: if there is no such encoder, or arguments and tensors contradict each other.
-    """
+    """Fields of [`VideoViTConfig`] from the tensors of an encoder under a prefix, other tensors, and the original's
+    arguments."""
     found = read_patch_sizes(weights, prefix) | read_block_sizes(weights, prefix) | others
     is_learned = f"{prefix}pos_embed" in weights
     tells = {

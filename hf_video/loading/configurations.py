@@ -55,12 +55,7 @@ class Index(BaseModel):
 
 
 def load_config(model: str | os.PathLike) -> PreTrainedConfig:
-    """`AutoConfig.from_pretrained` with errors that name the field of `config.json` that is wrong.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: a field is wrong.
-    """
+    """`AutoConfig.from_pretrained`, with a `ValueError` that names the field of `config.json` that is wrong."""
     try:
         with naming(model):
             return AutoConfig.from_pretrained(model)

@@ -100,20 +100,13 @@ def load_classifier(
 def load_trained_classifier(
     model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
 ) -> PreTrainedModel:
-    """A video classifier as it was trained, with all of its weights.
+    """A video classifier as it was trained, with all of its weights; arguments and errors are those of
+    [`load_classifier`].
 
-    Args:
-        model, kwargs: see [`load_classifier`].
-        part: what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
-            its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm
-            before the head may be missing as well, and begins as if it were not there. "any classifier" may also be
-            one of frames, such as [`VideoMambaForFrameClassification`]; its head sees no clip, so its "features" are
-            those of the base.
-
-    Raises:
-        OSError, ImportError, ValueError: see [`load_classifier`] and [`check_quantization`]; or weights are missing,
-            or a class has no name.
-    """
+    `part` is what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
+    its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm before
+    the head may be missing as well, and begins as if it were not there. "any classifier" may also be one of frames,
+    such as [`VideoMambaForFrameClassification`]; its head sees no clip, so its "features" are those of the base."""
     config = load_config(model)
     _check_classifies(model, config, is_trained=True)
     is_classifier, of_frames = part.endswith("classifier"), classifies_frames(config)
@@ -164,22 +157,10 @@ def load_frame_classifier(
     causal: bool = False,
     **changes: Any,
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """A classifier of frames for the classes `class_names`, in this order, to be trained, and its processor. Any
-    VideoMamba or VideoViT gives its encoder, and its head if it is a classifier of frames with these classes.
-
-    Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
-        class_names: names by class id.
-        problem_type: "multi_label_classification" if a frame may have several of the classes.
-        num_frames: frames of a clip; by default the model's.
-        image_size: height and width of a clip in pixels; by default the model's.
-        causal: take the forward weights of a VideoMamba alone, so that it sees no later frames.
-        changes: other fields of the configuration.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: the model is of another type, is quantised, or does not take an option.
-    """
+    """A classifier of frames for these classes, to be trained, and its processor. Any VideoMamba or VideoViT gives its
+    encoder, and its head if it is a classifier of frames with these classes; the size of a clip is the model's unless
+    it is given. `causal` takes the forward weights of a VideoMamba alone, so that it sees no later frames; `changes`
+    are other fields of the configuration. Errors are those of [`load_classifier`]."""
     config = load_config(model)
     expected = "and --task frame-classification trains a VideoMamba or VideoViT"
     _check_type(model, config, config.model_type in FAMILIES, expected)
@@ -205,16 +186,7 @@ def make_frame_classifier(
     causal: bool = False,
     **fields: Any,
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """A classifier of frames with random weights, and its processor.
-
-    Args:
-        family: "videomamba" or "videovit".
-        fields: other fields of the configuration.
-        class_names, problem_type, num_frames, image_size, causal: see [`load_frame_classifier`].
-
-    Raises:
-        ValueError: these sizes make no model.
-    """
+    """A classifier of frames of a family with random weights, and its processor; see [`load_frame_classifier`]."""
     fields |= _causal_fields(family, causal)
     if family == "videovit":
         fields["intermediate_size"] = 4 * fields["hidden_size"]
@@ -240,30 +212,20 @@ def load_detector(
     original_loss_means: bool = False,
     detector_config: dict[str, Any] | str | None = None,
 ) -> tuple[Any, Any]:
-    """An action detector for the actions `class_names`, in this order, to be trained, and its processor.
+    """An action detector for these actions, to be trained, and its processor.
 
     An STMixer keeps all of its weights, apart from its heads of actions if it knows other ones. Around the backbone of
-    any other video model, such as a VideoViT that was pre-trained or that classifies, a detector is made anew. One
-    line of the log says what begins afresh.
+    any other video model, such as a VideoViT that was pre-trained or that classifies, a detector is made anew.
 
     Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
-        class_names: names by class id.
-        num_frames: frames of a clip; by default the model's.
-        frame_sampling_rate: distance between two frames of a clip, as [`VideoDetectionProcessor`] counts it; by
-            default the model's, or 4.
-        image_size: shorter side of a clip in pixels; by default the model's.
+        model, class_names: see [`load_classifier`].
+        num_frames, image_size, drop_path_rate: of a clip, of its shorter side in pixels, and of the backbone; by
+            default the model's.
+        frame_sampling_rate: distance between two frames, as [`VideoDetectionProcessor`] counts it; by default 4.
         num_queries: most persons of a clip that are found; by default the model's, or 100.
-        drop_path_rate: largest rate of stochastic depth in the backbone; by default the model's.
         action_weight: weight of the actions in the loss; by default the model's, or 24.
         original_loss_means: see [`STMixerConfig`].
-        detector_config: other fields of [`STMixerConfig`] for a detector that is made anew, or JSON of them.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: the model is no detector and has no backbone with feature maps over time, is quantised, has not
-            the sizes that are given, or lacks weights; or `detector_config` is wrong.
-    """
+        detector_config: other fields of [`STMixerConfig`] for a detector that is made anew, or JSON of them."""
     config = load_config(model)
     is_detector = config.model_type == DETECTOR
     has_maps = type(config) in MODEL_FOR_BACKBONE_MAPPING and hasattr(config, "tubelet_size")

@@ -30,14 +30,9 @@ SECONDS_FOR_AN_ANSWER = 10
 
 def locate_model(name: str, option: str = "") -> str:
     """The folder or Hub name of a model: a folder comes before a released model of this name, and that before the Hub.
-
-    A released model is fetched and converted if that was not done before, see `locate_released`. "start" is the start
-    that ships.
-
-    Raises:
-        ValueError: there is no such folder, and the Hub allows no such name; or a released model cannot be had. The
-            first one has the option that the name comes from.
-    """
+    "start" is the start that ships. A released model is fetched and converted if that was not done before. It is a
+    `ValueError` if there is no such folder, and the Hub allows no such name, which `option` gave; or a released model
+    cannot be had."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     released, folder = find_released(name), Path(name).expanduser()
@@ -61,14 +56,9 @@ def require_model(name: str, option: str = "") -> str:
     """[`locate_model`], which then asks the Hub once for a model that is neither a folder nor in the cache. A download
     would be tried again and again for half a minute where the Hub does not answer.
 
-    Args:
-        name: a folder, a released model, or a name on the Hub.
-        option: what the error says the name comes from.
-
     Raises:
         ValueError: see [`locate_model`]; or the folder holds no model.
-        OSError: the Hub has no such model, does not answer, or must not be asked.
-    """
+        OSError: the Hub has no such model, does not answer, or must not be asked."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 

@@ -114,8 +114,7 @@ def find_released(name: str) -> ReleasedModel | None:
 
 def locate_released(model: ReleasedModel) -> str:
     """The folder of a released model, which is fetched and converted if that was not done before; or the repository of
-    one in Transformers' format. A line on stderr says which, and the licence. Errors are those of [`fetch_released`]
-    and of the conversion."""
+    one in Transformers' format. A line on stderr says which, and the licence."""
     if model.folder.is_dir():
         if cached := model.cached_file:
             _check_sha256(model, cached.resolve().name)
@@ -133,25 +132,15 @@ def locate_released(model: ReleasedModel) -> str:
 
 def convert_released(model: ReleasedModel, file: str, words: Sequence[str], **options: Any) -> None:
     """Converts the file of a released model, or its repository, as `hf-video convert SOURCE` does with a file at hand.
-
-    Args:
-        model: its command names the source and the options.
-        file: the file or repository.
-        words: the folder to write, and further options.
-        options: those of the source's `main`.
-    """
+    `words` are the folder to write, and further options of the command; `options` those of the source's `main`."""
     _, _, source, _, _, *own = shlex.split(model.command.splitlines()[-1])
     import_module(f"{CONVERSION}.{source}").main([file, *words, *own], **options)
 
 
 def fetch_released(model: ReleasedModel) -> str:
     """The authors' file in the cache of the Hub, whose size and licence are said before it is fetched; of a model in
-    Transformers' format the repository, from which nothing is fetched yet.
-
-    Raises:
-        ValueError: the file is not on the Hub or cannot be fetched, its SHA-256 is not the one that the Hub announces,
-            or it is not the file that was converted before.
-    """
+    Transformers' format the repository, from which nothing is fetched yet. It is a `ValueError` if the file cannot be
+    had, its SHA-256 is not the one that the Hub announces, or it is not the file that was converted before."""
     license = f"licence {model.license or 'unknown'}"
     if model.repository is None:
         command = " && ".join(model.command.splitlines())

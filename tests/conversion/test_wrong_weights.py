@@ -7,7 +7,7 @@ import torch
 
 from conversion import videomae, videomamba
 from conversion.helpers.checkpoint import ConversionError, find_weights, read_checkpoint, strip_prefixes
-from conversion.helpers.command import names_of_original
+from conversion.helpers.command import labels_of_original
 from conversion.helpers.memory_bank_qformer import load_pretrained
 from conversion.helpers.weight_rules import apply_rules, rename
 from hf_video.models.videovit import VideoViTForVideoClassification
@@ -100,7 +100,7 @@ def test_a_gap_in_the_layers_is_refused_before_layers_are_made_for_it(tmp_path, 
 def test_names_that_leave_classes_out_are_refused():
     for id2label in ({"0": "a", "2": "b"}, {"0": "a", "1": None}):
         with pytest.raises(ConversionError, match="`id2label`"):
-            names_of_original({"id2label": id2label})
+            labels_of_original({"id2label": id2label}, 3)
 
 
 @pytest.mark.parametrize(
