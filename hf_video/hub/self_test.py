@@ -21,8 +21,8 @@ from transformers.utils import VIDEO_PROCESSOR_NAME, cached_file
 
 import hf_video
 from hf_video.io import read_object
-from hf_video.loading.classifiers import load_pretraining_model, load_trained_classifier
 from hf_video.loading.configurations import load_config
+from hf_video.loading.heads import load_pretraining_model, load_trained_classifier
 from hf_video.loading.models import choose_device, locate_model
 from hf_video.loading.processors import load_processor
 from hf_video.reading import read_video

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_video.data.folders import LAYOUTS, require_inputs
 from hf_video.loading.models import choose_device, require_model
-from hf_video.loading.start import SHIPPED, start_sha256
+from hf_video.loading.released import SHIPPED, start_sha256
 from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
 from hf_video.settings import settings_of

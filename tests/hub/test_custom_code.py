@@ -21,7 +21,7 @@ import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish, stage
 from hf_video.hub.custom_code import add_code, classes_of, collect, types_inside
-from hf_video.loading.classifiers import load_trained_classifier
+from hf_video.loading.heads import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.hub_server.fixtures import run_in_fresh_process
 from tests.models.stmixer.detector import write_detector

@@ -15,7 +15,7 @@ import hf_video
 from hf_video.cli.main import main
 from hf_video.hub import publish, stage
 from hf_video.hub.model_card import write_card, write_evaluation_results
-from hf_video.loading.start import SHIPPED, model_path
+from hf_video.loading.released import SHIPPED, model_path
 from hf_video.metrics import METRICS, Metric
 from hf_video.training import VideoTrainingArguments, measure_classes, write_report
 from hf_video.training.facts import describe_source

@@ -17,8 +17,8 @@ from transformers import (
 
 from hf_video.inference import predict_scores, watch_features
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import load_classifier, load_trained_classifier
 from hf_video.loading.clip_size import check_clips, check_views, clip_size, set_input_size
+from hf_video.loading.heads import load_classifier, load_trained_classifier
 from hf_video.loading.processors import load_processor
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
@@ -167,7 +167,7 @@ def test_an_encoder_alone_is_trained_whole_but_not_frozen_under_random_weights(f
     if part is None:
         load_classifier(tmp_path / "encoder", NAMES, is_frozen=True)
         return
-    with pytest.raises(ValueError, match=rf"lacks weights before the head .*\({part}\..* would stay random numbers"):
+    with pytest.raises(ValueError, match=rf"lacks weights of .*\({part}\..* random numbers: train the whole model"):
         load_classifier(tmp_path / "encoder", NAMES, is_frozen=True)
     with pytest.raises(ValueError, match=r"lacks weights of .*classifier\.bias"):
         load_trained_classifier(tmp_path / "encoder")
@@ -184,7 +184,7 @@ def ours(tmp_path):
 def test_a_head_is_kept_for_the_same_classes_alone(ours, caplog):
     folder, model = ours
     torch.testing.assert_close(load_classifier(folder, NAMES).state_dict(), model.state_dict(), rtol=0, atol=0)
-    assert not [record for record in caplog.records if record.name == "hf_video.loading.classifiers"]
+    assert not [record for record in caplog.records if record.name == "hf_video.loading.heads"]
     for names in (["clap", "jump", "run"], ["clap", "run"]):
         loaded = load_classifier(folder, names, classifier_init_scale=0.001)
         assert class_names_of(loaded.config) == names
