@@ -11,8 +11,9 @@ import gradio as gr
 from gradio.data_classes import FileData
 
 from hf_video.inference.inference_settings import TimelineSettings
+from hf_video.reading.frame_streaming import stream_frames
 
-from .work import LoadedModel, Step, annotate, answer, classify, draw_heat_map, find_segments, first_frame
+from .work import THRESHOLDS, LoadedModel, Step, annotate, answer, classify, draw_heat_map, find_segments
 
 # Seconds: how often files are looked at, and how old those are that are removed.
 _REMOVED = (600, 6 * 3600)
@@ -27,6 +28,12 @@ _WITH_PLAYS = """
   player.onerror = () => tell([video, false]);
 }) : [video, true]
 """
+# The sliders: from, to, step and label.
+_THRESHOLDS = (
+    (0.05, 1, 0.05, "Score with which a segment begins"),
+    (0, 10, 0.1, "Shortest segment, seconds"),
+    (0, 10, 0.1, "Shortest gap, seconds"),
+)
 # The player goes to a time such as 0:01:02.5, and plays.
 _JUMP = """
 (time) => {
@@ -40,18 +47,9 @@ _JUMP = """
 
 
 class Page:
-    """
-    A page for some models, of which the first is chosen at the start. Its methods are what its buttons do.
-
-    Args:
-        models: the models.
-        workers: requests that are worked on at a time, over all visitors.
-        tell_error: gives a sentence for an error.
-        examples: videos that the page offers.
-
-    Attributes:
-        blocks: the page, as Gradio has it.
-    """
+    """A page for some models, the first of which is chosen at the start, and videos that it offers. At most `workers`
+    requests are worked on at a time, over all visitors. `tell_error` gives a sentence for an error. `blocks` is what
+    Gradio serves."""
 
     def __init__(
         self,
@@ -87,26 +85,19 @@ class Page:
         self.plays, self.moment = gr.Checkbox(visible=False), gr.Number(0, visible=False)
         self.begin = gr.Textbox(visible=False)
         if self.examples:
-            names = [[file.name] for file in self.examples]
-            texts = [gr.Textbox(render=False)]
-            self.example = gr.Dataset(
-                components=texts, samples=names, type="index", label="Examples", elem_id="examples"
-            )
+            texts, names = [gr.Textbox(render=False)], [[file.name] for file in self.examples]
+            self.example = gr.Dataset(texts, samples=names, type="index", label="Examples", elem_id="examples")
         # Two groups, because Gradio does not hide a tab that was shown.
         with gr.Column(visible=not first.answers) as self.for_classes, gr.Tabs():
             with gr.Tab("Classes"):
                 self.classify = gr.Button("Classify", variant="primary", elem_id="classify")
                 self.classes = _result(gr.Label, "Classes", "classes", num_top_classes=5)
             with gr.Tab("Timeline"):
+                bounds = zip(THRESHOLDS, _THRESHOLDS, strict=True)
                 with gr.Row():
                     self.thresholds = [
-                        gr.Slider(
-                            0.05, 1, TimelineSettings.onset, step=0.05, label="Score with which a segment begins"
-                        ),
-                        gr.Slider(
-                            0, 10, TimelineSettings.min_duration_on, step=0.1, label="Shortest segment, seconds"
-                        ),
-                        gr.Slider(0, 10, TimelineSettings.min_duration_off, step=0.1, label="Shortest gap, seconds"),
+                        gr.Slider(low, high, getattr(TimelineSettings, name), step=step, label=label)
+                        for name, (low, high, step, label) in bounds
                     ]
                 self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
                 self.segments = _result(gr.Dataframe, "Segments", "segments", max_height=400, wrap=True, buttons=[])
@@ -122,7 +113,7 @@ class Page:
                 self.explain = gr.Button("Show the heat map", variant="primary", elem_id="explain")
                 self.heat_map = _result(VideoFile, "Heat map", "heat-map", height=360, loop=True, autoplay=True)
                 self.heat_map_frames = _result(gr.Image, "Frames", "heat-map-frames")
-        with gr.Column(visible=first.answers) as self.for_questions, gr.Tabs(), gr.Tab("Question"):
+        with gr.Column(visible=first.answers) as self.for_questions, gr.Tab("Question"):
             self.question = gr.Textbox(label="Question", elem_id="question", max_lines=3)
             self.ask = gr.Button("Ask", variant="primary", elem_id="ask")
             self.answer = gr.Textbox(label="Answer", interactive=False, elem_id="answer", lines=2)
@@ -174,17 +165,16 @@ class Page:
         shown = [self.for_classes, self.for_questions, self.target]
         self.model.change(self._show_tabs, self.model, shown, **at_once)
 
-    def _show_tabs(self, name: str) -> tuple[Any, Any, Any]:
-        model = self.models[name]
-        targets = gr.update(choices=_targets(model), value="")
-        return gr.update(visible=not model.answers), gr.update(visible=model.answers), targets
+    def _show_tabs(self, name: str) -> tuple[Any, ...]:
+        answers, targets = self.models[name].answers, _targets(self.models[name])
+        return gr.update(visible=not answers), gr.update(visible=answers), gr.update(choices=targets, value="")
 
     def _describe(self, video: str | None, plays: bool) -> tuple[str, Any]:
         """Says of a file if it is no video, or none that the browser can play."""
         if video is None or plays:
             return "", None
         try:
-            frame = first_frame(Path(video))
+            frame = next(stream_frames(video)).image
         except Exception as error:
             return self._problem(error, video), None
         return _message(f"Your browser cannot play {Path(video).name}. The model can read it."), frame
@@ -220,8 +210,8 @@ def _message(sentence: str = "", is_problem: bool = False) -> str:
 
 def _result(kind: Callable, label: str, name: str, **options: Any) -> Any:
     """What shows a result, and takes no place before there is one."""
-    interactive = {} if kind is gr.Label else {"interactive": False}
-    return kind(label=label, elem_id=name, elem_classes="result", **interactive, **options)
+    options |= {} if kind is gr.Label else {"interactive": False}
+    return kind(label=label, elem_id=name, elem_classes="result", **options)
 
 
 def _file(video: str | None) -> Path:
@@ -247,19 +237,15 @@ class _AsItIs:
     missing, and fetches any address that a browser names, of any size."""
 
     def get_block_name(self) -> str:
-        """What shows it in the browser."""
         return "video"
 
     def preprocess(self, payload: FileData | None) -> str | None:
-        """The path of the file."""
         return None if payload is None else payload.path
 
-    def postprocess(self, value: str | Path | None) -> FileData | None:
-        """The file at a path."""
-        return None if value is None else FileData(path=str(value), orig_name=Path(value).name)
+    def postprocess(self, value: str | None) -> FileData | None:
+        return None if value is None else FileData(path=value, orig_name=Path(value).name)
 
     async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
-        """The path of the file in the folder of the page; an address is a `gr.Error`."""
         if url_or_file_path is not None and "://" in str(url_or_file_path):
             raise gr.Error("A video is uploaded; no address is opened.")
         return await super().async_move_resource_to_block_cache(url_or_file_path)  # type: ignore[misc]

@@ -13,10 +13,8 @@ from .work import LoadedModel
 
 def is_loopback(host: str) -> bool:
     """Whether a name or an address is this machine's own, which no other machine reaches."""
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback
     except ValueError:
         return False
 
@@ -31,23 +29,9 @@ def serve(
     tell_address: Callable[[str], None],
     **options,
 ) -> None:
-    """
-    Serves the page until an interrupt.
-
-    Args:
-        models: the models.
-        host: the address to listen at. A page for this machine alone answers at its names alone: another site could
-            point its own name at this machine, and would then be the page for the browser.
-        port: the port.
-        queue: requests that may wait.
-        max_upload: megabytes that a video may have.
-        tell_address: called with the address of the page when it can be opened.
-        options: of [`Page`].
-
-    Raises:
-        OSError: the port is in use.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; everything is removed.
-    """
+    """Serves the page until Ctrl-C or SIGTERM, with at most `queue` requests that wait and videos of `max_upload`
+    megabytes, and then removes everything. `tell_address` is called with the address when the page can be opened, and
+    the options are those of [`Page`]."""
     with tempfile.TemporaryDirectory(prefix="hf-video-", ignore_cleanup_errors=True) as folder:
         # Gradio reads its place, and whether to tell its makers of its use, when it is imported.
         os.environ |= {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
@@ -57,6 +41,7 @@ def serve(
 
         from .page import Page
 
+        # Another site could point its own name at this machine, and would then be the page for the browser.
         names = ["localhost", "127.0.0.1", "[::1]", host] if is_loopback(host) else ["*"]
         theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
         page = Page(models, **options).blocks
@@ -73,12 +58,7 @@ def serve(
                 footer_links=[],
                 prevent_thread_lock=True,
                 quiet=True,
-                share=False,
-                ssr_mode=False,
-                mcp_server=False,
-                pwa=False,
-                run_history=False,
-                enable_monitoring=False,
+                **dict.fromkeys(("share", "ssr_mode", "mcp_server", "pwa", "run_history", "enable_monitoring"), False),
             )
             tell_address(page.local_url)
             Event().wait()

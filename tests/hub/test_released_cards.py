@@ -109,22 +109,6 @@ def test_a_card_converts_the_file_before_it_loads_the_folder(cards, texts):
         assert f'model_id = "{shlex.split(shell.splitlines()[-1])[4]}"\n' in program
 
 
-def test_the_cards_of_the_whole_system_ask_the_question_of_the_training(cards, texts):
-    asked = {card.name: card.question for card in cards if card.source == "malmm"}
-    assert asked["malmm-breakfast"] == "what type of breakfast is shown in the video?"
-    assert asked["malmm-msvd-qa"] == "Question: what is shown? Short answer:"
-    for name, question in asked.items():
-        text = texts[name]
-        assert f'text="{question}"' in text and "model.generate(" in text and "--llm lmsys/vicuna-7b-v1.1" in text
-        assert "{" not in question
-
-
-def test_no_metrics_stand_under_features(cards, texts):
-    data = [ModelCard(texts[card.name]).data for card in cards]
-    features = [each for each, card in zip(data, cards, strict=True) if card.auto_class == "AutoModelForPreTraining"]
-    assert features and not any(each.eval_results or each.metrics for each in features)
-
-
 def test_the_name_of_a_released_detector_gives_the_detector(cards, texts):
     detectors = [card for card in cards if card.source == "stmixer"]
     assert {card.auto_class for card in detectors} == {"AutoModelForObjectDetection"}
