@@ -15,6 +15,7 @@ from hf_video.reading.frame_streaming import stream_frames
 
 from .work import THRESHOLDS, LoadedModel, Step, annotate, answer, classify, draw_heat_map, find_segments
 
+Tell = Callable[[Exception], str]
 # Seconds: how often files are looked at, and how old those are that are removed.
 _REMOVED = (600, 6 * 3600)
 # Puts in place of the last value that is sent: the time of the player, or whether the browser can play the video.
@@ -47,18 +48,12 @@ _JUMP = """
 
 
 class Page:
-    """A page for some models, the first of which is chosen at the start, and videos that it offers. At most `workers`
-    requests are worked on at a time, over all visitors. `tell_error` gives a sentence for an error. `blocks` is what
-    Gradio serves."""
+    """A page for some models, and for videos that it offers; `blocks` is what Gradio serves. At most `workers`
+    requests are worked on at a time, over all visitors. `tell_error` gives a sentence for an error."""
 
     def __init__(
-        self,
-        models: Sequence[LoadedModel],
-        *,
-        workers: int,
-        tell_error: Callable[[Exception], str],
-        examples: Sequence[Path] = (),
-    ):
+        self, models: Sequence[LoadedModel], workers: int, tell_error: Tell, examples: Sequence[Path] = ()
+    ) -> None:
         self.models = {model.name: model for model in models}
         self.workers, self.tell_error, self.examples = workers, tell_error, examples
         title = models[0].name if len(models) == 1 else "Video models"
@@ -69,8 +64,8 @@ class Page:
             self._wire()
 
     def _lay_out(self, first: LoadedModel) -> None:
-        several = len(self.models) > 1
-        self.model = gr.Dropdown(list(self.models), value=first.name, label="Model", elem_id="model", visible=several)
+        names = list(self.models)
+        self.model = gr.Dropdown(names, value=first.name, label="Model", elem_id="model", visible=len(names) > 1)
         with gr.Row():
             with gr.Column(min_width=320, elem_id="player"):
                 self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video")
@@ -85,19 +80,18 @@ class Page:
         self.plays, self.moment = gr.Checkbox(visible=False), gr.Number(0, visible=False)
         self.begin = gr.Textbox(visible=False)
         if self.examples:
-            texts, names = [gr.Textbox(render=False)], [[file.name] for file in self.examples]
-            self.example = gr.Dataset(texts, samples=names, type="index", label="Examples", elem_id="examples")
+            texts, samples = [gr.Textbox(render=False)], [[file.name] for file in self.examples]
+            self.example = gr.Dataset(texts, samples=samples, type="index", label="Examples", elem_id="examples")
         # Two groups, because Gradio does not hide a tab that was shown.
         with gr.Column(visible=not first.answers) as self.for_classes, gr.Tabs():
             with gr.Tab("Classes"):
                 self.classify = gr.Button("Classify", variant="primary", elem_id="classify")
                 self.classes = _result(gr.Label, "Classes", "classes", num_top_classes=5)
             with gr.Tab("Timeline"):
-                bounds = zip(THRESHOLDS, _THRESHOLDS, strict=True)
                 with gr.Row():
                     self.thresholds = [
                         gr.Slider(low, high, getattr(TimelineSettings, name), step=step, label=label)
-                        for name, (low, high, step, label) in bounds
+                        for name, (low, high, step, label) in zip(THRESHOLDS, _THRESHOLDS, strict=True)
                     ]
                 self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
                 self.segments = _result(gr.Dataframe, "Segments", "segments", max_height=400, wrap=True, buttons=[])
@@ -106,8 +100,7 @@ class Page:
                 self.annotate = gr.Button("Draw the segments on the video", elem_id="annotate")
                 self.annotated = _result(VideoFile, "Annotated video", "annotated", height=360)
             with gr.Tab("Heat map"):
-                targets = _targets(first)
-                self.target = gr.Dropdown(targets, value="", label="What speaks for", elem_id="heat-map-class")
+                self.target = gr.Dropdown(_targets(first), value="", label="What speaks for", elem_id="heat-map-class")
                 parts = [("frames of the whole video", False), ("two seconds around where the player is", True)]
                 self.part = gr.Radio(parts, value=False, label="Frames to look at", elem_id="heat-map-part")
                 self.explain = gr.Button("Show the heat map", variant="primary", elem_id="explain")
@@ -120,22 +113,14 @@ class Page:
 
     def _wire(self) -> None:
         at_once: dict[str, Any] = {"api_visibility": "private", "queue": False, "show_progress": "hidden"}
-        works = []
+        works = list[Any]()
+
+        queued = {"api_visibility": "private", "concurrency_id": "work", "concurrency_limit": self.workers}
+        queued |= {"show_progress": "minimal", "show_progress_on": self.message}
 
         def work(trigger: Callable, step: Callable, inputs: list, outputs: list, js: str | None = None) -> None:
-            works.append(
-                trigger(
-                    self._guarded(step, outputs),
-                    [self.video, self.model, *inputs],
-                    [self.message, *outputs],
-                    js=js,
-                    api_visibility="private",
-                    concurrency_id="work",
-                    concurrency_limit=self.workers,
-                    show_progress="minimal",
-                    show_progress_on=self.message,
-                )
-            )
+            run, given = self._guarded(step, outputs), [self.video, self.model, *inputs]
+            works.append(trigger(run, given, [self.message, *outputs], js=js, **queued))
 
         segments = [self.segments, self.timeline_picture, self.files, self.annotated, self.found]
         part, heat_map = [self.target, self.part, self.moment], [self.heat_map, self.heat_map_frames]
@@ -162,8 +147,7 @@ class Page:
             trigger(None, None, [self.message, *results], js=cleared, **at_once)
         about = [self.about, self.first_frame]
         self.video.change(self._describe, [self.video, self.plays], about, js=_WITH_PLAYS, **at_once)
-        shown = [self.for_classes, self.for_questions, self.target]
-        self.model.change(self._show_tabs, self.model, shown, **at_once)
+        self.model.change(self._show_tabs, self.model, [self.for_classes, self.for_questions, self.target], **at_once)
 
     def _show_tabs(self, name: str) -> tuple[Any, ...]:
         answers, targets = self.models[name].answers, _targets(self.models[name])
@@ -184,7 +168,9 @@ class Page:
 
         def run(video: str | None, name: str, *inputs: Any) -> Iterator[dict]:
             try:
-                for said, *values in work(self.models[name], _file(video), *inputs):
+                if video is None or not Path(video).is_file():
+                    raise ValueError("There is no video, or it was removed: drop one, or record one.")
+                for said, *values in work(self.models[name], Path(video), *inputs):
                     shown = _message(said) if isinstance(said, str) else self._problem(said, video, name)
                     yield {self.message: shown} | dict(zip(outputs, values, strict=False))
             except Exception as error:
@@ -193,7 +179,7 @@ class Page:
         return run
 
     def _problem(self, error: Exception, video: str | None, model: str | None = None) -> str:
-        """The sentence for an error, under the names that the visitor knows."""
+        """The sentence for an error, with the names that the visitor knows."""
         sentence = self.tell_error(error)
         if video is not None:
             sentence = sentence.replace(video, Path(video).name)
@@ -212,16 +198,6 @@ def _result(kind: Callable, label: str, name: str, **options: Any) -> Any:
     """What shows a result, and takes no place before there is one."""
     options |= {} if kind is gr.Label else {"interactive": False}
     return kind(label=label, elem_id=name, elem_classes="result", **options)
-
-
-def _file(video: str | None) -> Path:
-    """The video; it is a `ValueError` if there is none."""
-    if video is None:
-        raise ValueError("There is no video yet: drop one, or record one.")
-    # A folder would be read as frames; nobody can send one.
-    if not Path(video).is_file():
-        raise ValueError("The video was removed: open it again.")
-    return Path(video)
 
 
 def _targets(model: LoadedModel) -> list[tuple[str, str]]:

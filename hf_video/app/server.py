@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from .work import LoadedModel
 
@@ -19,19 +20,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def serve(
-    models: Sequence[LoadedModel],
-    *,
-    host: str,
-    port: int,
-    queue: int,
-    max_upload: int,
-    tell_address: Callable[[str], None],
-    **options,
-) -> None:
-    """Serves the page until Ctrl-C or SIGTERM, with at most `queue` requests that wait and videos of `max_upload`
-    megabytes, and then removes everything. `tell_address` is called with the address when the page can be opened, and
-    the options are those of [`Page`]."""
+def serve(models: Sequence[LoadedModel], settings: Any, tell_address: Callable[[str], object], **options: Any) -> None:
+    """Serves the page by the settings of `hf-video app` until Ctrl-C or SIGTERM, and then removes everything.
+    `tell_address` is called with the address when the page can be opened; the options are those of [`Page`]."""
+    host = settings.host
     with tempfile.TemporaryDirectory(prefix="hf-video-", ignore_cleanup_errors=True) as folder:
         # Gradio reads its place, and whether to tell its makers of its use, when it is imported.
         os.environ |= {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
@@ -44,13 +36,13 @@ def serve(
         # Another site could point its own name at this machine, and would then be the page for the browser.
         names = ["localhost", "127.0.0.1", "[::1]", host] if is_loopback(host) else ["*"]
         theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-        page = Page(models, **options).blocks
-        page.queue(max_size=queue, api_open=False)
+        page = Page(models, settings.workers, **options).blocks
+        page.queue(max_size=settings.queue, api_open=False)
         try:
             page.launch(
                 server_name=host,
-                server_port=port,
-                max_file_size=f"{max_upload}mb",
+                server_port=settings.port,
+                max_file_size=f"{settings.max_upload}mb",
                 allowed_paths=[str(example) for example in options["examples"]],
                 app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names)]},
                 theme=theme,

@@ -66,22 +66,22 @@ class LoadedModel:
 
     def locked(self, steps: Any) -> Iterator[Any]:
         """What a generator gives, which is closed at the end. Others may use the model between two steps."""
+
+        def step() -> Any:
+            with self.lock:
+                return next(steps, None)
+
         with closing(steps):
-            while True:
-                with self.lock:
-                    step = next(steps, None)
-                if step is None:
-                    return
-                yield step
+            yield from iter(step, None)
 
 
 def name_models(models: Iterable[str]) -> list[str]:
     """The names that a page shows for folders and names of the Hub: of a folder only its own name, of several with
     one name also a number."""
     names = [Path(model).resolve().name if Path(model).is_dir() else model for model in models]
-    numbers = [names[: place + 1].count(name) for place, name in enumerate(names)]
     return [
-        f"{name} ({number})" if names.count(name) > 1 else name for name, number in zip(names, numbers, strict=True)
+        f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
     ]
 
 
@@ -92,8 +92,6 @@ def classify(model: LoadedModel, file: Path) -> Iterator[Step]:
     clips = model.processor(str(file), return_tensors="pt")[model.processor.model_input_names[0]]
     with model.lock:
         scores = predict_scores(model.network, clips)[0]
-    if not scores.isfinite().all():
-        raise ValueError("The model's scores of this video are not finite.")
     # Of classes with one name, the highest comes last and stays.
     shown = {model.class_names[index]: scores[index].item() for index in scores.argsort().tolist()}
     best = int(scores.argmax())
@@ -133,10 +131,8 @@ def find_segments(model: LoadedModel, file: Path, *values: float) -> Iterator[St
         yield damage or said, _table(segments), str(folder / "timeline.png"), files, None, found
 
 
-def _table(segments: list[Segment]) -> dict[str, Any] | None:
+def _table(segments: list[Segment]) -> dict[str, Any]:
     """What a `gr.Dataframe` shows; a class has its colour."""
-    if not segments:
-        return None
     rows = [[clock(each.start, 1), clock(each.end, 1), each.label, f"{each.score:.0%}"] for each in segments]
     styles = [["", "", f"border-left: 0.8rem solid {class_color(each.class_id)}", ""] for each in segments]
     return {"headers": ["Begin", "End", "Class", "Score"], "data": rows, "metadata": {"styling": styles}}
@@ -183,10 +179,8 @@ def draw_heat_map(model: LoadedModel, file: Path, target: str, is_around: bool, 
         save_figure(draw_heat_maps(clip.images, heat_maps, times, f"{file.name}\nwhat speaks for {label}"), picture)
         write_heat_map_video(moving, clip.images, heat_maps, times, clip.end)
         top = [clock(times[frame], 2) for frame in top_frames(frame_shares(heat_maps))]
-        said = f"For {label} the frames at {', '.join(top)} counted most."
-        if not top:
-            said = f"Nothing in these frames speaks for {label}."
-        yield said, str(moving), str(picture)
+        most = f"For {label} the frames at {', '.join(top)} counted most."
+        yield most if top else f"Nothing in these frames speaks for {label}.", str(moving), str(picture)
 
 
 def answer(model: LoadedModel, file: Path, watched: tuple[Any, ...] | None, question: str) -> Iterator[Step]:

@@ -210,17 +210,9 @@ def _frame_numbers(*tables: LabelledBoxes) -> list[np.ndarray]:
 def measure_persons(
     persons: Iterable[Mapping[str, Any]], rows: datasets.Dataset, classes: list[str] | None = None
 ) -> dict[str, Any]:
-    """The mean average precision of what a detector found at key frames.
-
-    Args:
-        persons: for each row, what `post_process_action_detection(..., original=True)` gives.
-        rows: annotations, as of `load_detections`.
-        classes: the names of the actions that `action_scores` are for, which are measured; by default those of the
-            rows.
-
-    Returns:
-        As [`frame_mean_ap`].
-    """
+    """What [`frame_mean_ap`] says of the persons that `post_process_action_detection(..., original=True)` gives for
+    each row of annotations. `classes` names the actions of the scores, which are measured; by default those of the
+    rows."""
     names = action_names(rows)
     classes = names if classes is None else classes
     number_of = {name: number for number, name in enumerate(classes)}

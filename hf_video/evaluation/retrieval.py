@@ -25,16 +25,9 @@ NOT_RANKED = -100.0
 
 
 class RetrievalScores(NamedTuple):
-    """
-    Scores of videos and texts for each other, each (num_videos, num_texts) float32.
-
-    Attributes:
-        similarity: the mean of the cosines of the vectors of a video with that of the text, as the model itself
-            compares them: X-CLIP adds a prompt from the video to each text.
-        of_texts: the match logits of each video with the texts that are most similar to it, -100 for other texts; None
-            without re-ranking.
-        of_videos: the same of each text with the videos that are most similar to it.
-    """
+    """Scores of videos and texts for each other, each (num_videos, num_texts) float32: the mean of the cosines of the
+    vectors of a video with that of the text, as the model itself compares them; and of re-ranking the match logits of
+    each video with the texts that are most similar to it, and of each text with such videos, -100 for others."""
 
     similarity: np.ndarray
     of_texts: np.ndarray | None = None
@@ -42,14 +35,8 @@ class RetrievalScores(NamedTuple):
 
 
 class CaptionedVideos(NamedTuple):
-    """
-    Videos and the texts that are looked for.
-
-    Attributes:
-        videos: rows of a [`VideoDataset`], one a video or segment.
-        texts: num_texts texts.
-        relevant: (num_videos, num_texts) bool, whether a text belongs to a video.
-    """
+    """Rows of a [`VideoDataset`], one a video or segment; the texts that are looked for; and (num_videos, num_texts)
+    bool, whether a text belongs to a video."""
 
     videos: datasets.Dataset
     texts: list[str]

@@ -44,16 +44,9 @@ _MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
 
 class ClassChange(NamedTuple):
-    """
-    The begin or the end of a segment in a live video.
-
-    Attributes:
-        time: seconds after the first frame.
-        begins: whether the class begins, else it ends.
-        delay: seconds from the change until it is known; None for an end at which the video ended, was stopped or had
-            a gap.
-        segment: the segment, as far as it is known.
-    """
+    """The begin or the end of a segment in a live video, in seconds after the first frame; the seconds from then until
+    it is known, None for an end at which the video ended, was stopped or had a gap; and the segment, as far as it is
+    known."""
 
     time: float
     begins: bool
@@ -141,12 +134,8 @@ class Timeline:
         return self._keep(self.finder.finish())
 
     def write(self, details: dict[str, Any]) -> None:
-        """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`. What fails is in `errors`, and
-        the other files are written all the same.
-
-        Args:
-            details: what else `segments.json` is to say, such as the model.
-        """
+        """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`, with the details, such as the
+        model. What fails is in `errors`, and the other files are written all the same."""
         if self.folder is None:
             return
         details = {"duration": round(self.end, 3), "is_complete": self.ending is None, **details}
@@ -163,11 +152,6 @@ class Timeline:
         ):
             with collected(self.errors):
                 write(self.folder / name)
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the folder has the segments, up to the end of the video or up to an error."""
-        return self.folder is not None and (self.folder / "segments.json").exists()
 
     def remove(self) -> None:
         """Removes the files, and the folder if this object made it, so that the same command can be run again."""
@@ -281,7 +265,8 @@ def make_timeline(
     with collected(found.errors):
         draw(found)
     # Nothing stays that a next try would give, and be refused for.
-    is_lost = not found.end or (not found.is_written and Path(settings.video).is_file())
+    is_written = found.folder is not None and (found.folder / "segments.json").exists()
+    is_lost = not found.end or (not is_written and Path(settings.video).is_file())
     if is_lost and (found.errors or not is_whole):
         found.remove()
     if found.errors:

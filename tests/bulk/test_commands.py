@@ -1,6 +1,5 @@
 """An index of videos: what its rows are, and that it follows the folder of the videos."""
 
-import os
 import shutil
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor
 
-from hf_video.bulk import build_index, run
+from hf_video.bulk import build_index
 from hf_video.inference import IndexSettings, open_index
 from tests.testing.files import files_of
 from tests.testing.search_models import save_dual_encoder, write_videos
@@ -59,27 +58,6 @@ def test_windows_have_their_times(videos, model, tmp_path):
     assert rows["start"].to_pylist()[:4] == [0, 0.5, 1, 1.5] and rows["end"].to_pylist()[:4] == [0.5, 1, 1.5, 2]
 
 
-def test_an_interrupted_index_gives_the_same_rows(videos, model, tmp_path, monkeypatch):
-    options = {"window": 2, "frame_sampling_rate": 1, "part_size": 2, "batch_size": 2}
-    index(videos, model, tmp_path / "whole", **options)
-    encode, calls = run._encode, []
-
-    def interrupted(task, network, values, ends_run):
-        calls.append(len(values))
-        if len(calls) == 13:
-            raise KeyboardInterrupt
-        return encode(task, network, values, ends_run)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match="of 6 videos are kept"):
-        patched.setattr(run, "_encode", interrupted)
-        index(videos, model, tmp_path / "resumed", **options)
-    assert len(calls) == 13
-    index(videos, model, tmp_path / "resumed", **options)
-    resumed, whole = vectors_of(tmp_path / "resumed"), vectors_of(tmp_path / "whole")
-    assert list(resumed) == list(whole)
-    np.testing.assert_allclose([*resumed.values()], [*whole.values()], rtol=0, atol=1e-6)
-
-
 def test_files_are_added_and_removed(videos, model, tmp_path):
     index(videos, model, tmp_path / "index", part_size=4)
     before = vectors_of(tmp_path / "index")
@@ -92,18 +70,6 @@ def test_files_are_added_and_removed(videos, model, tmp_path):
     after = vectors_of(tmp_path / "index")
     assert [key for key, _ in after] == ["0", "2", "3", "4", "5", "new"]
     np.testing.assert_array_equal(after["5", 0.0], before["5", 0.0])
-
-
-def test_a_changed_file_is_indexed_again(videos, model, tmp_path):
-    index(videos, model, tmp_path / "index", part_size=3)
-    before = vectors_of(tmp_path / "index")
-    shutil.copyfile(videos / "2.mp4", videos / "4.mp4")
-    # An older file under the name is another one, too.
-    os.utime(videos / "4.mp4", (0, 0))
-    assert index(videos, model, tmp_path / "index", part_size=3).num_new == 1
-    after = vectors_of(tmp_path / "index")
-    assert after.keys() == before.keys()
-    np.testing.assert_allclose(after["4", 0.0], before["2", 0.0], rtol=0, atol=1e-6)
 
 
 def test_broken_videos_are_rows_with_their_errors(videos, model, tmp_path):

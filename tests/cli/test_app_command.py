@@ -7,6 +7,7 @@ import pytest
 
 from hf_video.app.work import name_models
 from hf_video.cli import app
+from tests.app.app_server import free_port
 
 
 def test_without_gradio_the_way_to_install_it_is_told(fails, tmp_path, monkeypatch):
@@ -36,11 +37,11 @@ def test_other_machines_are_let_in_only_with_a_warning(trained, monkeypatch, cap
 
     pretend_gradio(monkeypatch)
     served = []
-    monkeypatch.setattr("hf_video.app.server.serve", lambda models, **options: served.append((models, options)))
+    monkeypatch.setattr("hf_video.app.server.serve", lambda *words, **options: served.append(words))
     assert main(["app", str(trained), "--host", host, "--port", str(free_port()), "--device", "cpu"]) == 0
-    ((models, options),) = served
+    ((models, settings),) = served
     assert [model.name for model in models] == ["model"] and len(models[0].class_names) == 8
-    assert options["host"] == host
+    assert settings.host == host
     assert ("anybody who reaches port" in capsys.readouterr().err) is is_warned
 
 
@@ -53,7 +54,7 @@ def test_examples_are_the_videos_in_a_folder(trained, fails, monkeypatch, tmp_pa
     for name in ("b.mp4", "a.avi", "notes.txt"):
         (tmp_path / name).touch()
     served = []
-    monkeypatch.setattr("hf_video.app.server.serve", lambda models, **options: served.append(options["examples"]))
+    monkeypatch.setattr("hf_video.app.server.serve", lambda *words, **options: served.append(options["examples"]))
     assert main(words) == 0
     assert served == [[tmp_path / "a.avi", tmp_path / "b.mp4"]]
 
@@ -76,8 +77,3 @@ def test_a_video_in_place_of_a_model_is_named_without_an_option(tmp_path, fails)
 def pretend_gradio(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(app.importlib.util, "find_spec", lambda name: name == "gradio" or find(name))
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

@@ -115,14 +115,6 @@ def test_agrees_with_a_count_box_by_box(seed, iou, decimals):
     assert 0.01 < result["mean_ap"] < 0.99
 
 
-def test_equal_scores_count_as_in_the_original():
-    # Both boxes of frame 0 hit the annotated one, which the second of them gets; frame 1 comes before them.
-    boxes = np.array([[0.0, 0, 1, 1], [0, 0, 1, 0.9], [0, 0, 0.2, 0.2]])
-    found = LabelledBoxes(["a"] * 3, np.array([0.0, 0, 1]), boxes, np.zeros(3, int), np.full(3, 0.5))
-    true = LabelledBoxes(["a"] * 1, np.zeros(1), boxes[:1], np.zeros(1, int), np.ones(1))
-    assert frame_mean_ap(found, true, ["walk"])["mean_ap"] == pytest.approx(1 / 3)
-
-
 def test_a_class_that_nobody_detects_has_no_precision():
     box = np.array([[0.0, 0, 1, 1]])
     true = LabelledBoxes(["a"], np.zeros(1), box, np.zeros(1, int), np.ones(1))

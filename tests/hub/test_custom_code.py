@@ -17,7 +17,7 @@ from transformers import (
 import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish, stage
-from hf_video.hub.custom_code import add_code, classes_of, collect, types_inside
+from hf_video.hub.custom_code import add_code, classes_of, collect
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.hub_server.fixtures import run_in_fresh_process
@@ -230,12 +230,3 @@ def test_a_classifier_of_transformers_takes_our_processor_along(tmp_path, hub):
         logits = loaded(**inputs).logits.reshape(1, 2)
         expected = model(**processor(frames, do_sample_frames=False, return_tensors="pt")).logits
     torch.testing.assert_close(logits, expected)
-
-
-def test_parts_are_found_at_any_depth_and_others_are_not_ours():
-    damaged = {"model_type": ["videovit"]}
-    config = {"vision_config": {"model_type": "instructblip_vision_model", "parts": damaged}, "text_config": None}
-    assert types_inside(config) == set()
-    assert types_inside(config | {"whole": {"model_type": "bert", "backbone_config": {"model_type": "videovit"}}}) == {
-        "videovit"
-    }

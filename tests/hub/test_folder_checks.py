@@ -5,10 +5,12 @@ import os
 import pickle
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
 from transformers import AutoModelForVideoClassification
 
 import hf_video
+from conversion.videomae import main as convert
 from hf_video.cli.main import main
 from hf_video.hub import publish, stage
 from hf_video.hub.folder_checks import find_problems, select_files
@@ -117,6 +119,16 @@ def test_pickled_weights_are_neither_read_nor_published(folder, refused, tmp_pat
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(tmp_path / "executed")))
     assert "There is no model.safetensors in the folder. Only safetensors are published" in refused()
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_malicious_checkpoint_is_not_converted(tmp_path, capsys):
+    (tmp_path / "evil.pth").write_bytes(pickle.dumps({"model": Trap(tmp_path / "executed")}))
+    torch.save({"model": Trap(tmp_path / "executed")}, tmp_path / "zipped.pth")
+    for name in ("evil.pth", "zipped.pth"):
+        with pytest.raises(SystemExit) as exit_request:
+            convert([str(tmp_path / name), str(tmp_path / "out")])
+        assert exit_request.value.code == 2 and "could run code" in capsys.readouterr().err
+    assert not (tmp_path / "executed").exists() and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])

@@ -6,13 +6,12 @@ import shutil
 
 import pytest
 import torch
-import yaml
-from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
+from huggingface_hub import HfApi, ModelCard
 from transformers import BertTokenizer
 
 import hf_video
 from hf_video.hub import publish, stage
-from hf_video.hub.model_card import write_card, write_evaluation_results
+from hf_video.hub.model_card import write_card
 from hf_video.loading.start import SHIPPED, model_path
 from hf_video.training.facts import describe_source
 from tests.data.detection_files import write_videos
@@ -160,13 +159,10 @@ def test_a_model_of_features_has_no_metrics_of_a_classifier(tmp_path, trained_vi
     classifier = hf_video.VideoViTForVideoClassification.from_pretrained(trained_videovit)
     classifier.videovit.save_pretrained(tmp_path)
     facts = json.loads((trained_videovit / "training_facts.json").read_text())
-    facts["data"]["validation"] |= {"hub_id": "org/videos", "revision": "a" * 40}
     write_card(tmp_path, REPO, facts)
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.pipeline_tag == "feature-extraction"
     assert card.data.eval_results is None and card.data.metrics is None and "## Results" not in card.text
-    write_evaluation_results(tmp_path, facts)
-    assert not (tmp_path / ".eval_results").exists()
 
 
 def test_the_report_of_a_test_split_comes_first(tmp_path, trained_videovit, card_of):
@@ -227,13 +223,3 @@ def test_names_that_users_chose_do_not_become_markup(trained_videovit, tmp_path)
     write_card(tmp_path, REPO, {"data": {"train": {"name": "a|b<i>"}}})
     text = (tmp_path / "README.md").read_text()
     assert "<script>" not in text and "a\\|b&lt;i&gt;" in text
-
-
-def test_results_on_a_data_set_of_the_hub_go_into_the_evaluation_file(tmp_path):
-    origin = {"hub_id": "org/videos", "revision": "a" * 40, "num_videos": 5, "name": "videos"}
-    facts = {"data": {"train": origin, "validation": origin}, "validation": {"eval_top1_accuracy": 0.75}}
-    (tmp_path / "config.json").write_text('{"architectures": ["VideoViTForVideoClassification"]}')
-    write_evaluation_results(tmp_path, facts)
-    (entry,) = parse_eval_result_entries(yaml.safe_load((tmp_path / ".eval_results" / "hf_video.yaml").read_text()))
-    assert (entry.dataset_id, entry.dataset_revision, entry.value) == ("org/videos", "a" * 40, 75.0)
-    assert entry.notes == "validation split, 1 clip x 1 crop"

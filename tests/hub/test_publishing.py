@@ -170,6 +170,15 @@ def test_labels_are_set_from_a_list_and_must_fit(folder, hub, unverified):
         assert json.load(file)["id2label"]["3"] == "d"
 
 
+def test_texts_that_were_checked_go_up_whatever_becomes_of_the_folder(folder, staging, hub, unverified):
+    publication = stage(folder, staging, REPO)
+    for text in folder.glob("*.json"):
+        text.write_text("{}")
+    push(publication, REPO)
+    with open(HfApi().hf_hub_download(REPO, "config.json")) as file:
+        assert json.load(file)["model_type"] == "videovit"
+
+
 def test_a_snapshot_in_the_cache_of_the_hub_can_be_published(folder, tmp_path, hub, unverified):
     """Its files are links to blobs."""
     for name in ("config.json", "model.safetensors"):

@@ -119,18 +119,3 @@ def test_a_flag_wins_and_a_distance_that_is_far_from_training_is_said(video, sai
         list(window_batches(uniform(0.12), video, num_frames=3, **options))
     list(window_batches(uniform(0.12), video, num_frames=1, fps=3))
     assert not said.records
-
-
-def test_an_unknown_distance_is_said_with_what_is_taken_instead(video, said):
-    taken = {
-        uniform(): "every frame",
-        VideoClipProcessor(num_frames=8, frame_sampling_rate=2): "one frame of 2, as its clips do",
-    }
-    for processor, what in taken.items():
-        choose_windows(processor)
-        assert what in said.text
-        said.clear()
-    choose_windows(VideoClipProcessor(num_frames=8, fps=5))
-    choose_windows(uniform(), fps=5)
-    choose_windows(uniform(), frame_sampling_rate=1)
-    assert not said.records
