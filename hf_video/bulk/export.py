@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.lib.format import write_array_header_1_0
@@ -78,7 +78,8 @@ class VideoFiles:
     def __init__(self, folder: Path, summary: str, suffixes: Sequence[str], task: Task, form: str):
         self.folder, self.summary, self.suffixes, self.task = folder, folder / summary, suffixes, task
         self.key: Record = json.loads(json.dumps(task.key | {"format": form}))
-        self.videos, self.head, self._written = dict[str, Record](), cast(Callable[[], Record], dict), 0.0
+        self.videos, self._written = dict[str, Record](), 0.0
+        self.head: Callable[[], Record] = dict
         known = read_own_json(self.summary)
         if isinstance(known, dict) and isinstance(known.get("videos"), dict):
             require_same_settings(str(folder), task.quantity, known.get("key", {}), self.key)
@@ -154,7 +155,7 @@ def _written(write: Write, video: ListedVideo, rows: Iterator[Row], paths: Seque
     try:
         return {"source": video.source} | write(video, pieces(), paths)
     except (_Unread, VideoReadError) as error:
-        return {"source": video.source, "error": str(error)}
+        return {"source": video.source, "error": reason_of(error)}
 
 
 def extract_to_folder(

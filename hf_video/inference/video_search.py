@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hf_video.io import StoredFolder
-from hf_video.loading.models import SearchModel, load_search_model
+from hf_video.loading.models import load_search_model
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
 from hf_video.reading.sources import kind_of
@@ -150,8 +150,8 @@ class VideoSearch:
     """An index and the model that made it.
 
     Args:
-        index: the folder of an index, or an open one.
-        model: a loaded model, or where it is; by default where it was when the index was begun.
+        index: the folder of an index.
+        model: where it is; by default where it was when the index was begun.
         device: see `load_search_model`.
         dtype: type of the weights; by default that of the model that made the index.
         batch_size: clips in one forward pass of re-ranking.
@@ -163,8 +163,8 @@ class VideoSearch:
 
     def __init__(
         self,
-        index: str | os.PathLike | VideoIndex,
-        model: SearchModel | str | None = None,
+        index: str | os.PathLike,
+        model: str | None = None,
         *,
         device: str = "auto",
         dtype: str | None = None,
@@ -173,25 +173,22 @@ class VideoSearch:
         self.seconds: dict[str, float] = {}
         self.batch_size = batch_size
         with self._timed("loading"):
-            self.index = index if isinstance(index, VideoIndex) else open_index(index)
+            self.index = open_index(index)
             known = self.index.settings
-            if not isinstance(model, SearchModel):
-                noted = known["notes"]["model"]
-                if model is None and os.path.isabs(noted) and not os.path.isdir(noted):
-                    raise FileNotFoundError(
-                        f"The model of {self.index.place} was in {noted}, which is not there: name its folder with "
-                        "--model."
-                    )
-                dtype = dtype or known["config"].get("dtype") or "float32"
-                model = load_search_model(model or noted, device=device, dtype=dtype)
-            own = feature_key(model.network, model.processor)
+            noted = known["notes"]["model"]
+            if model is None and os.path.isabs(noted) and not os.path.isdir(noted):
+                raise FileNotFoundError(
+                    f"The model of {self.index.place} was in {noted}, which is not there: name its folder by --model."
+                )
+            dtype = dtype or known["config"].get("dtype") or "float32"
+            self.model = load_search_model(model or noted, device=device, dtype=dtype)
+            own = feature_key(self.model.network, self.model.processor)
             if any(known[name] != own[name] for name in ("model", "weights")):
                 raise ValueError(
-                    f"{self.index.place} is the index of another model, {known['notes']['model']} ({known['model']}): "
-                    f"its vectors do not compare with those of this {own['model']}. Name that model, or make an index "
-                    "of this one."
+                    f"{self.index.place} is the index of another model, {noted} ({known['model']}): its vectors do "
+                    f"not compare with those of this {own['model']}. Name that model, or make an index of this one."
                 )
-            self.model, self.adapter = model, adapter_of(model.network)
+            self.adapter = adapter_of(self.model.network)
 
     @torch.inference_mode()
     def search(

@@ -52,7 +52,6 @@ class Visit:
         return [problem for problem in self.problems if not re.search(self.expected, problem)]
 
     def close(self) -> None:
-        """The user leaves."""
         self._context.close()
 
     def drop(self, path: str | Path) -> None:
@@ -72,21 +71,17 @@ class Visit:
             self._wait_for_video()
 
     def choose_model(self, name: str) -> None:
-        """Takes another of the models."""
         self["model"].locator("input").click()
         self.page.get_by_role("option", name=name).click()
 
     def show(self, name: str) -> None:
-        """Opens the tab that an element is on."""
         self.wait_until(lambda: self[name].is_visible() or self._open_tabs(name))
 
     def press(self, button: str) -> None:
-        """Presses a button, on whatever tab it is."""
         self.show(button)
         self[button].click()
 
     def clear(self) -> None:
-        """Takes the video away."""
         self["video"].get_by_label("Clear").first.click()
 
     def record(self, frames: int) -> None:
@@ -107,7 +102,6 @@ class Visit:
         return preview.evaluate("video => video.getVideoPlaybackQuality().totalVideoFrames") if preview.count() else 0
 
     def ask(self, question: str) -> None:
-        """Asks the model."""
         self.show("ask")
         self["question"].locator("input, textarea").fill(question)
         self["ask"].click()
@@ -133,7 +127,6 @@ class Visit:
         return _seconds(match[1]) if match else 0.0
 
     def player_time(self) -> float:
-        """Position of the player in seconds."""
         return self["player"].locator("video").evaluate("video => video.currentTime")
 
     def video_width(self, name: str) -> int:
@@ -147,12 +140,10 @@ class Visit:
         return np.array(values, dtype=np.uint8).reshape(48, 64, 4)[..., :3]
 
     def shows_picture(self, name: str) -> bool:
-        """Whether a picture is there, decoded."""
         pictures = self[name].locator("img")
         return bool(pictures.count()) and pictures.first.evaluate("img => img.naturalWidth > 0")
 
     def answer(self) -> str:
-        """What the model says."""
         return self["answer"].locator("textarea").input_value()
 
     def message(self) -> str:
@@ -173,7 +164,6 @@ class Visit:
         return value
 
     def _open_tabs(self, name: str) -> bool:
-        """Opens one tab after another, until an element is to be seen."""
         for tab in self.page.get_by_role("tab").filter(visible=True).all():
             tab.click()
             if self[name].is_visible():
@@ -185,7 +175,6 @@ class Visit:
         self["video"].locator("video[src]").wait_for()
 
     def _watch(self, page: Page) -> None:
-        """Collects problems from here on."""
 
         def note(event: str, is_problem: Callable[[Any], bool], text: Callable[[Any], str]) -> None:
             page.on(event, lambda each: self.problems.append(f"{event}: {text(each)}") if is_problem(each) else None)

@@ -4,8 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModel, AutoProcessor
 
 from hf_video.bulk import build_index
 from hf_video.inference import IndexSettings, open_index
@@ -35,20 +33,6 @@ def vectors_of(folder):
     places = list(zip(found.rows["key"].to_pylist(), found.rows["start"].to_pylist(), strict=True))
     assert len(set(places)) == len(places)
     return dict(sorted(zip(places, found.vectors, strict=True)))
-
-
-@torch.inference_mode()
-def test_a_vector_gives_the_similarity_of_the_model(videos, model, tmp_path):
-    index(videos, model, tmp_path / "index")
-    network, processor = AutoModel.from_pretrained(model).eval(), AutoProcessor.from_pretrained(model)
-    paths = sorted(map(str, videos.iterdir()))
-    inputs = processor(videos=paths, text=["a glass breaks", "a dog runs left"], return_tensors="pt")
-    expected = network(**inputs)
-    found = open_index(tmp_path / "index")
-    assert found.rows["path"].to_pylist() == paths
-    assert set(found.rows["start"].to_pylist()) == {0.0} and set(found.rows["end"].to_pylist()) == {2.0}
-    texts = torch.nn.functional.normalize(expected.text_embeds, dim=-1).numpy()
-    np.testing.assert_allclose(found.vectors @ texts.T, expected.similarity.numpy(), rtol=0, atol=1e-5)
 
 
 def test_windows_have_their_times(videos, model, tmp_path):
@@ -86,22 +70,6 @@ def test_broken_videos_are_rows_with_their_errors(videos, model, tmp_path):
     index(videos, model, tmp_path / "none")
     with pytest.raises(ValueError, match="has no clip of a video"):
         open_index(tmp_path / "none")
-
-
-def test_a_damaged_index_is_said_and_made_anew(videos, model, tmp_path):
-    folder = tmp_path / "index"
-    index(videos, model, folder)
-    before = vectors_of(folder)
-    (part,) = folder.glob("part-*")
-    # The end is that of Parquet, and what stands before it is none.
-    part.write_bytes(part.read_bytes()[:-99] + b"x" * 91 + b"\0\1\0\0PAR1")
-    with pytest.raises(ValueError, match=f"A part of {folder} cannot be read.* `hf-video index` again"):
-        open_index(folder)
-    index(videos, model, folder)
-    assert vectors_of(folder).keys() == before.keys()
-    (folder / ".bulk.json").write_text("{")
-    with pytest.raises(ValueError, match=f"{folder}/.bulk.json is damaged"):
-        open_index(folder)
 
 
 def test_a_folder_that_is_not_there_empties_no_index(videos, model, tmp_path):

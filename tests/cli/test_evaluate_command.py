@@ -101,22 +101,6 @@ def test_a_table_of_predictions(digits, trained, tmp_path, says, fails):
     assert "table.txt is not a table" in fails(*words[:-1], tmp_path / "table.txt")
 
 
-def test_a_file_that_came_meanwhile_is_left_alone(digits, trained, tmp_path, capsys, monkeypatch):
-    file = tmp_path / "result.json"
-    evaluate_dataset = evaluation.evaluate_dataset
-
-    def evaluate(*args, **kwargs):
-        file.write_text("mine")
-        return evaluate_dataset(*args, **kwargs)
-
-    monkeypatch.setattr(evaluation, "evaluate_dataset", evaluate)
-    words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--output", str(file)]
-    assert main(words) == 2
-    said = capsys.readouterr()
-    assert "top-1 accuracy" in said.out and f"--output {file} exists" in said.err
-    assert file.read_text() == "mine"
-
-
 @pytest.fixture
 def heard_ctrl_c():
     """A shell starts what runs behind it with SIGINT ignored."""
@@ -126,13 +110,12 @@ def heard_ctrl_c():
 
 
 def test_ctrl_c_ends_the_command_and_its_reading_threads(heard_ctrl_c, digits, trained, capsys, monkeypatch):
+    before = {*threading.enumerate()}
     monkeypatch.setattr(evaluation, "predict_scores", lambda *words: signal.raise_signal(signal.SIGINT))
     assert main(["evaluate", str(digits), "--model", str(trained), "--batch-size", "2"]) == 130
     error = capsys.readouterr().err
     assert "hf-video: interrupted." in error and "Traceback" not in error
-    for thread in [thread for thread in threading.enumerate() if thread.name.startswith("reading")]:
-        thread.join(10)
-        assert not thread.is_alive()
+    assert not [each for each in {*threading.enumerate()} - before if each.name.startswith("reading")]
 
 
 def entry(label, start, end, **others):

@@ -144,20 +144,6 @@ def test_a_stream_keeps_its_segments_on_a_full_disk(model_folder, sees_light, li
     assert not (tmp_path / "out" / "segments.json").exists()
 
 
-def test_a_camera_that_is_faster_than_the_model(model_folder, sees_light, live, capsys):
-    has_ended = threading.Event()
-    # The model begins when the last but one frame has come.
-    sees_light[0] = lambda: has_ended.wait(20)
-    address = live(flashing_frames(48, (16, 48)), lambda number: has_ended.set() if number == 47 else None)
-    assert run(model_folder, address, "--background", "dark") == 0
-    printed = capsys.readouterr()
-    dropped = int(printed.err.rpartition(" of 48 frames were dropped")[0].split()[-1])
-    assert 30 < dropped <= 40
-    # Times of the frames that are left stay right.
-    *_, ends = printed.out.splitlines()
-    assert "bright ends" in ends and float(ends.split()[0].rpartition(":")[2]) == pytest.approx(3, abs=0.01)
-
-
 def test_ctrl_c_leaves_whole_files(model_folder, sees_light, live, tmp_path, capsys):
     calls, ahead = itertools.count(), threading.Semaphore(4)
 

@@ -171,25 +171,16 @@ def segment(**changes):
         ("{", r"p\.json .*line 1"),
         (TRUTH, "`results` is missing"),
         (segment(score=...), "`results.a.0.score` is missing"),
-        (segment(label=3), "`results.a.0.label` .*3"),
-        (segment(score="0.5"), "`results.a.0.score` .*'0.5'"),
         (segment(score=float("nan")), "score` .*nan"),
         (segment(segment=[1]), "segment`"),
         (segment(segment=[3, 2]), "ends at 2 s, before it starts at 3 s"),
     ],
 )
-def test_predictions_that_cannot_be_used(content, named, tmp_path):
+def test_files_that_cannot_be_used(content, named, tmp_path):
     with pytest.raises(ValueError, match=named):
         read_predictions(write(tmp_path / "p.json", content))
-
-
-def test_ground_truth_that_cannot_be_used(tmp_path):
-    for content, named in (
-        (SOUND, "`database` is missing"),
-        ({"database": {"a": {"annotations": [{"label": "dive"}]}}}, "`database.a.annotations.0.segment` is missing"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            read_ground_truth(write(tmp_path / "t.json", content))
+    with pytest.raises(ValueError, match="`database` is missing"):
+        read_ground_truth(write(tmp_path / "t.json", SOUND))
 
 
 def test_nothing_to_measure():

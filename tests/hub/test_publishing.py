@@ -141,14 +141,6 @@ def test_a_card_that_was_edited_on_the_hub_is_kept(hub, publication):
     assert ModelCard.load(REPO).text == "Mine."
 
 
-def test_weights_of_an_earlier_upload_cannot_be_mistaken_for_these(hub, publication):
-    push(publication, REPO)
-    HfApi().upload_file(path_or_fileobj=b"old", path_in_repo="model-00001-of-00002.safetensors", repo_id=REPO)
-    HfApi().upload_file(path_or_fileobj=b"{}", path_in_repo="model.safetensors.index.json", repo_id=REPO)
-    push(publication, REPO)
-    assert set(HfApi().list_repo_files(REPO)) == publication.files.keys()
-
-
 def test_weights_that_do_not_fit_the_configuration_are_refused(folder, tmp_path):
     weights = load_file(folder / "model.safetensors")
     del weights["classifier.bias"]

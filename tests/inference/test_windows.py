@@ -8,7 +8,6 @@ import pytest
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
-from hf_video.inference import window_batches
 from hf_video.inference.windows import choose_windows, warn_if_sparse
 from hf_video.reading import timed_samples
 from hf_video.training import VideoTrainer
@@ -105,17 +104,4 @@ def test_windows_take_frames_at_the_distance_of_training(tmp_path, said):
         rate = {name: choose_windows(processor)[name] for name in ("fps", "frame_sampling_rate")}
         taken = [sample.value.number for sample in timed_samples(joined, **rate)]
         assert taken == list(range(0, 5 * 8 * distance * factor, distance * factor))
-    assert not said.records
-
-
-def test_a_flag_wins_and_a_distance_that_is_far_from_training_is_said(video, said):
-    for options, distance in (({"frame_sampling_rate": 1}, "0.033"), ({"fps": 3}, "0.33")):
-        for _ in range(2):
-            list(window_batches(uniform(0.12), video, num_frames=3, **options))
-        (record,) = said.records
-        assert f"{distance} s apart" in record.message and "0.12 s" in record.message
-        said.clear()
-    for options in ({}, {"frame_sampling_rate": 3}, {"fps": 10}):
-        list(window_batches(uniform(0.12), video, num_frames=3, **options))
-    list(window_batches(uniform(0.12), video, num_frames=1, fps=3))
     assert not said.records
