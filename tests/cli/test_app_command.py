@@ -62,13 +62,6 @@ def test_models_of_one_name_get_numbers(tmp_path):
     assert names == ["model (1)", "model (2)", "user/model", tmp_path.name]
 
 
-def test_a_video_in_place_of_a_model_is_named_without_an_option(tmp_path, fails):
-    (tmp_path / "video.mp4").touch()
-    message = fails("app", tmp_path / "video.mp4")
-    assert f"{tmp_path / 'video.mp4'} is a file; the folder of a model, or its name on the Hub, is expected" in message
-    assert "--model" not in message
-
-
 def pretend_gradio(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(app.importlib.util, "find_spec", lambda name: name == "gradio" or find(name))

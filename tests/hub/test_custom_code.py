@@ -18,6 +18,7 @@ import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish, stage
 from hf_video.hub.custom_code import add_code, classes_of, collect
+from hf_video.hub.model_card import auto_class_of
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.hub_server.fixtures import run_in_fresh_process
@@ -100,27 +101,14 @@ def make_dual_encoder(**options):
 
 
 TEXTS = {"text": ["a dog", "a cat", "A man!"]}
-VIDEO, BOTH = "AutoVideoProcessor", "AutoProcessor"
-# How they are made, the Auto classes, what the processor gets, and the code that goes along, or does not.
+# How they are made, what the processor gets besides images, and the files that go along, and that do not.
 CASES = {
-    **{
-        name: (lambda name=name: make_classifier(name), ("AutoModelForVideoClassification", VIDEO), {}, set(), set())
-        for name in TINY_CLASSIFIERS
-    },
-    "frames": (make_frame_classifier, ("AutoModelForTokenClassification", VIDEO), {}, MAMBA_CODE, VIT_CODE),
-    "texts, VideoMamba": (make_dual_encoder, ("AutoModel", BOTH), TEXTS, MAMBA_CODE, VIT_CODE),
-    "texts, VideoViT": (
-        *(lambda: make_dual_encoder(vision=VIT, pooling="avg"), ("AutoModel", BOTH), TEXTS, VIT_CODE, MAMBA_CODE),
-    ),
-    "detector": (
-        lambda: (make_detector(), make_detection_processor()),
-        ("AutoModelForObjectDetection", VIDEO),
-        *({}, VIT_CODE, MAMBA_CODE),
-    ),
-    "answers": (
-        *(tiny_pair, ("AutoModelForImageTextToText", BOTH), {"text": "what is shown"}),
-        *({"qformer_tokenizer/tokenizer.json"}, set()),
-    ),
+    **{name: (lambda name=name: make_classifier(name), {}, set(), set()) for name in TINY_CLASSIFIERS},
+    "frames": (make_frame_classifier, {}, MAMBA_CODE, VIT_CODE),
+    "texts, VideoMamba": (make_dual_encoder, TEXTS, MAMBA_CODE, VIT_CODE),
+    "texts, VideoViT": (lambda: make_dual_encoder(vision=VIT, pooling="avg"), TEXTS, VIT_CODE, MAMBA_CODE),
+    "detector": (lambda: (make_detector(), make_detection_processor()), {}, VIT_CODE, MAMBA_CODE),
+    "answers": (tiny_pair, {"text": "what is shown"}, {"qformer_tokenizer/tokenizer.json"}, set()),
 }
 SLOW = {"VideoMamba", "MemoryBankQFormer", "texts, VideoMamba"}
 
@@ -129,9 +117,11 @@ SLOW = {"VideoMamba", "MemoryBankQFormer", "texts, VideoMamba"}
     "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 )
 def test_a_stranger_gets_the_numbers_that_the_author_had(case, hub, tmp_path):
-    make_parts, loaders, words, files, others = CASES[case]
+    make_parts, words, files, others = CASES[case]
     torch.manual_seed(0)
     model, processor = make_parts()
+    kind = "AutoProcessor" if hasattr(processor, "tokenizer") else "AutoVideoProcessor"
+    loaders = auto_class_of(type(model).__name__), kind
     for part in (model, processor):
         part.save_pretrained(tmp_path / "model")
     images = np.random.default_rng(0).integers(0, 256, (4 if case == "detector" else 6, 48, 64, 3), dtype=np.uint8)

@@ -141,16 +141,6 @@ def test_the_stream_finds_what_all_windows_at_once_give(seed):
     np.testing.assert_allclose(sorted((s.class_id, s.start, s.end, s.score) for s in found), expected)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_exclusive_segments_never_overlap(seed):
-    rows = np.random.default_rng(seed).dirichlet([0.3] * 3, 300)
-    found = find(rows, NAMES, offset=0.2, exclusive=True, min_duration_on=1.5, min_duration_off=2.5)
-    found.sort(key=lambda segment: segment.start)
-    assert len(found) > 20
-    for one, other in zip(found, found[1:], strict=False):
-        assert one.end <= other.start and (one.label != other.label or other.start - one.end >= 1)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
