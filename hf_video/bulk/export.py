@@ -242,14 +242,13 @@ def detect_to_files(
         found = files.fill(model, videos, settings.batch_size, write)
     done = [record for record in found.values() if "error" not in record]
     errors = [(record["source"], record["error"]) for record in found.values() if "error" in record]
-    highest = max((record["highest"] for record in done), default=0.0)
-    num_key_frames, num_persons = (sum(each[name] for each in done) for name in ("num_key_frames", "num_persons"))
-    counts = {"num_videos": len(videos) - len(errors), "num_new": len(done), "num_key_frames": num_key_frames}
     return DetectionResult(
-        str(output),
-        **counts,
-        num_persons=num_persons,
-        highest=highest,
-        errors=errors,
+        place=str(output),
+        num_videos=len(videos) - len(errors),
+        num_new=len(done),
+        num_key_frames=sum(record["num_key_frames"] for record in done),
+        num_persons=sum(record["num_persons"] for record in done),
+        highest=max((record["highest"] for record in done), default=0.0),
         person_threshold=thresholds["person_threshold"],
+        errors=errors,
     )

@@ -15,12 +15,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from hf_video.inference.detection import KeyFrame, Person, assign_tracks
+from hf_video.inference.detection import KeyFrame, Person, with_tracks
 from hf_video.io import StoredFolder
 
 from .run import Row, Todo, as_utf8, content_of, reason_of, require_no_files, require_same_settings
@@ -192,14 +191,12 @@ def read_detections(place: str | os.PathLike) -> dict[str, list[KeyFrame]]:
     found: dict[str, list[KeyFrame]] = {}
     by_time = rows.filter(rows["second"].is_valid()).sort_by([("path", "ascending"), ("second", "ascending")])
     for path, of_video in groupby(by_time.to_pylist(), itemgetter("path")):
-        frames, found[path] = list(of_video), []
-        boxes = [np.array([[each[side] for side in BOX] for each in row["persons"]]).reshape(-1, 4) for row in frames]
-        for row, tracks in zip(frames, assign_tracks(boxes, [row["second"] for row in frames]), strict=True):
-            persons = [
-                Person(track, each["score"], tuple(each[side] for side in BOX), _actions(each))
-                for track, each in zip(tracks, row["persons"], strict=True)
-            ]
-            found[path].append(KeyFrame(row["second"], sorted(persons)))
+        frames = list(of_video)
+        persons = [
+            [Person(-1, each["score"], tuple(each[side] for side in BOX), _actions(each)) for each in frame["persons"]]
+            for frame in frames
+        ]
+        found[path] = with_tracks([frame["second"] for frame in frames], persons)
     return found
 
 

@@ -8,7 +8,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -110,20 +110,16 @@ def by_video(rows: Iterator[Row]) -> Iterator[tuple[Todo, Iterator[Row]]]:
 
 def batches(rows: Iterable[Row], batch_size: int) -> Iterator[list[Row]]:
     """Rows whose pieces have one shape."""
-    batch: list[Row] = []
     shape: tuple[int, ...] | None = None
-    for row in rows:
-        if row.piece is not None and row.piece.pixel_values.shape != shape:
-            if shape is not None and batch:
-                yield batch
-                batch = []
-            shape = row.piece.pixel_values.shape
-        batch.append(row)
-        if len(batch) == batch_size:
+
+    def shape_of(row: Row) -> tuple[int, ...] | None:
+        nonlocal shape
+        shape = shape if row.piece is None else row.piece.pixel_values.shape
+        return shape
+
+    for _, of_shape in groupby(rows, shape_of):
+        while batch := list(islice(of_shape, batch_size)):
             yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def encode(task: Task, model: PreTrainedModel, rows: Sequence[Row], ends_run: bool = True) -> Iterator[Row]:

@@ -18,7 +18,7 @@ may mix equal scores of long lists, in another way on another machine; here thei
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
 
+from .classes import Tell
 from .matching import find_annotations, interpolated_average_precision
 
 # Decimals of a detection in a file.
@@ -223,9 +224,7 @@ def measure_persons(
     return frame_mean_ap(detected_boxes(persons, frames), truth, classes)
 
 
-def evaluate_detections(
-    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
-) -> dict[str, Any]:
+def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures detected actions, as `hf-video evaluate --task detection`.
 
     Args:

@@ -1,7 +1,7 @@
 """Scores videos and texts for each other, and measures how well one finds the other."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import datasets
@@ -19,6 +19,8 @@ from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.video_text import EmbeddedTexts, adapter_of
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
+
+from .classes import Tell
 
 # The score of a pair that is not among those which are ranked again.
 NOT_RANKED = -100.0
@@ -136,9 +138,7 @@ def group_captions(
     return CaptionedVideos(videos, [text for each in captions for text in each], relevant)
 
 
-def evaluate_retrieval(
-    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
-) -> dict[str, Any]:
+def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`.
 
     Args:

@@ -19,7 +19,7 @@ segments, the IoU is 0 here. So an empty annotation, or one that ends before it 
 """
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from hf_video.inference.segments import Segment
 from hf_video.io import read_object
 from hf_video.settings import closest, few
 
+from .classes import Tell
 from .matching import find_annotations, interpolated_average_precision
 
 # The usual thresholds for THUMOS14.
@@ -246,9 +247,7 @@ def _some(names: Iterable[str]) -> str:
     return few(map(repr, names))
 
 
-def evaluate_segment_file(
-    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
-) -> dict[str, Any]:
+def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]. `data`
     and `ground_truth` are files in ActivityNet's layout. `tell` is called with the result."""
     truth = read_ground_truth(settings.ground_truth or "", settings.subset)

@@ -163,18 +163,25 @@ def read_persons(
     """The persons and actions above thresholds, from what `detect_clips` gives for each key frame, at rising times.
     Boxes are for frames of `size`, height and width; (1, 1) keeps them as shares."""
     height, width = size
-    chosen = [of_frame[of_frame[:, 0] >= person_threshold] for of_frame in rows]
-    key_frames = []
-    tracks_of = assign_tracks([each[:, 1:5] for each in chosen], seconds)
-    for second, persons, tracks in zip(seconds, chosen, tracks_of, strict=True):
-        found = []
-        for track, row in sorted(zip(tracks, persons.tolist(), strict=True)):
+    found = []
+    for of_frame in rows:
+        persons = []
+        for row in of_frame[of_frame[:, 0] >= person_threshold].tolist():
             best = sorted(zip(row[5:], class_names, strict=True), key=lambda pair: -pair[0])
             actions = {name: score for score, name in best if score >= action_threshold}
             box = tuple(np.multiply(row[1:5], (width, height, width, height)).tolist())
-            found.append(Person(track, row[0], box, actions))
-        key_frames.append(KeyFrame(second, found))
-    return key_frames
+            persons.append(Person(-1, row[0], box, actions))
+        found.append(persons)
+    return with_tracks(seconds, found)
+
+
+def with_tracks(seconds: Sequence[float], found: Sequence[Sequence[Person]]) -> list[KeyFrame]:
+    """Key frames at rising times, whose persons get their tracks here."""
+    tracks_of = assign_tracks([np.reshape([each.box for each in persons], (-1, 4)) for persons in found], seconds)
+    return [
+        KeyFrame(second, sorted(each._replace(track=track) for track, each in zip(tracks, persons, strict=True)))
+        for second, persons, tracks in zip(seconds, found, tracks_of, strict=True)
+    ]
 
 
 def assign_tracks(

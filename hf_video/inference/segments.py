@@ -19,17 +19,9 @@ _ROUNDING = 1e-6
 
 
 class Segment(NamedTuple):
-    """
-    A time in which a video shows a class, found or annotated.
-
-    Attributes:
-        label: name of the class.
-        start: seconds after the first frame.
-        end: seconds after the first frame.
-        score: confidence; 1 for an annotation. Of a [`SegmentFinder`] the mean score of the class over the windows
-            from `start` to `end`, those of filled gaps included. Each window counts once.
-        class_id: number of the class; -1 if it has none.
-    """
+    """A time in which a video shows a class, found or annotated: the name of the class; seconds after the first frame;
+    a confidence, 1 for an annotation, of a [`SegmentFinder`] the mean score of the class over the windows of the
+    segment, those of filled gaps included, each once; and the number of the class, -1 if it has none."""
 
     label: str
     start: float

@@ -227,7 +227,7 @@ def make_timeline(
     thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
     finder = make_finder(model, **thresholds)
     of_frames = is_frame_classifier(model)
-    windows = _frame_options(settings, processor, is_live) if of_frames else _window_options(settings, processor)
+    windows = _options(settings, processor, of_frames, is_live)
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
     found = Timeline(finder, name_of(settings.video), settings.output, is_kept)
     options = {"batch_size": settings.batch_size or (1 if is_live else 8), "watch": found.watch, **windows}
@@ -274,33 +274,31 @@ def make_timeline(
     return found
 
 
-def _window_options(settings: TimelineSettings, processor: VideoClipProcessor) -> dict[str, Any]:
-    """The options of [`score_windows`]."""
+def _options(
+    settings: TimelineSettings, processor: VideoClipProcessor, of_frames: bool, is_live: bool
+) -> dict[str, Any]:
+    """The options of [`score_frames`], or of [`score_windows`]."""
+    windows = windows_of(settings, processor)
+    if of_frames:
+        for name, default in _OF_WINDOWS.items():
+            if (value := getattr(settings, name)) != default:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {value} is for classifiers of clips; {settings.model} is one of "
+                    "frames, which gives scores of every frame: leave it out."
+                )
+        rates = {name: windows[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
+        return rates | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
     if settings.longest_gap is not None:
         raise ValueError(
             f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of clips: "
             "leave it out."
         )
-    windows = windows_of(settings, processor)
     if (unseen := windows["stride"] - windows["num_frames"]) > 0:
         logger.warning(
             f"{unseen} of every {windows['stride']} samples are in no window; a border among them is estimated from "
             "the windows around it. Choose a --stride of at most --window to look at all of them."
         )
     return windows
-
-
-def _frame_options(settings: TimelineSettings, processor: VideoClipProcessor, is_live: bool) -> dict[str, Any]:
-    """The options of [`score_frames`]."""
-    for name, default in _OF_WINDOWS.items():
-        if (value := getattr(settings, name)) != default:
-            raise ValueError(
-                f"--{name.replace('_', '-')} {value} is for classifiers of clips; {settings.model} is one of frames, "
-                "which gives scores of every frame: leave it out."
-            )
-    windows = windows_of(settings, processor)
-    rates = {name: windows[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
-    return rates | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
 
 
 def _changes(

@@ -57,14 +57,9 @@ def read_clips(
 
 @dataclass
 class VideoIndex:
-    """The clips of videos, and their vectors.
-
-    Attributes:
-        place: path or URL of the folder.
-        settings: what the vectors follow from, and in `notes` the name of the model.
-        rows: a table with `key`, `path`, `start` and `end` of each clip.
-        vectors: (num_clips, width) float32.
-    """
+    """The clips of videos, and their vectors: path or URL of the folder; what the vectors follow from, and in `notes`
+    the name of the model; a table with `key`, `path`, `start` and `end` of each clip; and (num_clips, width)
+    float32."""
 
     place: str
     settings: dict[str, Any]
