@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,9 @@ from hf_video.metrics import (
 )
 from hf_video.output_folders import check_output_file
 
+from .matching import Tell
+
 TABLE_SUFFIXES = (".csv", ".parquet")
-Tell = Callable[[dict[str, Any]], object]
 
 
 def evaluate_dataset(

@@ -45,8 +45,7 @@ from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
 
-from .classes import Tell
-from .matching import find_annotations, interpolated_average_precision
+from .matching import Tell, find_annotations, interpolated_average_precision
 
 # Decimals of a detection in a file.
 _DECIMALS = 5

@@ -1,8 +1,12 @@
 """Matches predictions with annotations and measures their ranking, for segments of time as for boxes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+
+# Is called with the result of an evaluation.
+Tell = Callable[[dict[str, Any]], object]
 
 
 def iou(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from hf_video.inference.video_text import EmbeddedTexts, adapter_of
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
 
-from .classes import Tell
+from .matching import Tell
 
 # The score of a pair that is not among those which are ranked again.
 NOT_RANKED = -100.0

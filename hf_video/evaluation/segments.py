@@ -31,8 +31,7 @@ from hf_video.inference.segments import Segment
 from hf_video.io import read_object
 from hf_video.settings import closest, few
 
-from .classes import Tell
-from .matching import find_annotations, interpolated_average_precision
+from .matching import Tell, find_annotations, interpolated_average_precision
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
