@@ -143,6 +143,7 @@ def write_example(model: VideoViTForVideoClassification, unseen: Scene, folder: 
     processor = VideoClipProcessor(
         num_frames=NUM_FRAMES,
         frame_sampling_rate=STRIDE,
+        frame_interval=STRIDE / FRAMES_PER_SECOND,
         sampling_strategy="dense",
         size={"shortest_edge": WINDOW},
         crop_size={"height": WINDOW, "width": WINDOW},
