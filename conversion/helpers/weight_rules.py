@@ -45,6 +45,18 @@ def drop(source: str, reason: str) -> Rule:
     return Rule((source,), None, reason=reason)
 
 
+def inside(source: str, rules: Iterable[Rule], move: Callable[[str], str]) -> list[Rule]:
+    """The rules of a model that is a part of another one: its names stand after `source`, and `move` gives the target
+    that a target has there."""
+    return [
+        rule._replace(
+            sources=tuple(f"{source}(?:{each})" for each in rule.sources),
+            target=None if rule.target is None else move(rule.target),
+        )
+        for rule in rules
+    ]
+
+
 def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict[str, torch.Tensor]:
     """
     Rename, transform, join and drop tensors; the first rule with a matching source decides. What is dropped is named.
@@ -102,18 +114,9 @@ def _matches(name: str, rules: Iterable[Rule]):
 
 
 def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_initial: Iterable[str] = ()) -> None:
-    """
-    Load converted weights into a model, in the model's own dtype.
-
-    Args:
-        model: the model that takes the weights.
-        weights: tensors by their names in the model.
-        keep_initial: regular expressions for whole names. Weights with such names may be absent, and then stay as
-            initialised.
-
-    Raises:
-        ConversionError: with the lists of tensors that are missing, superfluous, or of another shape.
-    """
+    """Load weights, by their names in a model, into it and its dtype. Those whose whole names match one of
+    `keep_initial` may be absent, and stay as initialised. Others that are missing, superfluous or of another shape are
+    listed in a `ConversionError`."""
     expected = model.state_dict()
     missing = [
         name for name in expected if name not in weights and not any(re.fullmatch(k, name) for k in keep_initial)
@@ -132,13 +135,7 @@ def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_init
 
 
 def check_values(name: str, tensor: torch.Tensor) -> None:
-    """
-    Check that a tensor holds dense floating-point numbers that are finite as float32. A tensor on the meta device has
-    no values to check.
-
-    Raises:
-        ConversionError: for another dtype or layout, or values that are NaN or infinite.
-    """
+    """Refuse (`ConversionError`) a tensor unless it is dense, of floating-point numbers that are finite as float32."""
     if tensor.dtype not in FLOAT_DTYPES or tensor.layout != torch.strided:
         kind = tensor.dtype if tensor.layout == torch.strided else tensor.layout
         raise ConversionError(

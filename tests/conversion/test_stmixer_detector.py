@@ -177,7 +177,10 @@ def test_names_of_actions_come_from_a_label_map_or_a_list(tmp_path):
     [
         ({"STM": {"NUM_HEADS": 8}}, "says NUM_HEADS=8, the tensors say 2"),
         ({"NUM_HEADS": 2}, "unknown keys"),
-        ({"ViT": {}}, r"heads is unknown: pass `--original-config FILE.json` with ViT\.NUM_HEADS"),
+        (
+            {"ViT": {}},
+            "do not tell backbone_config.num_attention_heads: pass `--set backbone_config",
+        ),
     ],
 )
 def test_a_configuration_that_contradicts_the_tensors_is_refused(tmp_path, section, message):
@@ -189,7 +192,7 @@ def test_a_configuration_that_contradicts_the_tensors_is_refused(tmp_path, secti
 def test_every_tensor_at_full_size_has_its_place():
     entry = FULL_SIZE["VMAE-ViTB-16x4"]
     weights = {name: torch.empty(shape, device="meta") for name, shape in entry["keys"].items()}
-    config = detector_config({}, weights)
+    config = detector_config({}, weights, [])
     with torch.device("meta"):
         model = STMixerForActionDetection(config)
     load_converted(model, apply_rules(weights, detector_rules(config)))
