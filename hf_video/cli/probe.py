@@ -2,7 +2,7 @@
 the pooled features, batch-normalised. It is saved as a whole model, for --model of other commands.
 
 Features are kept: the next probe of the same model, processor and videos takes seconds. After an interruption the same
-command continues. The probe with the lowest validation loss is measured on the test split, or if there is none
+command continues. The probe with the lowest validation loss is measured on the test split, or if there is none,
 on the validation split.
 
 --help-all lists every setting; each field of transformers.TrainingArguments is one.
