@@ -111,82 +111,21 @@ class MemoryBankQFormerEmbeddings(nn.Module):
             self.word_embeddings = nn.Embedding(
                 qformer.vocab_size, qformer.hidden_size, padding_idx=qformer.pad_token_id
             )
-            if getattr(qformer, "position_embedding_type", "absolute") == "absolute":
-                self.position_embeddings = nn.Embedding(qformer.max_position_embeddings, qformer.hidden_size)
+            self.position_embeddings = nn.Embedding(qformer.max_position_embeddings, qformer.hidden_size)
         self.layernorm = nn.LayerNorm(qformer.hidden_size, eps=qformer.layer_norm_eps)
         self.dropout = nn.Dropout(qformer.hidden_dropout_prob)
 
     def forward(self, query_embeds: torch.Tensor, input_ids: torch.Tensor | None = None) -> torch.Tensor:
         embeddings = query_embeds
         if input_ids is not None:
-            text = self.word_embeddings(input_ids)
-            if self.position_embeddings is not None:
-                text = text + self.position_embeddings(torch.arange(input_ids.shape[1], device=input_ids.device))
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+            text = self.word_embeddings(input_ids) + self.position_embeddings(positions)
             embeddings = torch.cat([query_embeds, text.to(query_embeds)], dim=1)
         return self.dropout(self.layernorm(embeddings.to(self.layernorm.weight.dtype)))
 
 
 class MemoryBankQFormerFramePositions(nn.Embedding):
     """One vector for each frame, added to all of its tokens. It starts as zeros, also if a checkpoint has none."""
-
-
-def uses_relative_positions(config: MemoryBankQFormerConfig, is_cross_attention: bool) -> bool:
-    """Whether attention has embeddings of distances. It has none where its keys come from several frames."""
-    if getattr(config.qformer_config, "position_embedding_type", "absolute") == "absolute":
-        return False
-    return not (is_cross_attention and config.visual_memory and config.memory_bank_length > 0)
-
-
-def add_relative_scores(
-    config: MemoryBankQFormerConfig,
-    table: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    scaling: float,
-    attention_mask: torch.Tensor | None,
-) -> torch.Tensor | None:
-    """
-    Add scores of the distance between query i and key j to the attention mask. These are BERT's `relative_key` and
-    `relative_key_query` (arXiv:2009.13658, section 4; `BertSelfAttention` in MA-LMM's `Qformer.py`).
-
-    Args:
-        config: `qformer_config.position_embedding_type` tells which of the two.
-        table: one embedding for each distance i - j, `(2 * max_position_embeddings - 1, head_dim)`.
-        query, key: `(batch_size, num_heads, length, head_dim)`.
-        scaling: factor of the scores.
-        attention_mask: bool, True to attend, or additive; broadcast to `(batch_size, num_heads, length, length)`.
-
-    Returns:
-        The additive mask. It is `attention_mask` unchanged in cross-attention to another number of tokens than there
-        are queries: the original cannot run there, so it defines no distances.
-
-    Raises:
-        ValueError: if there are more positions than the table has distances for, or if the attention implementation
-            takes no scores.
-    """
-    length, longest = query.shape[2], config.qformer_config.max_position_embeddings
-    if key.shape[2] != length:
-        return attention_mask
-    if length > longest:
-        raise ValueError(
-            f"Queries and text are {length} positions, but relative positions reach over `max_position_embeddings`="
-            f"{longest}: pass a shorter text."
-        )
-    if config._attn_implementation not in ("eager", "sdpa"):
-        raise ValueError(
-            f"Relative positions need `attn_implementation` 'eager' or 'sdpa', got {config._attn_implementation!r}."
-        )
-    position = torch.arange(length, device=query.device)
-    distances = table[position[:, None] - position + longest - 1].to(query.dtype)
-    scores = torch.einsum("bhld,lrd->bhlr", query, distances)
-    if config.qformer_config.position_embedding_type == "relative_key_query":
-        scores = scores + torch.einsum("bhrd,lrd->bhlr", key, distances)
-    scores = scores * scaling
-    if attention_mask is None:
-        return scores
-    if attention_mask.dtype == torch.bool:
-        return scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    return scores + attention_mask
 
 
 class MemoryBankQFormerMultiHeadAttention(nn.Module):
@@ -210,10 +149,6 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         self.query = nn.Linear(hidden_size, hidden_size)
         self.key = nn.Linear(states_size, hidden_size)
         self.value = nn.Linear(states_size, hidden_size)
-        self.distance_embedding = None
-        if uses_relative_positions(config, is_cross_attention):
-            num_distances = 2 * config.qformer_config.max_position_embeddings - 1
-            self.distance_embedding = nn.Embedding(num_distances, self.head_dim)
 
     def project(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.key(states), self.value(states)
@@ -233,9 +168,6 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         query, key, value = (
             tensor.to(query.dtype).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for tensor in (query, key, value)
         )
-        if self.distance_embedding is not None:
-            table = self.distance_embedding.weight
-            attention_mask = add_relative_scores(self.config, table, query, key, self.scaling, attention_mask)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )

@@ -377,7 +377,7 @@ def test_wrong_pixels_and_missing_parts_are_named():
         ({"qformer_config": {**QFORMER, "num_attention_heads": 5}}, "must be a multiple of"),
         (
             {"qformer_config": {**QFORMER, "position_embedding_type": "relative_key"}},
-            "must be 'absolute' with a query bank",
+            "must be 'absolute'",
         ),
     ],
 )
