@@ -173,8 +173,10 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
     if config.model_type != "memory_bank_qformer":
         raise ValueError(f"{model} is a {config.model_type}, which has no memory; a MemoryBankQFormer is expected.")
     with loading(model):
-        network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
+        network, report = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype, output_loading_info=True)
         processor = AutoProcessor.from_pretrained(model)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{model} lacks weights ({few(missing)}), which would be random numbers.")
     return network.to(target).eval(), processor
 
 

@@ -67,7 +67,8 @@ class MemoryBankQFormerConfig(CheckedConfigMixin, PreTrainedConfig):
         initializer_range (`float`, defaults to 0.02):
             Standard deviation of the normal initialisation.
         video_token_id (`int`, *optional*):
-            Id of the token that holds the place of a video in a text.
+            Id of the token that holds the place of a video in a text; by default the first number that the language
+            model has no token for, `text_config.vocab_size`.
 
     Raises:
         ValueError: if a value is out of range, or values contradict each other. The message names them.
@@ -119,6 +120,8 @@ class MemoryBankQFormerConfig(CheckedConfigMixin, PreTrainedConfig):
         if self.text_config is not None:
             embedding_width = getattr(self.text_config, "word_embed_proj_dim", None)
             self.projection_dim = embedding_width or self.text_config.hidden_size
+            if self.video_token_id is None:
+                self.video_token_id = self.text_config.vocab_size
         if self.use_language_projection is None:
             self.use_language_projection = True
 

@@ -349,16 +349,16 @@ def replay_memory(
     if qformer_input_ids is not None and memory.batch_size == 1:
         memory = memory.take(torch.zeros(len(qformer_input_ids), dtype=torch.long))
     visual: Any = memory.visual
-    model.check_inputs(None, visual.slots, None, qformer_input_ids, qformer_attention_mask)
+    model.check_inputs(None, visual.slots, None, qformer_input_ids)
     num_entries = visual.entries_of_each
     replayed = MemoryBank(memory.length, memory.policy)
     model.prepare_memory(replayed, visual.slots, qformer_input_ids, qformer_attention_mask)
     query_embeds = model.query_tokens.expand(memory.batch_size, -1, -1)
     outputs: Any = None
     for entry in visual.states.to(model.qformer.embeddings.layernorm.weight.dtype).unbind(1):
-        outputs = model.qformer(
-            query_embeds, entry, qformer_input_ids, qformer_attention_mask, replayed, True, return_dict=True
-        )
+        text = (qformer_input_ids, qformer_attention_mask)
+        options = {"memory": replayed, "reuse_projections": True, "return_dict": True}
+        outputs = model.qformer(query_embeds, entry, *text, **options)
         for bank, states in zip(replayed.banks(), (entry, *outputs.layer_inputs), strict=False):
             bank.append(states)
     for bank in replayed.banks():

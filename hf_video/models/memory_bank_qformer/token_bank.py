@@ -140,7 +140,7 @@ class TokenBank:
         current = project(states)
         if layer not in self.projections:
             if num_entries:
-                key, value = (projected.to(self.slots) for projected in project(self.slots.to(states.dtype)))
+                key, value = (projected.to(self.slots) for projected in project(self.slots.to(states)))
             else:
                 shape = (*self.slots.shape[:-1], current[0].shape[-1])
                 key, value = (self.slots.new_zeros(shape) for _ in current)
@@ -150,7 +150,7 @@ class TokenBank:
         for buffer, new in zip(buffers, current, strict=True):
             write(buffer, rows, new)
         # Until all slots have been in use, the entries and the current frame are in the first slots.
-        return tuple(buffer[:, : num_entries + 1].flatten(1, 2).to(states.dtype) for buffer in buffers)
+        return tuple(buffer[:, : num_entries + 1].flatten(1, 2).to(states) for buffer in buffers)
 
     @torch.no_grad()
     def append(self, states: torch.Tensor) -> None:
@@ -203,10 +203,6 @@ class TokenBank:
 
     def put(self, rows: torch.Tensor, bank: "TokenBank") -> None:
         """Write back the videos that [`~TokenBank.take`] copied."""
-        if not any(self.num_entries):
-            for layer, pair in bank.projections.items():
-                key, value = (tensor.new_zeros(len(self.num_entries), *tensor.shape[1:]) for tensor in pair)
-                self.projections[layer] = key, value
         if self.projections.keys() != bank.projections.keys():
             self.projections, bank.projections = {}, {}
         own_tensors, new_tensors = ((each.order, each.slot_counts, *each.slot_tensors()) for each in (self, bank))
