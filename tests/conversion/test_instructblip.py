@@ -212,7 +212,7 @@ def test_a_tokenizer_without_the_place_of_a_video_is_refused(tmp_path, capsys):
     ("prepare", "message"),
     [
         (lambda folder: LlamaConfig().save_pretrained(folder), "got 'llama'"),
-        (lambda folder: write_without_a_weight(folder), "lacks weights of MemoryBankQFormerModel: query_tokens"),
+        (lambda folder: write_without_a_weight(folder), "lacks weights of MemoryBankQFormerModel (query_tokens)"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, capsys, prepare, message):

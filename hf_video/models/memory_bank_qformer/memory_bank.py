@@ -179,14 +179,8 @@ class MemoryBank:
     def append(
         self, vision_states: torch.Tensor, layer_inputs: Sequence[torch.Tensor], last_queries: torch.Tensor
     ) -> None:
-        """
-        Add a frame to every bank.
-
-        Args:
-            vision_states: tokens of the frame, `(batch_size, num_tokens, hidden_size of the vision tower)`.
-            layer_inputs: input of each layer, `(batch_size, num_query_tokens + text_length, hidden_size)`.
-            last_queries: queries after the last layer, `(batch_size, num_query_tokens, hidden_size)`.
-        """
+        """Add a frame to every bank: its tokens, the input of each layer of the Q-Former, and the queries after the
+        last one, all `(batch_size, number of tokens, hidden_size)`."""
         self.is_unfinished = True
         if self.visual is not None:
             self.visual.append(vision_states)
@@ -265,13 +259,8 @@ class MemoryBank:
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: torch.device | str = "cpu") -> "MemoryBank":
-        """
-        Read a file that [`~MemoryBank.save`] wrote.
-
-        Raises:
-            ValueError: if it is another kind of file, or damaged. The message says what is wrong.
-            OSError: if the file cannot be opened.
-        """
+        """Read a file that [`~MemoryBank.save`] wrote. Raises `ValueError` if it is another kind of file or damaged,
+        and `OSError` if it cannot be opened."""
         try:
             with safe_open(path, "pt", device=str(device)) as file:
                 header = json.loads((file.metadata() or {})["memory_bank"])
