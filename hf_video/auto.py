@@ -32,7 +32,7 @@ CONFIGURATIONS = {
 PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
     "VideoMambaState": ".models.videomamba.state_videomamba",
-    "VideoWatcher": f"{_QFORMER}.video_watcher",
+    "VideoWatcher": ".inference.video_watcher",
     "load_released": ".loading.models",
     "replay_memory": f"{_QFORMER}.memory_bank",
     "retrieval_recall": ".metrics",
