@@ -151,6 +151,13 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
 
     model_type = "videomamba"
     keys_to_ignore_at_inference = ["state"]
+    # A scan needs all of its inner channels, from which `x_proj` makes its B, C and time steps: each process runs the
+    # scans in full, and the two large products by half.
+    base_model_tp_plan = {
+        "layers.*.mixer.in_proj": "colwise_gather_output",
+        "layers.*.mixer.out_proj": "rowwise_split_input",
+    }
+    base_model_fsdp_plan = {"layers.*": "free_full_weight"}
 
     image_size: int | list[int] | tuple[int, int] = 224
     patch_size: int | list[int] | tuple[int, int] = 16
