@@ -86,39 +86,21 @@ NO_CONTEXT = ScanContext()
 
 @dataclass
 class VideoMambaOutput(BaseModelOutputWithPooling):
-    """
-    Output of [`VideoMambaModel`].
-
-    Args:
-        state ([`VideoMambaState`], *optional*):
-            If the call had a state, the one to go on with.
-    """
+    """Output of [`VideoMambaModel`]. `state` is the one to go on with, if the call had a state."""
 
     state: VideoMambaState | None = None
 
 
 @dataclass
 class VideoMambaClassifierOutput(ImageClassifierOutput):
-    """
-    Output of classifiers of clips.
-
-    Args:
-        state ([`VideoMambaState`], *optional*):
-            If the call had a state, the one to go on with.
-    """
+    """Output of classifiers of clips. `state` is the one to go on with, if the call had a state."""
 
     state: VideoMambaState | None = None
 
 
 @dataclass
 class VideoMambaFrameClassifierOutput(TokenClassifierOutput):
-    """
-    Output of [`VideoMambaForFrameClassification`].
-
-    Args:
-        state ([`VideoMambaState`], *optional*):
-            If the call had a state, the one to go on with.
-    """
+    """Output of [`VideoMambaForFrameClassification`]. `state` is the one to go on with, if the call had a state."""
 
     state: VideoMambaState | None = None
 
@@ -364,10 +346,11 @@ class VideoMambaScan(nn.Module):
         addend: torch.Tensor | None = None,
         is_padding: torch.Tensor | None = None,
         state: LayerState | None = None,
+        order: ScanOrder | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         The output, and with a state the one of the scan after the last token. All tensors are `(batch_size,
-        intermediate_size, sequence_length)`.
+        intermediate_size, sequence_length)`, in the order of the tokens.
 
         Args:
             hidden_states: input of the convolution.
@@ -376,7 +359,15 @@ class VideoMambaScan(nn.Module):
             is_padding: `(batch_size, 1, sequence_length)`, bool, true for tokens whose input is zero and that leave
                 the state as it is.
             state: as [`ScanContext`] has it.
+            order: the order in which the tokens are visited, if it is another one.
         """
+        if order is not None:
+            token_of_step, step_of_token = (index[:, None] for index in order)
+            hidden_states = hidden_states.take_along_dim(token_of_step, dim=2)
+            gate, addend, is_padding = (
+                each if each is None else each.take_along_dim(token_of_step, dim=2)
+                for each in (gate, addend, is_padding)
+            )
         scan_state, conv_state = state or (None, None)
         u = self.conv1d(hidden_states, conv_state)
         time_steps, B, C = self.x_proj(u.mT).split(self.sizes, dim=-1)
@@ -385,34 +376,10 @@ class VideoMambaScan(nn.Module):
             delta = delta.masked_fill(is_padding, NO_TIME_STEP)
         A = -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
         options: dict[str, Any] = {"initial_state": scan_state, "return_last_state": state is not None}
-        outputs = selective_scan(
-            *(u, delta, A, B.mT, C.mT, self.D, gate, self.dt_bias, True),
-            reverse=self.reverse,
-            addend=addend,
-            **options,
-        )
-        return outputs if isinstance(outputs, tuple) else (outputs, None)
-
-
-def scan_in_order(
-    scan: VideoMambaScan,
-    order: ScanOrder | None,
-    hidden_states: torch.Tensor,
-    gate: torch.Tensor | None = None,
-    addend: torch.Tensor | None = None,
-    is_padding: torch.Tensor | None = None,
-    state: LayerState | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Run a scan over the tokens in another order, and return its output in the order of the tokens."""
-    if order is None:
-        return scan(hidden_states, gate, addend, is_padding, state)
-    token_of_step, step_of_token = (index[:, None] for index in order)
-    inputs = (
-        None if each is None else each.take_along_dim(token_of_step, dim=2)
-        for each in (hidden_states, gate, addend, is_padding)
-    )
-    outputs, last_state = scan(*inputs, state)
-    return outputs.take_along_dim(step_of_token, dim=2), last_state
+        options |= {"reverse": self.reverse, "addend": addend}
+        found = selective_scan(u, delta, A, B.mT, C.mT, self.D, gate, self.dt_bias, True, **options)
+        outputs, last_state = found if isinstance(found, tuple) else (found, None)
+        return outputs if order is None else outputs.take_along_dim(step_of_token, dim=2), last_state
 
 
 class VideoMambaMixer(nn.Module):
@@ -445,11 +412,9 @@ class VideoMambaMixer(nn.Module):
             inner = inner.masked_fill(is_padding, 0.0)
         scan_gate = gate if self.gate_fn is None else None
         forward_gate = scan_gate if self.backward_scan is None else None
-        mixed, scan_state = scan_in_order(
-            self.forward_scan, forward_order, inner, forward_gate, is_padding=is_padding, state=state
-        )
+        mixed, scan_state = self.forward_scan(inner, forward_gate, None, is_padding, state, forward_order)
         if self.backward_scan is not None:
-            mixed, _ = scan_in_order(self.backward_scan, temporal_first, inner, scan_gate, mixed, is_padding)
+            mixed, _ = self.backward_scan(inner, scan_gate, mixed, is_padding, order=temporal_first)
         if self.gate_fn is not None:
             mixed = mixed * self.gate_fn(gate)
         outputs = self.out_proj(mixed.mT)
@@ -720,14 +685,6 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
                 "logits do not depend on the pixels: set `use_mean_pooling=True`."
             )
 
-    def pool(self, tokens: torch.Tensor, has_class_token: bool = True) -> torch.Tensor:
-        """Pooled features `(batch_size, hidden_size)` of tokens `(batch_size, sequence_length, hidden_size)`."""
-        if self.config.use_mean_pooling:
-            return tokens[:, int(has_class_token) :].mean(dim=1)
-        if not has_class_token:
-            raise ValueError("The class token of a causal model sees no frames: with a state, use_mean_pooling=True.")
-        return tokens[:, 0]
-
     @can_return_tuple
     def forward(
         self,
@@ -751,9 +708,11 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
         """
         clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
         outputs: VideoMambaOutput = self.videomamba(clips, return_dict=True, **kwargs)
-        has_class_token = self.config.bidirectional or outputs.state is None
-        features = self.dropout(self.pool(outputs.last_hidden_state, has_class_token))
-        logits = average_views(self.classifier(features), pixel_values, self.config)
+        tokens, has_class_token = outputs.last_hidden_state, self.config.bidirectional or outputs.state is None
+        if not has_class_token and not self.config.use_mean_pooling:
+            raise ValueError("The class token of a causal model sees no frames: with a state, use_mean_pooling=True.")
+        pooled = tokens[:, int(has_class_token) :].mean(dim=1) if self.config.use_mean_pooling else tokens[:, 0]
+        logits = average_views(self.classifier(self.dropout(pooled)), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return VideoMambaClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state

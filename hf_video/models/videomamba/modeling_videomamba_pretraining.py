@@ -306,15 +306,10 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
 
     def aligned_features(self, hidden_states: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         """Tokens `(batch_size, num_visible_tokens, hidden_size)` of each layer to align, layers in rising order."""
-        features = []
-        for layer in self.config.aligned_layers:
-            is_last = layer == self.config.num_hidden_layers - 1
-            if is_last and self.config.last_aligned_feature == "unmixed":
-                features.append(hidden_states[layer])
-            elif is_last and self.config.last_aligned_feature == "raw":
-                features.append(hidden_states[layer + 1])
-            else:
-                features.append(self.videomamba.norm_f(hidden_states[layer + 1]))
+        features = [self.videomamba.norm_f(hidden_states[layer + 1]) for layer in self.config.aligned_layers]
+        if self.config.last_aligned_feature != "normalized":
+            # The last aligned layer is the last layer. What enters it comes before what leaves it.
+            features[-1] = hidden_states[-2 if self.config.last_aligned_feature == "unmixed" else -1]
         return features
 
     def targets_of(self, features: torch.Tensor, bool_masked_pos: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,8 @@
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -53,13 +52,6 @@ class VideoMambaState:
         self.is_new = torch.ones(batch_size, dtype=torch.bool, device=device)
         self.has_new = True
 
-    def __repr__(self) -> str:
-        return f"VideoMambaState(batch_size={self.batch_size}, nbytes={self.nbytes})"
-
-    @property
-    def batch_size(self) -> int:
-        return self.scan_states.shape[1]
-
     @property
     def nbytes(self) -> int:
         """Size of the states of all streams in bytes."""
@@ -70,29 +62,26 @@ class VideoMambaState:
         scan_states, conv_states = (
             torch.stack([each.to(self.is_new.device) for each in states]) for states in zip(*layer_states, strict=True)
         )
-        return self._read(scan_states=scan_states, conv_states=conv_states)
+        return self._read(scan_states, conv_states)
 
     def where_new(self, start: "VideoMambaState") -> "VideoMambaState":
         """This state, with that of the only stream of `start` in place of new streams."""
         is_new = self.is_new[:, None, None]
         scan_states = torch.where(is_new, start.scan_states, self.scan_states)
-        return self._read(
-            scan_states=scan_states, conv_states=torch.where(is_new, start.conv_states, self.conv_states)
-        )
+        return self._read(scan_states, torch.where(is_new, start.conv_states, self.conv_states))
 
     def clone(self) -> "VideoMambaState":
         """An independent copy, to go on in two ways."""
-        return self._with(**{name: getattr(self, name).clone() for name in NAMES})
+        return self._each(torch.clone)
 
     def detach(self) -> "VideoMambaState":
         """The state without its gradients, to train over the chunks of a long video. It shares its memory with this
         one."""
-        return self._with(**{name: getattr(self, name).detach() for name in NAMES})
+        return self._each(torch.detach)
 
     def to(self, device: torch.device | str) -> "VideoMambaState":
         """Move the state to a device, in place, and return it. Dtypes stay as they are."""
-        for name in NAMES:
-            setattr(self, name, getattr(self, name).to(device))
+        vars(self).update(vars(self._each(lambda tensor: tensor.to(device))))
         return self
 
     def reset(self, rows: torch.Tensor | None = None) -> None:
@@ -109,13 +98,12 @@ class VideoMambaState:
         self.scan_states, self.conv_states = self.scan_states[:, index], self.conv_states[:, index]
         self.is_new = self.is_new[index]
 
-    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """As [`~VideoMambaState.batch_select_indices`], by the name of Transformers' caches."""
-        self.batch_select_indices(beam_idx)
+    # Another verb of Transformers' caches.
+    reorder_cache = batch_select_indices
 
     def take(self, rows: torch.Tensor) -> "VideoMambaState":
         """A state with copies of the streams `rows`, int64 or one bool for each stream."""
-        state = self._with()
+        state = copy.copy(self)
         state.batch_select_indices(rows)
         return state
 
@@ -152,18 +140,21 @@ class VideoMambaState:
         state.has_new = bool(state.is_new.any())
         return state
 
-    def _with(self, **attributes: Any) -> "VideoMambaState":
-        """A state with other attributes."""
+    def _read(self, scan_states: torch.Tensor, conv_states: torch.Tensor) -> "VideoMambaState":
+        """A state of streams of which frames, or the class token, were read."""
         state = copy.copy(self)
-        vars(state).update(attributes)
+        state.scan_states, state.conv_states = scan_states, conv_states
+        state.is_new, state.has_new = torch.zeros_like(self.is_new), False
         return state
 
-    def _read(self, **states: torch.Tensor) -> "VideoMambaState":
-        """A state of streams of which frames, or the class token, were read."""
-        return self._with(**states, is_new=torch.zeros_like(self.is_new), has_new=False)
+    def _each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "VideoMambaState":
+        """A state with a function of each tensor."""
+        state = copy.copy(self)
+        vars(state).update({name: function(getattr(self, name)) for name in NAMES})
+        return state
 
     def _index(self, rows: torch.Tensor | slice) -> torch.Tensor:
-        return torch.arange(self.batch_size, device=self.is_new.device)[rows]
+        return torch.arange(len(self.is_new), device=self.is_new.device)[rows]
 
 
 def check_state(state: VideoMambaState, config: VideoMambaConfig, pixel_values: torch.Tensor, has_mask: bool) -> None:
@@ -192,8 +183,4 @@ def check_state(state: VideoMambaState, config: VideoMambaConfig, pixel_values: 
         raise ValueError(
             f"The state has tensors of {shapes[0]}; this model and the batch need {shapes[1]}: begin with "
             f"VideoMambaState(model.config, batch_size={batch_size}), or select streams with `state.take`."
-        )
-    if state.scan_states.device != pixel_values.device:
-        raise ValueError(
-            f"The state is on {state.scan_states.device}, the frames on {pixel_values.device}: move it with `.to`."
         )
