@@ -1,58 +1,47 @@
-"""Models whose weights lie in several processes, as `distributed_config` asks for it, against one process."""
+"""Two processes that share a model by its plans, with tensors or with data, give the logits of one process."""
 
-import json
+from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
+import torch
 
-import hf_video
+from hf_video import VideoMambaForVideoClassification
+from tests.models.videomamba import videomamba_testing
 from tests.testing.processes import launched, run_forked
 
-from .videomamba import videomamba_testing
-
-PROGRAM = """
-import json, sys
-import torch
-from safetensors.torch import load_file, save_file
-from transformers.distributed import DistributedConfig
-import hf_video
-
-name, folder, options = sys.argv[1:]
-model = getattr(hf_video, name).from_pretrained(folder, distributed_config=DistributedConfig(**json.loads(options)))
-clips = load_file(f"{folder}/clips")["pixel_values"]
-found = {}
-with torch.no_grad():
-    found["inference"] = model(clips).logits
-logits = model(clips).logits
-found["training"] = logits.detach()
-logits.square().sum().backward()
-for parameter_name, parameter in model.named_parameters():
-    gradient = parameter.grad
-    found[parameter_name] = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-if torch.distributed.get_rank() == 0:
-    sizes = {n: p.to_local().numel() if hasattr(p, "to_local") else p.numel() for n, p in model.named_parameters()}
-    save_file({name: tensor.contiguous() for name, tensor in found.items()}, f"{folder}/found")
-    print(sum(sizes.values()))
-torch.distributed.destroy_process_group()
-"""
+SCRIPT = Path(__file__).with_name("plans_run.py")
 
 
-@pytest.mark.parametrize("options", [{"tp_size": 2}, {"fsdp_size": 2}], ids=str)
-def test_two_processes_give_the_logits_and_gradients_of_one(tmp_path, options):
-    model = videomamba_testing.make(hf_video.VideoMambaForVideoClassification, use_bias=True).train()
+def videomamba():
+    model = videomamba_testing.make(VideoMambaForVideoClassification, use_bias=True)
+    return model, {"pixel_values": videomamba_testing.random_clips(model.config)}
+
+
+# An Auto class, and a function that makes a small model and its inputs.
+CASES = {
+    "VideoMamba": ("AutoModelForVideoClassification", videomamba),
+}
+
+
+def run(folder, num_processes, auto_class, kind):
+    processes = run_forked(*launched([SCRIPT, folder, num_processes, auto_class, kind], num_processes))
+    assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
+    return torch.load(folder / f"{num_processes}-{kind}.pt")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_have_the_logits_and_gradients_of_one(tmp_path, case):
+    auto_class, make = CASES[case]
+    model, inputs = make()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
     model.save_pretrained(tmp_path)
-    clips = videomamba_testing.random_clips(model.config)
-    save_file({"pixel_values": clips}, tmp_path / "clips")
-    words = ["-c", PROGRAM, type(model).__name__, tmp_path, json.dumps(options)]
-    results = run_forked(*launched(words, 2))
-    assert [result.returncode for result in results] == [0, 0], results[0].stderr[-3000:]
-    logits = model(clips).logits
-    logits.square().sum().backward()
-    wanted = {name: parameter.grad for name, parameter in model.named_parameters()}
-    wanted |= {"inference": logits.detach(), "training": logits.detach()}
-    found = load_file(tmp_path / "found")
-    assert found.keys() == wanted.keys()
-    for name, tensor in wanted.items():
-        assert (found[name] - tensor).abs().max() <= 1e-5 * max(tensor.abs().max(), 1), name
-    held = int(results[0].stdout.split()[-1])
-    assert held < 0.8 * model.num_parameters(), "a process holds a part of the weights"
+    torch.save(inputs, tmp_path / "inputs.pt")
+    one = run(tmp_path, 1, auto_class, "alone")
+    for kind in ("tensor", "data"):
+        two = run(tmp_path, 2, auto_class, kind)
+        assert two["cut"] >= 12, kind
+        torch.testing.assert_close(two["logits"], one["logits"], atol=1e-5, rtol=0)
+        assert two["gradients"].keys() == one["gradients"].keys()
+        for name, gradient in one["gradients"].items():
+            torch.testing.assert_close(two["gradients"][name], gradient, atol=1e-6, rtol=1e-3, msg=f"{kind}: {name}")
