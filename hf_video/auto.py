@@ -55,7 +55,7 @@ FAMILIES = {
         (_VIDEOMAMBA, "VideoMambaModel", "AutoModel"),
         (_VIDEOMAMBA, "VideoMambaForVideoClassification", "AutoModelForVideoClassification"),
         (_VIDEOMAMBA, "VideoMambaForImageClassification", "AutoModelForImageClassification"),
-        (f"{_VIDEOMAMBA}_frames", "VideoMambaForFrameClassification", "AutoModelForTokenClassification"),
+        (_VIDEOMAMBA, "VideoMambaForFrameClassification", "AutoModelForTokenClassification"),
         (f"{_VIDEOMAMBA}_pretraining", "VideoMambaForPreTraining", "AutoModelForPreTraining"),
         (_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
