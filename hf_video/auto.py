@@ -32,7 +32,7 @@ CONFIGURATIONS = {
 PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
     "VideoMambaState": ".models.videomamba.state_videomamba",
-    "VideoWatcher": f"{_QFORMER}.video_watcher",
+    "VideoWatcher": ".inference.video_watcher",
     "load_released": ".loading.models",
     "replay_memory": f"{_QFORMER}.memory_bank",
     "retrieval_recall": ".metrics",
@@ -55,7 +55,7 @@ FAMILIES = {
         (_VIDEOMAMBA, "VideoMambaModel", "AutoModel"),
         (_VIDEOMAMBA, "VideoMambaForVideoClassification", "AutoModelForVideoClassification"),
         (_VIDEOMAMBA, "VideoMambaForImageClassification", "AutoModelForImageClassification"),
-        (f"{_VIDEOMAMBA}_frames", "VideoMambaForFrameClassification", "AutoModelForTokenClassification"),
+        (_VIDEOMAMBA, "VideoMambaForFrameClassification", "AutoModelForTokenClassification"),
         (f"{_VIDEOMAMBA}_pretraining", "VideoMambaForPreTraining", "AutoModelForPreTraining"),
         (_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),

@@ -35,11 +35,13 @@ class VideoPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
-        """As in Transformers. Raises `ValueError` for a VideoViT that was saved before the first release."""
-        if fused := [name for name in loading_info.unexpected_keys if name.endswith(".attention.qkv.weight")]:
+        """As in Transformers. Raises `ValueError` for a model that was saved before the first release."""
+        # Those of queries, keys and values in VideoViT, and of the time steps in VideoMamba.
+        former = (".attention.qkv.weight", "_scan.dt_proj.bias")
+        if found := [name for name in loading_info.unexpected_keys if name.endswith(former)]:
             raise ValueError(
-                f"{min(fused)} is of a VideoViT from before the first release, when queries, keys and values were one "
-                "projection: convert the original checkpoint anew, or train the model again."
+                f"{min(found)} is of a model from before the first release, whose weights were others: convert the "
+                "original checkpoint anew, or train the model again."
             )
         super()._adjust_missing_and_unexpected_keys(loading_info)
 

@@ -18,7 +18,7 @@ from hf_video.loading.clip_size import clip_size
 from hf_video.loading.configurations import loading
 from hf_video.loading.heads import load_pretraining_model
 from hf_video.loading.models import locate_model
-from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher
+from hf_video.models.videomamba.modeling_videomamba_pretraining import VideoMambaTeacher
 from hf_video.settings import settings_of
 
 from .arguments import PreTrainingArguments
