@@ -18,7 +18,7 @@ from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryB
 
 from .helpers.checkpoint import ConversionError
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import make_config
+from .helpers.fields import Part, make_config
 from .helpers.memory_bank_qformer import (
     load_language_model,
     load_pretrained,
@@ -99,8 +99,8 @@ def memory_bank_qformer_fields(original: Any) -> dict[str, Any]:
         )
     is_video = original.model_type == "instructblipvideo"
     return {
-        "vision_config": InstructBlipVisionConfig(**shared_fields(vision, InstructBlipVisionConfig)),
-        "qformer_config": InstructBlipQFormerConfig(**shared_fields(qformer, InstructBlipQFormerConfig)),
+        "vision_config": Part(InstructBlipVisionConfig, shared_fields(vision, InstructBlipVisionConfig)),
+        "qformer_config": Part(InstructBlipQFormerConfig, shared_fields(qformer, InstructBlipQFormerConfig)),
         "text_config": original.text_config,
         "num_query_tokens": original.num_query_tokens,
         "use_qformer_text_input": original.model_type != "blip-2",

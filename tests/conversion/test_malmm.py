@@ -204,7 +204,7 @@ def test_every_tensor_of_the_full_size_model_has_its_place():
     )
     tower = {name.removeprefix("visual_encoder."): tensor for name, tensor in frozen.items()}
     original = dict.fromkeys(malmm.SECTIONS, {}) | {"bert_config": {"vocab_size": 30522}}
-    fields = malmm.memory_bank_qformer_fields(original, trained, malmm.eva_config({}, tower, []), [])
+    fields = malmm.memory_bank_qformer_fields(original, trained, malmm.eva_part({}, tower))
     config = make_config(MemoryBankQFormerConfig, fields, ["memory_bank_length=20"])
     with torch.device("meta"):
         model = MemoryBankQFormerModel(config)
