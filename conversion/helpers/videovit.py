@@ -10,6 +10,7 @@ from hf_video.models.videovit import VideoViTConfig
 
 from .weight_rules import Rule, rename
 
+PROJECTIONS = ("query", "key", "value")
 # What the processors of images and of videos have in common.
 PROCESSOR_OPTIONS = (
     *("do_resize", "size", "resample", "do_center_crop", "crop_size"),
@@ -29,7 +30,7 @@ def patch_embedding_rules(
 
 
 def block_rules(source: str, target: str) -> list[Rule]:
-    """The transformer blocks under a prefix; the biases of queries and values become one vector."""
+    """The transformer blocks under a prefix; the matrix of all queries, keys and values becomes three."""
     block = rf"{source}blocks\.(\d+)\."
     pairs = {
         "norm1": "layernorm_before",
@@ -43,12 +44,9 @@ def block_rules(source: str, target: str) -> list[Rule]:
         for old, new in pairs.items()
     ]
     return rules + [
-        rename(block + r"attn\.qkv\.weight", rf"{target}layers.\1.attention.qkv.weight"),
-        Rule(
-            (block + r"attn\.q_bias", block + r"attn\.v_bias"),
-            rf"{target}layers.\1.attention.qv_bias",
-            join,
-        ),
+        rename(block + r"attn\.qkv\.weight", rf"{target}layers.\1.attention.*.weight", split_projection),
+        rename(block + r"attn\.q_bias", rf"{target}layers.\1.attention.query.bias"),
+        rename(block + r"attn\.v_bias", rf"{target}layers.\1.attention.value.bias"),
         rename(block + r"attn\.scale", rf"{target}layers.\1.attention.logit_scale"),
         rename(block + r"gamma_([12])", rf"{target}layers.\1.layer_scale\2"),
     ]
@@ -56,26 +54,24 @@ def block_rules(source: str, target: str) -> list[Rule]:
 
 def transformers_block_rules(source: str, target: str) -> list[Rule]:
     """
-    The transformer blocks of Transformers' VideoMAE and ViT. The names are those of all versions of Transformers;
-    separate queries, keys and values are joined.
+    The transformer blocks of Transformers' VideoMAE and ViT. The names are those of all versions of Transformers.
     """
     block = rf"{source}\.(\d+)\."
     attention = block + r"attention\.(?:attention\.)?"
-    query, key, value = (attention + name for name in ("(?:query|q_proj)", "(?:key|k_proj)", "(?:value|v_proj)"))
     pairs = {
         r"(layernorm_before|layernorm_after)": r"\2",
         r"attention\.(output\.dense|o_proj)": "attention.o_proj",
         r"(intermediate\.dense|mlp\.fc1)": "mlp.fc1",
         r"(output\.dense|mlp\.fc2)": "mlp.fc2",
     }
-    attention_of_target = rf"{target}.\1.attention"
-    return [
-        *(rename(block + old + r"\.(weight|bias)", rf"{target}.\1.{new}.\3") for old, new in pairs.items()),
-        Rule((query + r"\.weight", key + r"\.weight", value + r"\.weight"), f"{attention_of_target}.qkv.weight", join),
-        Rule((attention + "q_bias", attention + "v_bias"), f"{attention_of_target}.qv_bias", join),
-        Rule((query + r"\.bias", value + r"\.bias"), f"{attention_of_target}.qv_bias", join),
-        rename(key + r"\.bias", f"{attention_of_target}.k_bias"),
-    ]
+    rules = [rename(block + old + r"\.(weight|bias)", rf"{target}.\1.{new}.\3") for old, new in pairs.items()]
+    for name in PROJECTIONS:
+        ours, letter = rf"{target}.\1.attention.{name}", name[0]
+        rules += [
+            rename(attention + rf"(?:{name}|{letter}_proj)\.(weight|bias)", ours + r".\2"),
+            rename(attention + f"{letter}_bias", ours + ".bias"),
+        ]
+    return rules
 
 
 def encoder_fields(original: dict[str, Any], *others: str) -> dict[str, Any]:
@@ -94,9 +90,9 @@ def has_key_bias(weights: dict[str, torch.Tensor]) -> bool:
     return any(name.endswith((".key.bias", ".k_proj.bias")) for name in weights)
 
 
-def join(*parts: torch.Tensor) -> torch.Tensor:
-    """The rows of a fused projection, or its biases, from those of its parts."""
-    return torch.cat(parts)
+def split_projection(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The rows of one projection for queries, keys and values."""
+    return dict(zip(PROJECTIONS, weight.chunk(3), strict=True))
 
 
 def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict[str, Any]:

@@ -23,16 +23,19 @@ class Rule(NamedTuple):
         sources: regular expressions for whole names. Several of them are joined into one target.
         target: name in our model, with the groups of the match filled in; `None` drops the tensor.
         transform: called with the tensors of all sources, in their order. Without it, a single tensor stays as it is.
+            It may return several tensors by the words that take the place of `*` in `target`.
         reason: why a tensor is dropped.
     """
 
     sources: tuple[str, ...]
     target: str | None
-    transform: Callable[..., torch.Tensor] | None = None
+    transform: Callable[..., torch.Tensor | dict[str, torch.Tensor]] | None = None
     reason: str = ""
 
 
-def rename(source: str, target: str, transform: Callable[..., torch.Tensor] | None = None) -> Rule:
+def rename(
+    source: str, target: str, transform: Callable[..., torch.Tensor | dict[str, torch.Tensor]] | None = None
+) -> Rule:
     """The rule that one tensor gets another name and, with `transform`, another form."""
     return Rule((source,), target, transform)
 
@@ -82,7 +85,7 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
     if unknown:
         raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {preview(sorted(unknown))}.")
 
-    converted = {}
+    converted: dict[str, torch.Tensor] = {}
     for target, found in parts.items():
         rule = rule_of_target[target]
         absent = [source for i, source in enumerate(rule.sources) if i not in found]
@@ -90,12 +93,14 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
             raise ConversionError(f"{target} needs tensors named {preview(absent)}, which the checkpoint lacks.")
         tensors = [found[i] for i in sorted(found)]
         try:
-            converted[target] = rule.transform(*tensors) if rule.transform else tensors[0]
+            made = rule.transform(*tensors) if rule.transform else tensors[0]
         except (RuntimeError, ValueError, IndexError) as error:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
             raise ConversionError(
                 f"{target} cannot be made of tensors of the shapes {shapes}, named {preview(rule.sources)}: {error}"
             ) from error
+        parts_of_target = made if isinstance(made, dict) else {"*": made}
+        converted |= {target.replace("*", word): tensor for word, tensor in parts_of_target.items()}
     for reason, names in dropped.items():
         name_left_out(names, reason)
     return converted

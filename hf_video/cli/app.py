@@ -68,7 +68,7 @@ def run(settings: AppSettings) -> int:
 
     serve(
         models,
-        **{name: getattr(settings, name) for name in ("host", "port", "queue", "max_upload", "workers")},
+        settings,
         tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
         tell_error=tell_error,
         examples=examples,

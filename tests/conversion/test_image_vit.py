@@ -47,7 +47,7 @@ def test_one_frame_is_the_image_model(image_model, tmp_path):
     assert converted.config.id2label == {0: "cat", 1: "dog", 2: "owl"}
     assert converted.num_parameters() == model.num_parameters()
     expected = {name: bias for name, bias in model.named_parameters() if re.search(r"(key|k_proj)\.bias", name)}
-    found = {name: bias for name, bias in converted.named_parameters() if name.endswith("k_bias")}
+    found = {name: bias for name, bias in converted.named_parameters() if name.endswith("key.bias")}
     assert len(found) == len(expected) == 2
     assert all(torch.equal(*pair) for pair in zip(found.values(), expected.values(), strict=True))
 

@@ -61,16 +61,6 @@ def test_scores_are_a_table_and_classes_of_one_name_stay_apart(tmp_path):
     np.testing.assert_array_equal(np.stack(table.columns[2:], axis=1), values)
 
 
-def test_thumbnails_are_small_few_and_even():
-    timeline = Timeline(SegmentFinder(["a"]), "video")
-    image = np.zeros((1080, 1920, 3), np.uint8)
-    for number in range(10_000):
-        timeline.watch(number / 25, image)
-    times = [seconds for seconds, _ in timeline.thumbnails]
-    assert 24 <= len(times) < 48 and times[0] == 0 and np.ptp(np.diff(times)) < 0.1
-    assert times[-1] > 380 and {picture.shape for _, picture in timeline.thumbnails} == {(135, 240, 3)}
-
-
 def test_a_stream_without_an_end_takes_no_more_memory():
     timeline = Timeline(SegmentFinder(["a", "b"]), "live", is_kept=False)
     sizes, image = [], np.zeros((8, 8, 3), np.uint8)

@@ -15,7 +15,7 @@ from transformers import (
     VivitVideoProcessor,
 )
 
-from hf_video.inference import predict_scores, watch_features
+from hf_video.inference import predict_scores
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.clip_size import check_clips, check_views, clip_size, set_input_size
 from hf_video.loading.heads import load_classifier, load_trained_classifier
@@ -87,7 +87,9 @@ def test_our_processor_scores_and_features_are_those_of_the_family(saved):
         with torch.inference_mode():
             expected = plain(**{plain.main_input_name: values}).logits.reshape(1, len(NAMES)).softmax(-1)
         torch.testing.assert_close(predict_scores(model, values), expected, atol=1e-5, rtol=0)
-    with torch.inference_mode(), watch_features(model) as pooled:
+    pooled: list[torch.Tensor] = []
+    watching = model.classifier.register_forward_pre_hook(lambda module, inputs: pooled.append(inputs[0]))
+    with torch.inference_mode(), watching:
         logits = model(**{model.main_input_name: ours}).logits
         torch.testing.assert_close(model.classifier(pooled[0]), logits)
     assert pooled[0].shape == (1, model.classifier.in_features) and logits.shape == (1, len(NAMES))
