@@ -14,6 +14,7 @@ from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig
 from transformers.image_processing_base import ImageProcessingMixin
 from transformers.video_processing_utils import BaseVideoProcessor
 
+from hf_video.loading.configurations import load_config
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 
 from .helpers.checkpoint import ConversionError
@@ -25,7 +26,6 @@ from .helpers.memory_bank_qformer import (
     load_tokenizer,
     make_processor,
     make_video_processor,
-    read_config,
     with_language_model,
 )
 from .helpers.videovit import PROCESSOR_OPTIONS
@@ -49,7 +49,7 @@ OF_VIDEOS_ALONE = ("frame_position_embeddings.weight",)
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the folder or Hub id that the command line names."""
     source = arguments.checkpoint
-    original = read_config(source)
+    original = load_config(source)
     config = make_config(MemoryBankQFormerConfig, memory_bank_qformer_fields(original), arguments.set)
     base = load_pretrained(
         MemoryBankQFormerModel,

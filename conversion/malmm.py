@@ -23,6 +23,7 @@ from transformers import (
     LlamaConfig,
 )
 
+from hf_video.loading.configurations import load_config
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
@@ -44,7 +45,6 @@ from .helpers.memory_bank_qformer import (
     load_tokenizer,
     make_processor,
     make_video_processor,
-    read_config,
     with_language_model,
 )
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
@@ -237,7 +237,7 @@ def eva_part(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part
 
 def load_tower(source: str) -> Tower:
     """An image encoder from a folder or the Hub. Of InstructBLIP only the EVA-ViT is read."""
-    if read_config(source).model_type in ("instructblip", "instructblip_vision_model"):
+    if load_config(source).model_type in ("instructblip", "instructblip_vision_model"):
         tower = load_pretrained(InstructBlipVisionModel, source, key_mapping={r"^vision_model\.": ""})
     else:
         tower = load_pretrained(AutoModel, source)

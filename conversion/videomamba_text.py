@@ -80,7 +80,9 @@ ALIGNMENT_LOSSES = {"l2": "cosine", "mse": "mse", "smooth_l1": "smooth_l1"}
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint that the command line names."""
     weights = strip_prefixes(find_weights(read_checkpoint(arguments.checkpoint), ("model", "module")), ("module.",))
-    tokenizer = None if arguments.tokenizer is None else read_tokenizer(arguments.tokenizer)
+    tokenizer = None if arguments.tokenizer is None else load_tokenizer(arguments.tokenizer)
+    if arguments.tokenizer is not None and tokenizer is None:
+        raise ConversionError(f"--tokenizer {arguments.tokenizer}: there is no tokenizer_config.json.")
     original = read_original(arguments.original_config, "config", "bert_config")
     config = make_config(VideoTextDualEncoderConfig, dual_encoder_fields(original, weights), arguments.set)
     if tokenizer is None:
@@ -98,17 +100,6 @@ def convert(arguments: argparse.Namespace) -> Converted:
     model = VideoTextDualEncoderModel(config)
     load_converted(model, apply_rules(weights, rules_for(config)))
     return model, make_processor(config, tokenizer)
-
-
-def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub repository; raises `ConversionError` if there is none."""
-    try:
-        tokenizer = load_tokenizer(source)
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"--tokenizer {source}: {error}") from error
-    if tokenizer is None:
-        raise ConversionError(f"--tokenizer {source}: there is no tokenizer_config.json.")
-    return tokenizer
 
 
 def dual_encoder_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from hf_video.io import read_object
 from hf_video.settings import closest
 
-from .checkpoint import ConversionError, read_json
+from .checkpoint import ConversionError
 
 # The arguments of an original constructor: the field of our configuration that each sets, if there is one, and its
 # default.
@@ -45,7 +46,7 @@ def bert_fields(given: Mapping[str, Any], found: dict[str, Any], names: Mapping[
 def read_original(path: Path | None, *sections: str) -> dict[str, Any]:
     """The content of the file of `--original-config`, with these objects in it, without what is null; empty without a
     file."""
-    content = {} if path is None else read_json(path)
+    content = {} if path is None else read_object(path)
     for name in sections:
         check_kind(f"{path}: {name}", content.get(name), {})
         content[name] = without_null(content.get(name) or {})

@@ -11,7 +11,7 @@ from hf_video.loading.released import released_models
 from hf_video.models.videomamba.configuration_videomamba import PRESETS
 
 from .checkpoint import ConversionError, count_layers, select_prefix, shape_of
-from .fields import check_kind, read_fields, without_null
+from .fields import UNKNOWN, check_kind, read_fields, without_null
 
 # The arguments of all three original constructors, those of `ssm_cfg` after a dot.
 ARGUMENTS: dict[str, tuple[str | None, Any]] = {
@@ -139,11 +139,8 @@ def settle_input_size(
     # The tensors do not show frames and pixels that fill no patch: the configuration decides, if it fits.
     num_frames = given.get("num_frames", num_token_frames * tubelet)
     side = math.isqrt(num_places)
-    if "img_size" not in given and (side < 1 or side * side != num_places):
-        raise ConversionError(
-            f"`pos_embed` has rows for {num_places} patches, which form no square: give `img_size` (height and "
-            "width) with `--original-config`."
-        )
+    if "img_size" not in given and side * side != num_places:
+        return {"image_size": UNKNOWN, "num_frames": num_frames}
     square = [(side - 1) * s + p for s, p in zip(step, patch, strict=True)]
     image_size = simplest(both_sides(given.get("img_size", square)))
     sizes = zip(both_sides(image_size), patch, step, strict=True)
