@@ -32,7 +32,7 @@ from .helpers.checkpoint import (
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import Part, make_config, read_fields, read_original, without_null
+from .helpers.fields import Part, agree, make_config, read_fields, read_original, without_null
 from .helpers.videovit import block_rules, patch_embedding_rules
 from .helpers.videovit_fields import ARGUMENTS, ENCODER_ARGUMENTS, original_fields, position_fields
 from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
@@ -132,12 +132,13 @@ def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) 
     given = without_null(sections.get("STM") or {})
     if given.get("ACTIVATION", "ReLU") != "ReLU":
         raise ConversionError(f"STM: ACTIVATION must be 'ReLU', as in the original, got {given['ACTIVATION']!r}.")
-    found = read_head_sizes(weights)
+    fields = read_fields(given, HEAD_ARGUMENTS, read_head_sizes(weights), "STM")
     if (stored := weights.get("stm_head.criterion.empty_weight")) is not None and not stored.is_meta:
         weight = stored[-1].item()  # of float32, so it may differ from the same number in the file
         said = given.get("BACKGROUND_WEIGHT", round(weight, 6))
-        found["background_weight"] = said if math.isclose(said, weight, rel_tol=1e-5) else weight
-    fields = read_fields(given, HEAD_ARGUMENTS, found, "STM")
+        if not math.isclose(said, weight, rel_tol=1e-5):
+            agree(given, {"BACKGROUND_WEIGHT": weight})
+        fields["background_weight"] = said
     fields.pop("object_classes")
     losses = {name: fields.pop(name) for name in ("ce", "bbox", "giou", "bce")}
     backbone = backbone_fields(without_null(sections.get("ViT") or {}), select_prefix(weights, "backbone."))
