@@ -33,8 +33,14 @@ from .helpers.checkpoint import (
 )
 from .helpers.command import Converted, make_parser, run
 from .helpers.fields import Part, agree, make_config, read_fields, read_original, without_null
-from .helpers.videovit import block_rules, patch_embedding_rules
-from .helpers.videovit_fields import ARGUMENTS, ENCODER_ARGUMENTS, original_fields, position_fields
+from .helpers.videovit import (
+    ARGUMENTS,
+    ENCODER_ARGUMENTS,
+    block_rules,
+    original_fields,
+    patch_embedding_rules,
+    position_fields,
+)
 from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 DETECTION = "action-detection"

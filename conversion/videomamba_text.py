@@ -37,8 +37,14 @@ from .helpers.checkpoint import (
 from .helpers.command import Converted, make_parser, run
 from .helpers.fields import Part, agree, bert_fields, make_config, read_original, read_section
 from .helpers.memory_bank_qformer import load_tokenizer
-from .helpers.videomamba import ARGUMENTS, encoder_fields
-from .helpers.videomamba_weights import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
+from .helpers.videomamba import (
+    ARGUMENTS,
+    ENCODER_RULES,
+    PRE_TRAINING_RULES,
+    TELLING_TENSORS,
+    encoder_fields,
+    patch_rule,
+)
 from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 BERT = r"text_encoder\.(?:bert\.)?"

@@ -1,4 +1,4 @@
-"""Reads the sizes and settings of VideoMamba: from tensors, the original arguments and the names of released files."""
+"""What the sources of VideoMamba share: names of tensors, and sizes and settings from tensors, arguments and names."""
 
 import math
 import re
@@ -12,6 +12,7 @@ from hf_video.models.videomamba.configuration_videomamba import PRESETS
 
 from .checkpoint import ConversionError, count_layers, select_prefix, shape_of
 from .fields import UNKNOWN, check_kind, read_fields, without_null
+from .weight_rules import Rule, inflate_patches, rename
 
 # The arguments of all three original constructors, those of `ssm_cfg` after a dot.
 ARGUMENTS: dict[str, tuple[str | None, Any]] = {
@@ -60,6 +61,40 @@ SIZES = {"t": "tiny", "s": "small", "m": "middle", "b": "base"}
 NUM_CLASSES = {"in1k": 1000, "k400": 400, "ssv2": 174, "breakfast": 10, "coin": 180}
 # Users found a table of 32 frames in this file, although its name says 64. So its tensors decide.
 MISNAMED = "videomamba_m16_breakfast_mask_ft_f64_res224"
+
+# The tensors that sizes are read from.
+TELLING_TENSORS = ("patch_embed.proj.weight", "pos_embed") + tuple(
+    f"layers.0.{name}" for name in ("norm.weight", "mixer.A_log", "mixer.conv1d.weight", "mixer.dt_proj.weight")
+)
+
+EMBEDDINGS, MIXER = "videomamba.embeddings.", r"layers\.(\d+)\.mixer\."
+ENCODER_RULES = (
+    rename("cls_token", f"{EMBEDDINGS}cls_token"),
+    rename("pos_embed", f"{EMBEDDINGS}position_embeddings"),
+    rename("temporal_pos_embedding", f"{EMBEDDINGS}temporal_position_embeddings"),
+    rename(r"patch_embed\.proj\.bias", f"{EMBEDDINGS}patch_embeddings.projection.bias"),
+    rename(r"layers\.(\d+)\.norm\.(weight|bias)", r"videomamba.layers.\1.norm.\2"),
+    rename(MIXER + r"(in_proj|out_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.\2.\3"),
+    rename(MIXER + r"(A_log|D)", r"videomamba.layers.\1.mixer.forward_scan.\2"),
+    rename(MIXER + r"(conv1d|x_proj|dt_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.forward_scan.\2.\3"),
+    rename(MIXER + r"A_b_log", r"videomamba.layers.\1.mixer.backward_scan.A_log"),
+    rename(MIXER + r"D_b", r"videomamba.layers.\1.mixer.backward_scan.D"),
+    rename(MIXER + r"(conv1d|x_proj|dt_proj)_b\.(weight|bias)", r"videomamba.layers.\1.mixer.backward_scan.\2.\3"),
+)
+PRE_TRAINING_RULES = (
+    rename(r"norm\.(weight|bias)", r"videomamba.norm_f.\1"),
+    rename(r"clip_decoder\.(\d+)\.(head|norm)\.(weight|bias)", r"decoder.\1.\2.\3"),
+    rename(r"pool_norm\.(weight|bias)", r"videomamba.pool_norm.\1"),
+)
+
+
+def patch_rule(tubelet_size: int, inflation: str) -> Rule:
+    """The kernel of the patch embedding: that of images is inflated over time, that of videos stays as it is."""
+
+    def inflate(kernel: torch.Tensor) -> torch.Tensor:
+        return kernel if kernel.ndim == 5 else inflate_patches(kernel, tubelet_size, inflation)
+
+    return rename(r"patch_embed\.proj\.weight", f"{EMBEDDINGS}patch_embeddings.projection.weight", inflate)
 
 
 def read_variant(name: str) -> dict[str, Any]:
