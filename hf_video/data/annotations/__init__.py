@@ -1,18 +1,39 @@
 """Reads the annotation files of other tools, and writes a model's segments back beside what a person annotated."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from hf_video.data.folders import without_suffix
+from hf_video.data.rows import UNKNOWN_SPANS
 from hf_video.io import check_regular_file
 
 from . import bento, boris, boris_events, elan, feral, frame_tables, via
 from .table import Annotations, Table, name_in
 
+logger = logging.getLogger(__name__)
+_TIMES = ("start", "end", "time", "instant", "offset")
+_KINDS = {
+    "unpaired_start": "a start without a stop is left out",
+    "outside_video": "what is outside of the video is cut off or left out",
+    "fps_differs": "the rate of the video is another, and the video's times are taken",
+    "missing_media": "a video is not found, say where with --video-root",
+    "no_media": "there is no video",
+    "crosses_files": "a segment goes on in the next file",
+    "other_view": "another view of the same moments gives no rows of its own",
+    "undefined_class": "a class that is not declared is left out",
+    "empty_value": "a segment without a class is left out",
+    "estimated_time": "a time is estimated from those beside it",
+    "reversed": "a segment that does not end after it starts is left out",
+    "not_temporal": "regions and whole files are left out",
+    "frame_count": "the video has another number of frames",
+}
 _TABLES = (".csv", ".tsv", ".txt")
 
 
@@ -77,6 +98,52 @@ def read_annotations(
     table, module = _open(file, video_root, choices)
     module.read(table)
     return table.finish()
+
+
+def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapping[str, Any]) -> pa.Table:
+    """The rows of an annotation file as those of a list of times. What the file lacks is told in a line each, before
+    anything starts. Points are left out unless the choice `point_width` gives them seconds."""
+    found, width = read_annotations(file, video_root, choices), choices.get("point_width")
+    for report in found.reports:
+        logger.warning(f"{file}: {_tell(report)}")
+    if width is None and (points := sum("instant" in row for row in found.rows)):
+        logger.warning(f"{file}: {points} points have no length, and are left out: say --choose point_width=SECONDS.")
+    split_of = {video: split for split, videos in found.splits.items() for video in videos}
+    unknown: dict[str, list[list[float]]] = {}
+    for span in found.unknown:
+        unknown.setdefault(span["media"], []).append([span["start"], span["end"]])
+    rows = []
+    for row in found.rows:
+        split = split_of.get(row["media"], "train")
+        if split == "inference" or ("instant" in row and width is None):
+            continue
+        start = row["start"] if "start" in row else max(row["instant"] - width / 2, 0.0)
+        times = {"start": start, "end": row.get("end", row.get("instant", 0) + (width or 0) / 2)}
+        place = {"video": found.paths[row["media"]], "label": row["class"], "split": split}
+        of = {name: row[name] for name in ("source", "subject")} | {"modifiers": _modifiers(row)}
+        rows.append({**place, **times, **of, UNKNOWN_SPANS: unknown.get(row["media"], [])})
+    if not rows:
+        raise ValueError(f"{file} has no segment of a video that is found. {' '.join(map(_tell, found.reports))}")
+    kinds = dict.fromkeys(rows[0], pa.string()) | {"start": pa.float64(), "end": pa.float64()}
+    kinds[UNKNOWN_SPANS] = pa.list_(pa.list_(pa.float64()))
+    return pa.Table.from_pylist(
+        rows, pa.schema(kinds if found.splits else {k: v for k, v in kinds.items() if k != "split"})
+    )
+
+
+def _modifiers(row: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name}: {', '.join(answers)}" for name, answers in row.get("modifiers", {}).items())
+
+
+def _tell(report: Mapping[str, Any]) -> str:
+    """A report as a sentence."""
+    facts = dict(report) | ({"modifiers": _modifiers(report)} if "modifiers" in report else {})
+    told = [
+        f"{name} {value:g} s" if isinstance(value, float) and name in _TIMES else f"{name} {value}"
+        for name, value in facts.items()
+        if name != "kind" and value != ""
+    ]
+    return f"{_KINDS[report['kind']]}: {', '.join(told)}."
 
 
 def write_annotations(

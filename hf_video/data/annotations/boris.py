@@ -7,7 +7,6 @@ the files of player 1, one after the other, and the offset of the observation. O
 import gzip
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import accumulate
@@ -16,7 +15,7 @@ from typing import Any
 
 from hf_video.io import replace_file
 
-from .table import ROUNDING, Queued, Table, What, answers_of, name_in
+from .table import ROUNDING, Queued, Table, What, answers_of
 
 # In this order BORIS writes the keys of a class.
 _NEW_CLASS = dict.fromkeys(("type", "key", "code", "description", "color", "category"), "")
