@@ -72,7 +72,13 @@ def test_the_wheel_holds_every_module_and_recipe(monkeypatch):
     packed = {Path(file) for _, _, file in build.find_all_modules()}
     for package in build.packages:
         packed |= {Path(file) for file in build.find_data_files(package, build.get_package_dir(package))}
-    kinds = [("hf_video", "*.py"), ("conversion", "*.py"), ("recipes", "*.yaml"), ("hf_video", "*.md"), ("hf_video", "*.mp4")]
+    kinds = [
+        ("hf_video", "*.py"),
+        ("conversion", "*.py"),
+        ("recipes", "*.yaml"),
+        ("hf_video", "*.md"),
+        ("hf_video", "*.mp4"),
+    ]
     for folder, kind in (*kinds, ("hf_video", "*.json")):
         files = {file.relative_to(root) for file in (root / folder).rglob(kind)}
         assert files and files <= packed, f"not in the wheel: {sorted(map(str, files - packed))}"

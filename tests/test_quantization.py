@@ -24,7 +24,7 @@ from hf_video import (
 from hf_video.cli.main import main
 from hf_video.hub.model_card import write_card
 from hf_video.inference.features import weights_digest
-from hf_video.loading import classifiers as loading
+from hf_video.loading import heads as loading
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import random_frames, random_text, tiny_model
 from tests.models.memory_bank_qformer.test_generation import make_model, prompts, video_inputs
 from tests.models.videomamba import videomamba_testing

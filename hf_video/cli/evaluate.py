@@ -1,4 +1,4 @@
-"""Measure top-1 and top-5 accuracy, or mean average precision where a video may have several classes. Probabilities
+"""Measure top-1 and top-5 accuracy, or mean average precision if a video may have several classes. Probabilities
 are averaged over the views of a video.
 
 With --task retrieval, DATA are videos with `caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo,

@@ -1,6 +1,6 @@
 """Decode every video of a data set and report splits, classes, durations, sizes, broken files, and clips that have
-different labels or stand in several splits. The exit code is 1 where a video is broken, or splits share seconds
-of one. --output keeps what was found: other commands take that file as DATA, and a training on it opens no
+different labels or are in several splits. The exit code is 1 if a video is broken, or if splits share seconds of
+one. --output keeps what was found: other commands take that file as DATA, and a training on it opens no
 video before the first step.
 """
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from hf_video.data.folders import require_inputs
 from hf_video.loading.models import require_model
-from hf_video.loading.released import find_released
-from hf_video.loading.start import SHIPPED
+from hf_video.loading.released import SHIPPED, find_released
 from hf_video.processes import launched_processes
 from hf_video.settings import settings_of
 

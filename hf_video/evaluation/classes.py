@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,9 @@ from hf_video.metrics import (
 )
 from hf_video.output_folders import check_output_file
 
+from .matching import Tell
+
 TABLE_SUFFIXES = (".csv", ".parquet")
-Tell = Callable[[dict[str, Any]], object]
 
 
 def evaluate_dataset(
@@ -105,14 +106,9 @@ def write_predictions(
         class_names: num_classes names.
 
     Raises:
-        ValueError: the file name ends differently, or the lengths do not match each other.
+        ValueError: the file name ends differently.
     """
     path = check_table_name(path)
-    if not len(videos) == len(scores) == len(labels) or scores.shape[1:] != (len(class_names),):
-        raise ValueError(
-            f"There are {len(videos)} videos and {len(labels)} labels for scores of shape {scores.shape}, and "
-            f"{len(class_names)} class names."
-        )
     names = np.array(class_names, dtype=object)
     if labels.ndim == 1:
         predicted, sureness = scores.argmax(axis=1), scores.max(axis=1)

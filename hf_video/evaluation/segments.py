@@ -19,9 +19,9 @@ segments, the IoU is 0 here. So an empty annotation, or one that ends before it 
 """
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Len
@@ -36,7 +36,7 @@ from hf_video.io import read_object
 from hf_video.reading.sources import name_of
 from hf_video.settings import closest, few
 
-from .matching import find_annotations, interpolated_average_precision
+from .matching import Tell, find_annotations, interpolated_average_precision
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -153,24 +153,11 @@ def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
         raise
 
 
-class _Matches(NamedTuple):
-    """The predictions of a class in all videos, the most confident first: starts and ends, (num_predictions, 2)
-    float64; those of the annotations, (num_annotations, 2); and the annotation that each prediction found at each
-    threshold, (num_tious, num_predictions) int64, -1 if it is wrong."""
-
-    predictions: np.ndarray
-    annotations: np.ndarray
-    found: np.ndarray
-
-    def border_errors(self, threshold: int) -> np.ndarray:
-        """(num_right, 2) float64: by how many seconds the start and the end of each right prediction miss those of its
-        annotation, at the threshold of this index."""
-        is_right = self.found[threshold] >= 0
-        return np.abs(self.predictions[is_right] - self.annotations[self.found[threshold][is_right]])
-
-
-def _match(predictions: _Segments, ground_truth: _Segments, tious: Sequence[float]) -> dict[str, _Matches]:
-    """The matches of each class, by its name in alphabetical order."""
+def _match(
+    predictions: _Segments, ground_truth: _Segments, tious: Sequence[float]
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of each class by its name: starts and ends of its predictions, the most confident first, and of its annotations,
+    (n, 2) float64; and the annotation that each prediction finds at each threshold, -1 if it is wrong."""
     videos = {video: number for number, video in enumerate({**predictions, **ground_truth})}
     labels, values = [], []
     for by_video in (predictions, ground_truth):
@@ -183,7 +170,7 @@ def _match(predictions: _Segments, ground_truth: _Segments, tious: Sequence[floa
         found, true = (cells[names == label] for names, cells in zip(labels, values, strict=True))
         found = found[np.argsort(-found[:, 0], kind="stable")]
         places = find_annotations(found[:, 2:], found[:, 1], true[:, 2:], true[:, 1], tious, tries_next=True)
-        matches[label] = _Matches(found[:, 2:], true[:, 2:], places)
+        matches[label] = found[:, 2:], true[:, 2:], places
     return matches
 
 
@@ -221,18 +208,21 @@ def evaluate_segments(
     matches = _match(predictions, ground_truth, tious)
     classes: dict[str, dict[str, Any]] = {
         label: {
-            "num_segments": len(each.annotations),
-            "average_precision": [
-                interpolated_average_precision(row >= 0, len(each.annotations)) for row in each.found
-            ],
+            "num_segments": len(true),
+            "average_precision": [interpolated_average_precision(row >= 0, len(true)) for row in places],
         }
-        for label, each in matches.items()
-        if len(each.annotations)
+        for label, (_, true, places) in matches.items()
+        if len(true)
     }
     warnings = _warnings(predictions, ground_truth, classes)
+    with_truth = [each for each in matches.values() if len(each[1])]
     mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
-    num_right = sum((each.found >= 0).sum(axis=1) for each in matches.values())
-    errors = [np.concatenate([each.border_errors(row) for each in matches.values()]) for row in range(len(tious))]
+    num_right = sum((places >= 0).sum(axis=1) for _, _, places in matches.values())
+    # Of the starts and ends of right predictions, at each threshold.
+    errors = [
+        np.concatenate([np.abs(found - true[places[row]])[places[row] >= 0] for found, true, places in with_truth])
+        for row in range(len(tious))
+    ]
     return {
         "tious": tious,
         "num_videos": len(ground_truth),
@@ -285,21 +275,9 @@ def _some(names: Iterable[str]) -> str:
     return few(map(repr, names))
 
 
-def evaluate_segment_file(
-    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
-) -> dict[str, Any]:
-    """Measures a file of predicted segments, as `hf-video evaluate --task segments`.
-
-    Args:
-        settings: `data` and `ground_truth` in ActivityNet's layout or as tables, `subset`, and `tiou`.
-        tell: is called with the result.
-
-    Returns:
-        As [`evaluate_segments`].
-
-    Raises:
-        ValueError, OSError: a file cannot be used.
-    """
+def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
+    """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]. `data`
+    and `ground_truth` are files in ActivityNet's layout, or tables. `tell` is called with the result."""
     options = {"video_root": settings.video_root, "choices": annotation_choices(settings)}
     truth = read_ground_truth(settings.ground_truth or "", settings.subset, **options)
     result = evaluate_segments(read_predictions(settings.data), truth, settings.tiou)

@@ -45,16 +45,9 @@ _MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
 
 class ClassChange(NamedTuple):
-    """
-    The begin or the end of a segment in a live video.
-
-    Attributes:
-        time: seconds after the first frame.
-        begins: whether the class begins, else it ends.
-        delay: seconds from the change until it is known; None for an end at which the video ended, was stopped or had
-            a gap.
-        segment: the segment, as far as it is known.
-    """
+    """The begin or the end of a segment in a live video, in seconds after the first frame; the seconds from then until
+    it is known, None for an end at which the video ended, was stopped or had a gap; and the segment, as far as it is
+    known."""
 
     time: float
     begins: bool
@@ -148,12 +141,8 @@ class Timeline:
         return self._keep(self.finder.finish())
 
     def write(self, details: dict[str, Any]) -> None:
-        """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`. What fails is in `errors`, and
-        the other files are written all the same.
-
-        Args:
-            details: what else `segments.json` is to say, such as the model.
-        """
+        """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`, with the details, such as the
+        model. What fails is in `errors`, and the other files are written all the same."""
         if self.folder is None:
             return
         details = {"duration": round(self.end, 3), "is_complete": self.ending is None, **details}
@@ -170,11 +159,6 @@ class Timeline:
         ):
             with collected(self.errors):
                 write(self.folder / name)
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the folder has the segments, up to the end of the video or up to an error."""
-        return self.folder is not None and (self.folder / "segments.json").exists()
 
     def remove(self) -> None:
         """Removes the files, and the folder if this object made it, so that the same command can be run again."""
@@ -250,7 +234,7 @@ def make_timeline(
     thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
     finder = make_finder(model, **thresholds)
     of_frames = is_frame_classifier(model)
-    windows = _frame_options(settings, processor, is_live) if of_frames else _window_options(settings, processor)
+    windows = _options(settings, processor, of_frames, is_live)
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
     path = public_url(absolute(settings.video))
     found = Timeline(finder, name_of(settings.video), settings.output, is_kept, path)
@@ -289,7 +273,8 @@ def make_timeline(
     with collected(found.errors):
         draw(found)
     # Nothing stays that a next try would give, and be refused for.
-    is_lost = not found.end or (not found.is_written and Path(settings.video).is_file())
+    is_written = found.folder is not None and (found.folder / "segments.json").exists()
+    is_lost = not found.end or (not is_written and Path(settings.video).is_file())
     if is_lost and (found.errors or not is_whole):
         found.remove()
     if found.errors:
@@ -297,33 +282,31 @@ def make_timeline(
     return found
 
 
-def _window_options(settings: TimelineSettings, processor: VideoClipProcessor) -> dict[str, Any]:
-    """The options of [`score_windows`]."""
+def _options(
+    settings: TimelineSettings, processor: VideoClipProcessor, of_frames: bool, is_live: bool
+) -> dict[str, Any]:
+    """The options of [`score_frames`], or of [`score_windows`]."""
+    windows = windows_of(settings, processor)
+    if of_frames:
+        for name, default in _OF_WINDOWS.items():
+            if (value := getattr(settings, name)) != default:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {value} is for classifiers of clips; {settings.model} is one of "
+                    "frames, which gives scores of every frame: leave it out."
+                )
+        rates = {name: windows[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
+        return rates | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
     if settings.longest_gap is not None:
         raise ValueError(
             f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of clips: "
             "leave it out."
         )
-    windows = windows_of(settings, processor)
     if (unseen := windows["stride"] - windows["num_frames"]) > 0:
         logger.warning(
             f"{unseen} of every {windows['stride']} samples are in no window; a border among them is estimated from "
             "the windows around it. Choose a --stride of at most --window to look at all of them."
         )
     return windows
-
-
-def _frame_options(settings: TimelineSettings, processor: VideoClipProcessor, is_live: bool) -> dict[str, Any]:
-    """The options of [`score_frames`]."""
-    for name, default in _OF_WINDOWS.items():
-        if (value := getattr(settings, name)) != default:
-            raise ValueError(
-                f"--{name.replace('_', '-')} {value} is for classifiers of clips; {settings.model} is one of frames, "
-                "which gives scores of every frame: leave it out."
-            )
-    windows = windows_of(settings, processor)
-    rates = {name: windows[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
-    return rates | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
 
 
 def _changes(

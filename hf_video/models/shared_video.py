@@ -34,6 +34,15 @@ class VideoPreTrainedModel(PreTrainedModel):
             )
         super().save_pretrained(*args, **kwargs)
 
+    def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
+        """As in Transformers. Raises `ValueError` for a VideoViT that was saved before the first release."""
+        if fused := [name for name in loading_info.unexpected_keys if name.endswith(".attention.qkv.weight")]:
+            raise ValueError(
+                f"{min(fused)} is of a VideoViT from before the first release, when queries, keys and values were one "
+                "projection: convert the original checkpoint anew, or train the model again."
+            )
+        super()._adjust_missing_and_unexpected_keys(loading_info)
+
 
 class LayeredPreTrainedModel(VideoPreTrainedModel):
     """The base class of a family whose base model has `embeddings` and `layers`."""

@@ -30,8 +30,8 @@ from hf_video.data.video_settings import annotation_choices, dataset_options
 from hf_video.inference.scores import problem_type_of
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import drop_query_axis, load_classifier
-from hf_video.loading.start import SHIPPED, model_path
+from hf_video.loading.heads import drop_query_axis, load_classifier
+from hf_video.loading.released import SHIPPED, model_path
 from hf_video.metrics import compute_metrics as video_metrics
 from hf_video.metrics import regression_metrics
 from hf_video.processing import VideoClipProcessor

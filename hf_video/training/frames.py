@@ -15,7 +15,7 @@ from hf_video.data.video_settings import annotation_choices
 from hf_video.evaluation.frames import evaluate_frames, figures_by_name
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.configurations import load_config
-from hf_video.loading.frame_classifiers import load_frame_classifier, make_frame_classifier
+from hf_video.loading.heads import load_frame_classifier, make_frame_classifier
 from hf_video.metrics import wilson_interval
 from hf_video.processes import is_first_process
 from hf_video.settings import settings_of

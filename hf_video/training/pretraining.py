@@ -14,9 +14,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, PreTrai
 
 from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, collate_clips, load_unlabelled_videos
 from hf_video.data.mixing import SAMPLE_KEY
-from hf_video.loading.classifiers import load_pretraining_model
 from hf_video.loading.clip_size import clip_size
 from hf_video.loading.configurations import loading
+from hf_video.loading.heads import load_pretraining_model
 from hf_video.loading.models import locate_model
 from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher
 from hf_video.settings import settings_of

@@ -19,11 +19,11 @@ from hf_video.data.video_settings import annotation_choices
 from hf_video.inference.scores import problem_type_of
 from hf_video.io import new_folder
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import load_classifier
 from hf_video.loading.clip_size import check_clips
+from hf_video.loading.heads import load_classifier
 from hf_video.loading.models import choose_device
 from hf_video.loading.processors import load_processor
-from hf_video.loading.start import model_path
+from hf_video.loading.released import model_path
 from hf_video.metrics import compute_metrics
 from hf_video.output_folders import KEEP, require_fresh
 

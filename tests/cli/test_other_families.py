@@ -9,7 +9,7 @@ from transformers import AutoModelForVideoClassification, BertConfig, BertForSeq
 
 from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
-from hf_video.loading.classifiers import load_trained_classifier
+from hf_video.loading.heads import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.testing.transformers_families import FAMILIES, NUM_FRAMES, save_family
 

@@ -99,7 +99,7 @@ def converted(request, tmp_path_factory):
     original = make_original(kind, language_model)
     # Tensors of one part lie in several files.
     original.save_pretrained(folder / "original", max_shard_size="40KB")
-    instructblip.main([str(folder / "original"), str(folder / "model"), "--memory-bank-length", "3"])
+    instructblip.main([str(folder / "original"), str(folder / "model"), "--set", "memory_bank_length=3"])
     model = AutoModelForImageTextToText.from_pretrained(folder / "model")
     ids = torch.randint(3, 60, (2, 11), generator=torch.Generator().manual_seed(1))
     mask = (torch.arange(11) >= torch.tensor([[0], [2]])).long()

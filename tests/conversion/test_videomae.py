@@ -160,7 +160,7 @@ def assert_refused(checkpoint, golden, tmp_path, capsys, message):
     [
         ({"num_heads": 4, "embed_dim": 96}, "embed_dim=96, the tensors say 48"),
         ({"num_heads": 4, "num_class": 7}, "unknown keys ['num_class']"),
-        ({}, "num_heads"),
+        ({}, "do not tell num_attention_heads: pass `--set num_attention_heads=VALUE`"),
         (None, "original.json cannot be read as JSON"),
     ],
 )

@@ -93,7 +93,7 @@ def test_images(tmp_path, change):
 def test_images_of_any_size_are_inflated(tmp_path):
     """While the table over time is zero, every frame has the tokens that the image model gives it."""
     kwargs = {**TINY, "img_size": [40, 56], "patch_size": [16, 8], "stride": 8}
-    original = convert(tmp_path, kwargs, "--inflate-frames", "2")
+    original = convert(tmp_path, kwargs, "--task", "video-classification", "--set", "num_frames=2")
     model = AutoModelForVideoClassification.from_pretrained(tmp_path / "model").double()
     pixels = random_pixels({**kwargs, "num_frames": 2})
     frames = [original.embed(frame) for frame in pixels.split(1, dim=2)]

@@ -144,7 +144,7 @@ def test_negatives_are_drawn_where_every_pair_is_told_apart():
 def test_every_tensor_of_the_full_size_has_its_place(kind):
     entry = json.loads((FIXTURES / "video_text" / "full_size_keys.json").read_text())
     weights = {name: torch.empty(shape, device="meta") for name, shape in entry[kind].items()}
-    config = dual_encoder_config({"config": {}, "bert_config": {}}, weights)
+    config = dual_encoder_config({"config": {}, "bert_config": {}}, weights, [])
     assert (config.fusion_layer, config.text_config.num_hidden_layers) == (9, 12)
     assert (config.vision_config.num_hidden_layers, config.projection_dim) == (32, 512)
     with torch.device("meta"):

@@ -216,12 +216,3 @@ def test_closing_does_not_wait_for_a_silent_camera(causal):
     windows.close()
     assert time.monotonic() - begin < 5
     goes_on.set()
-
-
-def test_wrong_options_are_a_sentence(causal):
-    with pytest.raises(ValueError, match="longest_gap=0"):
-        find(causal, [0], longest_gap=0)
-    with pytest.raises(ValueError, match="batch_size=0"):
-        find(causal, [0], batch_size=0)
-    with pytest.raises(VideoReadError, match="gave no frame"):
-        find(causal, [])

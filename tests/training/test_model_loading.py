@@ -15,10 +15,10 @@ from transformers import (
     VivitVideoProcessor,
 )
 
-from hf_video.inference import predict_scores, watch_features
+from hf_video.inference import predict_scores
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import load_classifier, load_trained_classifier
 from hf_video.loading.clip_size import check_clips, check_views, clip_size, set_input_size
+from hf_video.loading.heads import load_classifier, load_trained_classifier
 from hf_video.loading.processors import load_processor
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
@@ -87,7 +87,9 @@ def test_our_processor_scores_and_features_are_those_of_the_family(saved):
         with torch.inference_mode():
             expected = plain(**{plain.main_input_name: values}).logits.reshape(1, len(NAMES)).softmax(-1)
         torch.testing.assert_close(predict_scores(model, values), expected, atol=1e-5, rtol=0)
-    with torch.inference_mode(), watch_features(model) as pooled:
+    pooled: list[torch.Tensor] = []
+    watching = model.classifier.register_forward_pre_hook(lambda module, inputs: pooled.append(inputs[0]))
+    with torch.inference_mode(), watching:
         logits = model(**{model.main_input_name: ours}).logits
         torch.testing.assert_close(model.classifier(pooled[0]), logits)
     assert pooled[0].shape == (1, model.classifier.in_features) and logits.shape == (1, len(NAMES))
@@ -167,7 +169,7 @@ def test_an_encoder_alone_is_trained_whole_but_not_frozen_under_random_weights(f
     if part is None:
         load_classifier(tmp_path / "encoder", NAMES, is_frozen=True)
         return
-    with pytest.raises(ValueError, match=rf"lacks weights before the head .*\({part}\..* would stay random numbers"):
+    with pytest.raises(ValueError, match=rf"lacks weights of .*\({part}\..* random numbers: train the whole model"):
         load_classifier(tmp_path / "encoder", NAMES, is_frozen=True)
     with pytest.raises(ValueError, match=r"lacks weights of .*classifier\.bias"):
         load_trained_classifier(tmp_path / "encoder")
@@ -184,7 +186,7 @@ def ours(tmp_path):
 def test_a_head_is_kept_for_the_same_classes_alone(ours, caplog):
     folder, model = ours
     torch.testing.assert_close(load_classifier(folder, NAMES).state_dict(), model.state_dict(), rtol=0, atol=0)
-    assert not [record for record in caplog.records if record.name == "hf_video.loading.classifiers"]
+    assert not [record for record in caplog.records if record.name == "hf_video.loading.heads"]
     for names in (["clap", "jump", "run"], ["clap", "run"]):
         loaded = load_classifier(folder, names, classifier_init_scale=0.001)
         assert class_names_of(loaded.config) == names

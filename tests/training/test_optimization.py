@@ -47,8 +47,10 @@ def test_videovit_has_the_settings_of_videomae():
         expected |= {
             f"videovit.layers.{layer}.{name}": (scale, weight_decay)
             for names, weight_decay in (
-                (("attention.qkv.weight", "attention.o_proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"), 0.05),
-                (("attention.qv_bias", "attention.o_proj.bias", "mlp.fc1.bias", "mlp.fc2.bias"), 0.0),
+                (("attention.query.weight", "attention.key.weight", "attention.value.weight"), 0.05),
+                (("attention.o_proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"), 0.05),
+                (("attention.query.bias", "attention.value.bias", "attention.o_proj.bias"), 0.0),
+                (("mlp.fc1.bias", "mlp.fc2.bias"), 0.0),
                 (("layer_scale1", "layer_scale2", "layernorm_before.weight", "layernorm_before.bias"), 0.0),
                 (("layernorm_after.weight", "layernorm_after.bias"), 0.0),
             )

@@ -271,8 +271,7 @@ def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn
 
 class VideoViTAttention(nn.Module):
     """
-    Multi-head self-attention. One projection gives all queries, then all keys, then all values. `qv_bias` holds the
-    biases of queries and values. The attention mask is for padding.
+    Multi-head self-attention, with the names of VideoMAE in Transformers. The attention mask is for padding.
 
     In cosine attention (VideoMAE V2) scores are cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -280,14 +279,14 @@ class VideoViTAttention(nn.Module):
     def __init__(self, config: VideoViTConfig, hidden_size: int, num_attention_heads: int, head_dim: int):
         super().__init__()
         self.config = config
-        self.num_attention_heads = num_attention_heads
         self.head_dim = head_dim
         scaling = head_dim**-0.5 if config.qk_scale is None else config.qk_scale
         self.scaling = 1.0 if config.use_cosine_attention else scaling
         self.is_causal = False
-        self.qkv = nn.Linear(hidden_size, 3 * num_attention_heads * head_dim, bias=False)
-        self.qv_bias = nn.Parameter(torch.empty(2 * num_attention_heads * head_dim)) if config.qkv_bias else None
-        self.k_bias = nn.Parameter(torch.empty(num_attention_heads * head_dim)) if config.key_bias else None
+        # The original keeps its zeros for the keys out of training: a layer without bias has the same gradients.
+        self.query = nn.Linear(hidden_size, num_attention_heads * head_dim, bias=config.qkv_bias)
+        self.key = nn.Linear(hidden_size, num_attention_heads * head_dim, bias=config.key_bias)
+        self.value = nn.Linear(hidden_size, num_attention_heads * head_dim, bias=config.qkv_bias)
         self.q_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.k_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.logit_scale = None
@@ -302,14 +301,10 @@ class VideoViTAttention(nn.Module):
         attention_mask: Any = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        qkv = self.qkv(hidden_states)
-        if self.qv_bias is not None or self.k_bias is not None:
-            zeros = qkv.new_zeros(qkv.shape[-1] // 3)
-            query_bias, value_bias = (zeros, zeros) if self.qv_bias is None else self.qv_bias.chunk(2)
-            qkv += torch.cat([query_bias, zeros if self.k_bias is None else self.k_bias, value_bias])
-        qkv = qkv.unflatten(-1, (3, self.num_attention_heads, self.head_dim))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        query, key = self.q_norm(query), self.k_norm(key)
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        query = self.q_norm(self.query(hidden_states).view(shape).transpose(1, 2))
+        key = self.k_norm(self.key(hidden_states).view(shape).transpose(1, 2))
+        value = self.value(hidden_states).view(shape).transpose(1, 2)
         if self.logit_scale is not None:
             query = F.normalize(query, dim=-1) * self.logit_scale.clamp(max=4.6052).exp().to(query.dtype)
             key = F.normalize(key, dim=-1)
@@ -416,9 +411,6 @@ class VideoViTPreTrainedModel(LayeredPreTrainedModel):
         elif isinstance(module, VideoViTEmbeddings) and module.cls_token is not None:
             init.trunc_normal_(module.cls_token, std=std)
         elif isinstance(module, VideoViTAttention):
-            for bias in (module.qv_bias, module.k_bias):
-                if bias is not None:
-                    init.zeros_(bias)
             if module.logit_scale is not None:
                 init.constant_(module.logit_scale, math.log(10))
         elif isinstance(module, VideoViTLayer) and module.layer_scale1 is not None:
@@ -433,7 +425,11 @@ class VideoViTPreTrainedModel(LayeredPreTrainedModel):
         and decoder as PyTorch makes them."""
         embeddings = self.base_model.embeddings.patch_embeddings
         if module is not embeddings.projection and module is not getattr(self, "encoder_to_decoder", None):
-            init.xavier_uniform_(module.weight)
+            attentions = [each for each in self.modules() if isinstance(each, VideoViTAttention)]
+            is_third = any(module in (each.query, each.key, each.value) for each in attentions)
+            # The original draws queries, keys and values as one matrix.
+            bound = math.sqrt(6 / (module.in_features + module.out_features * (3 if is_third else 1)))
+            init.uniform_(module.weight, -bound, bound)
             return
         init.kaiming_uniform_(module.weight, a=math.sqrt(5))
         if module.bias is not None:

@@ -141,7 +141,7 @@ def test_a_model_learns_where_people_are_and_what_they_do():
     model, clips, labels = make().train(), random_clips(), random_labels(2, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
-    for _ in range(40):
+    for _ in range(60):
         optimizer.zero_grad()
         loss = model(clips, labels=labels).loss
         loss.backward()
