@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hf_video.data.folders import without_suffix
+from hf_video.data.folders import listed, without_suffix
 from hf_video.data.rows import UNKNOWN_SPANS
 from hf_video.io import check_regular_file
 
@@ -18,22 +18,6 @@ from . import bento, boris, boris_events, elan, feral, frame_tables, via
 from .table import Annotations, Table, name_in
 
 logger = logging.getLogger(__name__)
-_TIMES = ("start", "end", "time", "instant", "offset")
-_KINDS = {
-    "unpaired_start": "a start without a stop is left out",
-    "outside_video": "what is outside of the video is cut off or left out",
-    "fps_differs": "the rate of the video is another, and the video's times are taken",
-    "missing_media": "a video is not found, say where with --video-root",
-    "no_media": "there is no video",
-    "crosses_files": "a segment goes on in the next file",
-    "other_view": "another view of the same moments gives no rows of its own",
-    "undefined_class": "a class that is not declared is left out",
-    "empty_value": "a segment without a class is left out",
-    "estimated_time": "a time is estimated from those beside it",
-    "reversed": "a segment that does not end after it starts is left out",
-    "not_temporal": "regions and whole files are left out",
-    "frame_count": "the video has another number of frames",
-}
 _TABLES = (".csv", ".tsv", ".txt")
 
 
@@ -123,12 +107,15 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
         of = {name: row[name] for name in ("source", "subject")} | {"modifiers": _modifiers(row)}
         rows.append({**place, **times, **of, UNKNOWN_SPANS: unknown.get(row["media"], [])})
     if not rows:
-        raise ValueError(f"{file} has no segment of a video that is found. {' '.join(map(_tell, found.reports))}")
-    kinds = dict.fromkeys(rows[0], pa.string()) | {"start": pa.float64(), "end": pa.float64()}
+        raise ValueError(
+            f"{file} has no segment of a video that is found; `video_root` (--video-root) says where videos are: "
+            f"{listed(map(_tell, found.reports), separator='; ')}."
+        )
+    kinds: dict[str, Any] = dict.fromkeys(rows[0], pa.string()) | {"start": pa.float64(), "end": pa.float64()}
+    if not found.splits:
+        del kinds["split"]
     kinds[UNKNOWN_SPANS] = pa.list_(pa.list_(pa.float64()))
-    return pa.Table.from_pylist(
-        rows, pa.schema(kinds if found.splits else {k: v for k, v in kinds.items() if k != "split"})
-    )
+    return pa.Table.from_pylist(rows, pa.schema(kinds))
 
 
 def _modifiers(row: Mapping[str, Any]) -> str:
@@ -138,12 +125,8 @@ def _modifiers(row: Mapping[str, Any]) -> str:
 def _tell(report: Mapping[str, Any]) -> str:
     """A report as a sentence."""
     facts = dict(report) | ({"modifiers": _modifiers(report)} if "modifiers" in report else {})
-    told = [
-        f"{name} {value:g} s" if isinstance(value, float) and name in _TIMES else f"{name} {value}"
-        for name, value in facts.items()
-        if name != "kind" and value != ""
-    ]
-    return f"{_KINDS[report['kind']]}: {', '.join(told)}."
+    told = [f"{name} {value}" for name, value in facts.items() if name != "kind" and value != ""]
+    return f"{report['kind'].replace('_', ' ')}: {', '.join(told)}"
 
 
 def write_annotations(

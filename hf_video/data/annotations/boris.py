@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +42,20 @@ def read(table: Table) -> None:
 
 def _read_observation(table: Table, name: str, observation: Mapping[str, Any], classes: Mapping[str, Any]) -> None:
     players = players_of(observation)
-    if observation.get("type", "MEDIA") != "MEDIA" or not players:
+    if not players:
         table.report("no_media", source=name)
         return
-    offset, queue = offset_of(observation, players[0][1]), queue_of(table, name, observation)
-    _report_views(table, name, observation, players, queue)
+    queue, *others = (queue_of(table, name, observation, paths) for _, paths in players)
+    offsets = {"2": observation.get("time offset second player")} | (_info(observation, "offset"))
+    for (player, _), other in zip(players[1:], others, strict=True):
+        for number, (medium, begin, _) in enumerate(other):
+            main = queue[min(number, len(queue) - 1)]
+            if medium is not None and main.medium is not None:
+                offset = round(main.begin - begin - float(offsets.get(player) or 0), 6) + 0.0
+                table.report("other_view", media=medium.name, of=main.medium.name, offset=offset)
     if all(medium is None for medium, *_ in queue):
         return
+    offset = offset_of(observation, players[0][1])
     start, end = observation.get("observation time interval") or (0, 0)
     for medium, begin, length in queue:
         if medium is not None:
@@ -68,7 +74,9 @@ def _read_observation(table: Table, name: str, observation: Mapping[str, Any], c
 
 
 def players_of(observation: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """The players that have files, in their order, with these."""
+    """The players that have files, in their order, with these; none of an observation without videos."""
+    if observation.get("type", "MEDIA") != "MEDIA":
+        return []
     files = observation.get("file") or {}
     files = files if isinstance(files, dict) else {"1": files}
     return sorted((player, paths) for player, paths in files.items() if paths)
@@ -78,38 +86,19 @@ def offset_of(observation: Mapping[str, Any], paths: Sequence[str]) -> float:
     """What the times of an observation are more than those of its first player."""
     offset = float(observation.get("time offset") or 0)
     if observation.get("media_creation_date_as_offset"):
-        created = observation.get("media_info", {}).get("media_creation_time", {}).get(paths[0])
+        created = _info(observation, "media_creation_time").get(paths[0])
         offset += float(created) if isinstance(created, int | float) else 0.0
     return offset
 
 
-def queue_of(table: Table, name: str, observation: Mapping[str, Any], player: int = 0) -> list[Queued]:
-    """The videos of a player, when each begins and how long it lasts: the file's own duration, or what the project
-    says of one that is not found."""
-    info = observation.get("media_info") or {}
-    paths = players_of(observation)[player][1]
-    media = [table.medium(path, name, (info.get("fps") or {}).get(path)) for path in paths]
-    told = [float((info.get("length") or {}).get(path) or 0) for path in paths]
-    lengths = [medium.duration if medium else length for medium, length in zip(media, told, strict=True)]
-    return [Queued(*each) for each in zip(media, accumulate(lengths, initial=0.0), lengths, strict=False)]
+def queue_of(table: Table, name: str, observation: Mapping[str, Any], paths: Sequence[str]) -> list[Queued]:
+    """The videos of a player."""
+    facts = (_info(observation, fact) for fact in ("fps", "length"))
+    return table.queue(paths, name, *([each.get(path) for path in paths] for each in facts))
 
 
-def _report_views(
-    table: Table,
-    name: str,
-    observation: Mapping[str, Any],
-    players: Sequence[tuple[str, list[str]]],
-    queue: Sequence[Queued],
-) -> None:
-    """Names the files of players 2 to 8, and by how much their times are more than those of player 1's."""
-    offsets = dict((observation.get("media_info") or {}).get("offset") or {})
-    offsets.setdefault("2", observation.get("time offset second player") or 0)
-    for place, (player, _) in enumerate(players[1:], 1):
-        for number, (medium, begin, _) in enumerate(queue_of(table, name, observation, place)):
-            main = queue[min(number, len(queue) - 1)]
-            if medium is not None and main.medium is not None:
-                offset = round(main.begin - begin - float(offsets.get(player) or 0), 6) + 0.0
-                table.report("other_view", media=medium.name, of=main.medium.name, offset=offset)
+def _info(observation: Mapping[str, Any], fact: str) -> dict[str, Any]:
+    return (observation.get("media_info") or {}).get(fact) or {}
 
 
 def _kind(behaviour: Mapping[str, Any]) -> str:
@@ -134,15 +123,15 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
         classes[code] = project["behaviors_conf"][key] = _NEW_CLASS | {"type": "State event", "code": code}
     left = set(predictions)
     for name, observation in [*project["observations"].items()]:
-        if observation.get("type", "MEDIA") != "MEDIA" or not players_of(observation):
+        players = players_of(observation)
+        if not players or table.choices.get("observation", name) != name:
             continue
-        queue = queue_of(table, name, observation)
+        queue, offset = queue_of(table, name, observation, players[0][1]), offset_of(observation, players[0][1])
         shown = [each for each in queue if each.medium is not None and each.medium.name in left]
         if shown:
             new, count = f"{name} (model)", 2
             while new in project["observations"]:
                 new, count = f"{name} (model {count})", count + 1
-            offset = offset_of(observation, players_of(observation)[0][1])
             events = [event for each in shown for event in _events(each, predictions, classes, offset)]
             events.sort(key=lambda event: event[:3])
             project["observations"][new] = deepcopy(observation) | {"events": events}

@@ -3,12 +3,10 @@ each segment or point. Columns are found by their names, and the line of names b
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from csv import reader
-from itertools import accumulate
-from typing import Any
 
-from .table import Queued, Table, What, answers_of, number
+from .table import Table, What, answers_of, number
 
 _NO_SUBJECT = "No focal subject"
 
@@ -49,19 +47,16 @@ def _read_observation(
     table: Table, name: str, rows: Sequence[dict[str, str]], sets: Sequence[str], above: Sequence[Sequence[str]]
 ) -> None:
     first = rows[0]
-    players = _players(first, above)
+    players = _players(rows, above)
     if not players:
         table.report("no_media", source=name)
         return
     offset = number(first.get("Time offset (s)")) or number(_above(above, "Time offset (s)")) or 0.0
     rate = re.search(r"\d+([.,]\d+)?", first.get("FPS") or first.get("FPS (frame/s)") or "")
-    media = [table.medium(path, name, number(rate.group()) if rate else None) for path in players[0]]
-    if all(medium is None for medium in media):
+    told = [number(first.get("Media duration (s)"))] if len(players[0]) == 1 else ()
+    queue = table.queue(players[0], name, [number(rate.group()) if rate else None] * len(players[0]), told)
+    if all(medium is None for medium, *_ in queue):
         return
-    told = number(first.get("Media duration (s)")) or 0.0
-    rest = max(0.0, told - sum(medium.duration for medium in media if medium is not None))
-    lengths = [rest if medium is None else medium.duration for medium in media]
-    queue = [Queued(*each) for each in zip(media, accumulate(lengths, initial=0.0), lengths, strict=False)]
     for others in players[1:]:
         for path, (main, *_) in zip(others, queue, strict=False):
             if main is not None and (other := table.medium(path, name)) is not None:
@@ -85,14 +80,15 @@ def _read_observation(
     table.pair(queue, events)
 
 
-def _players(row: dict[str, Any], above: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The files of each player."""
-    source = row.get("Source") or ""
-    if not source:
-        path = row.get("Media file path") or row.get("Media file name") or _above(above, "Media file path")
-        return [[path.strip()]] if path and path.strip() not in ("NA", "-", "LIVE") else []
-    parts = re.split(r"\|?\s*player #\d+:", source, flags=re.IGNORECASE)[1:]
-    return [[path.strip() for path in part.split(";") if path.strip()] for part in parts if part.strip("; ")]
+def _players(rows: Sequence[Mapping[str, str]], above: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The files of each player. Where no column has them, those of the events are what is known."""
+    if source := rows[0].get("Source"):
+        parts = re.split(r"\|?\s*player #\d+:", source, flags=re.IGNORECASE)[1:]
+        return [[path.strip() for path in part.split(";") if path.strip()] for part in parts if part.strip("; ")]
+    named = [row.get("Media file path") or row.get("Media file name") for row in rows]
+    paths = dict.fromkeys(path.strip() for path in (*named, _above(above, "Media file path")) if path)
+    found = [path for path in paths if path not in ("NA", "-", "LIVE", "Not found")]
+    return [found] if found else []
 
 
 def _above(lines: Sequence[Sequence[str]], name: str) -> str | None:

@@ -6,9 +6,9 @@ without times depend on others, and give modifiers. Times are milliseconds, and 
 
 import re
 import xml.etree.ElementTree as ET
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -151,23 +151,52 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
         while lanes.get((label, lane), [(0, start)])[-1][1] > start:
             lane += 1
         lanes.setdefault((label, lane), []).append((start, max(end, start + 1)))
-    used = {each.get("TIER_ID") for each in root.iter("TIER")}
-    ids = _Ids(root)
+    used = {each.get(name) for each in root.iter() for name in ("TIER_ID", "ANNOTATION_ID", "TIME_SLOT_ID")}
+    last = next((each for each in root.iter("PROPERTY") if each.get("NAME") == "lastUsedAnnotationId"), ET.Element(""))
+    number, order = max(int(last.text or 0), _highest("a", used)), root.find("TIME_ORDER")
+    slot, slots = _highest("ts", used), [] if order is None else [*order]
+    # A slot without a time stays behind the one before it.
+    begins = [*accumulate((int(each.get("TIME_VALUE") or 0) for each in slots), max)]
     for (label, lane), times in lanes.items():
-        title, count = f"model {label}", lane
-        while (tier_id := f"{title} {count}" if count > 1 else title) in used:
-            count += 1
-        used.add(tier_id)
-        tier = ET.Element("TIER", {"LINGUISTIC_TYPE_REF": _free_type(root), "TIER_ID": tier_id})
+        title = _names(label, lane, used)
+        tier = ET.Element("TIER", {"LINGUISTIC_TYPE_REF": _free_type(root), "TIER_ID": title})
         tier.text = tier.tail = "\n    "
-        for start, end in times:
-            slots = {f"TIME_SLOT_REF{place}": ids.slot(time) for place, time in ((1, start), (2, end))}
-            each = ET.SubElement(ET.SubElement(tier, "ANNOTATION"), "ALIGNABLE_ANNOTATION", ids.annotation() | slots)
+        for span in times:
+            number += 1
+            refs = {"ANNOTATION_ID": f"a{number}"}
+            for place, time in enumerate(span, 1):
+                slot += 1
+                refs[f"TIME_SLOT_REF{place}"] = f"ts{slot}"
+                begins.append(time)
+                slots.append(ET.Element("TIME_SLOT", {"TIME_SLOT_ID": f"ts{slot}", "TIME_VALUE": str(time)}))
+                slots[-1].tail = "\n        "
+            each = ET.SubElement(ET.SubElement(tier, "ANNOTATION"), "ALIGNABLE_ANNOTATION", refs)
             ET.SubElement(each, "ANNOTATION_VALUE").text = label
-        places = [place for place, each in enumerate(root) if each.tag in ("TIER", "TIME_ORDER")]
-        root.insert(places[-1] + 1, tier)
-    ids.finish()
+        root.insert(_place(root, "TIER", "TIME_ORDER"), tier)
+    if order is not None:
+        order[:] = [slots[place] for place in sorted(range(len(slots)), key=begins.__getitem__)]
+    if last.text:
+        last.text = str(number)
     replace_file(output, lambda path: ET.ElementTree(root).write(path, encoding="UTF-8", xml_declaration=True))
+
+
+def _names(label: str, lane: int, used: set[str | None]) -> str:
+    """A name for a tier that is not used."""
+    title = f"model {label}"
+    while (name := title if lane == 1 else f"{title} {lane}") in used:
+        lane += 1
+    used.add(name)
+    return name
+
+
+def _highest(letters: str, ids: Iterable[str | None]) -> int:
+    found = [re.fullmatch(rf"{letters}(\d+)", each or "") for each in ids]
+    return max([int(each[1]) for each in found if each], default=0)
+
+
+def _place(root: ET.Element, *tags: str) -> int:
+    """The place behind the last element of some kinds."""
+    return max(place for place, each in enumerate(root) if each.tag in tags) + 1
 
 
 def _free_type(root: ET.Element) -> str:
@@ -180,42 +209,6 @@ def _free_type(root: ET.Element) -> str:
     name = "model"
     while name in {each.get("LINGUISTIC_TYPE_ID") for each in types}:
         name += " "
-    place = max(place for place, each in enumerate(root) if each.tag in ("TIER", "TIME_ORDER", "LINGUISTIC_TYPE"))
     new = {"GRAPHIC_REFERENCES": "false", "LINGUISTIC_TYPE_ID": name, "TIME_ALIGNABLE": "true"}
-    root.insert(place + 1, ET.Element("LINGUISTIC_TYPE", new))
+    root.insert(_place(root, "TIER", "TIME_ORDER", "LINGUISTIC_TYPE"), ET.Element("LINGUISTIC_TYPE", new))
     return name
-
-
-class _Ids:
-    """New ids of annotations and time slots; the slots are in the order of their times."""
-
-    def __init__(self, root: ET.Element):
-        self.root, order = root, root.find("TIME_ORDER")
-        self.order = ET.SubElement(root, "TIME_ORDER") if order is None else order
-        self.used = {each.get(name) for each in root.iter() for name in ("ANNOTATION_ID", "TIME_SLOT_ID")}
-        self.last = next((each for each in root.iter("PROPERTY") if each.get("NAME") == "lastUsedAnnotationId"), None)
-        told = [int(self.last.text or 0)] if self.last is not None else []
-        self.number = max(
-            [*told, *(int(each[1:]) for each in self.used if each and re.fullmatch(r"a\d+", each))] or [0]
-        )
-
-    def annotation(self) -> dict[str, str]:
-        self.number += 1
-        return {"ANNOTATION_ID": f"a{self.number}"}
-
-    def slot(self, time: int) -> str:
-        count = len(self.order) + 1
-        while f"ts{count}" in self.used:
-            count += 1
-        self.used.add(f"ts{count}")
-        known = [int(each.get("TIME_VALUE") or -1) for each in self.order.iter("TIME_SLOT")]
-        slot = ET.Element("TIME_SLOT", {"TIME_SLOT_ID": f"ts{count}", "TIME_VALUE": str(time)})
-        slot.tail = "\n        "
-        # Slots without a time stay behind the one before them.
-        place = bisect_right(np.maximum.accumulate([*known]).tolist(), time) if known else 0
-        self.order.insert(place, slot)
-        return f"ts{count}"
-
-    def finish(self) -> None:
-        if self.last is not None:
-            self.last.text = str(self.number)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -97,6 +98,7 @@ class Table:
         self.file, self.root, self.choices = file, None if video_root is None else Path(video_root), choices
         self.found = Annotations()
         self.media: dict[str, Medium] = {}
+        self._files: dict[Path | None, list[Path]] = {}
         self._by_written: dict[str, Medium | None] = {}
         self._observed: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
@@ -148,10 +150,8 @@ class Table:
             is_same = path.stem == parts[-1] and is_named_video(path) if any_suffix else path.name == parts[-1]
             return is_same or _normal(path.name) == parts[-1]
 
-        found = [each for each in self.file.parent.iterdir() if fits(each) and each.is_file()]
-        if not found:
-            folders = [folder for folder in (extra, self.root) if folder is not None and folder.is_dir()]
-            found = [each for folder in folders for each in folder.rglob("*") if fits(each) and each.is_file()]
+        beside = [each for each in self.file.parent.iterdir() if each.is_file()]
+        found = [*filter(fits, beside)] or [*filter(fits, self._below(extra) + self._below(self.root))]
         found = list({each.resolve(): each for each in found}.values())
 
         def shared(path: Path) -> int:
@@ -160,6 +160,26 @@ class Table:
 
         longest = max(map(shared, found), default=0)
         return [path for path in found if shared(path) == longest]
+
+    def _below(self, folder: Path | None) -> list[Path]:
+        if folder not in self._files:
+            self._files[folder] = [each for each in folder.rglob("*") if each.is_file()] if folder else []
+        return self._files[folder]
+
+    def queue(
+        self,
+        paths: Sequence[str],
+        source: str,
+        rates: Sequence[float | None] = (),
+        lengths: Sequence[float | None] = (),
+    ) -> list[Queued]:
+        """Videos that play one after the other, with the rates and seconds that the file says. The durations of videos
+        count; what the file says does only for those that are not found."""
+        told = zip_longest(paths, rates, lengths)
+        media = [(self.medium(path, source, rate), float(length or 0)) for path, rate, length in told]
+        seconds = [medium.duration if medium else length for medium, length in media]
+        begins = accumulate(seconds, initial=0.0)
+        return [Queued(*each) for each in zip((medium for medium, _ in media), begins, seconds, strict=False)]
 
     def _open(self, written: str, path: Any) -> Medium | None:
         for medium in self.media.values():

@@ -25,7 +25,7 @@ def test_unknown_time_is_no_background(tmp_path, caplog):
     """Outside of the interval of an observation nobody looked."""
     file, _ = place("boris_project", tmp_path)
     rows = load_video_dataset(file, columns=["subject"])["train"]
-    assert "unpaired" not in caplog.text and "a start without a stop is left out: media arena_01.mp4" in caplog.text
+    assert "unpaired start: media arena_01.mp4, source trial 1, subject mouse B, class walk" in caplog.text
     assert "3 points have no length" in caplog.text and {*rows["subject"]} == {"mouse A", "mouse B", None}
     (video,) = (each for each in annotated_videos(rows) if each.row["video"].endswith("arena_02.mp4"))
     assert video.parts == [(1.0, 9.0)]
@@ -41,7 +41,7 @@ def test_files_without_any_row(tmp_path):
     file, _ = place("via_csv", tmp_path)
     for video in tmp_path.rglob("*.mp4"):
         video.unlink()
-    with pytest.raises(ValueError, match="no segment of a video that is found. a video is not found, say where"):
+    with pytest.raises(ValueError, match="no segment of a video that is found; .* missing media: media aviary"):
         load_video_dataset(file)
 
 
