@@ -21,19 +21,9 @@ _NEW_CLASS = dict.fromkeys(("type", "key", "code", "description", "color", "cate
 _NEW_CLASS |= {"modifiers": {}, "excluded": "", "coding map": ""}
 
 
-def load_project(file: Path, text: str | None = None) -> dict[str, Any]:
-    """The content of a project."""
-    if file.suffix == ".gz":
-        text = gzip.decompress(file.read_bytes()).decode("utf-8-sig")
-    found = json.loads(text or "")
-    if not isinstance(found, dict) or not isinstance(found.get("observations"), dict):
-        raise ValueError(f"{file} is no project of BORIS: it has no observations.")
-    return found
-
-
 def read(table: Table) -> None:
     """Fills the table with the rows of all observations."""
-    project = load_project(table.file, None if table.file.suffix == ".gz" else table.text)
+    project = table.json
     classes = {each["code"]: each for each in project.get("behaviors_conf", {}).values()}
     table.found.classes = {code: _kind(each) for code, each in classes.items()}
     for name, observation in project["observations"].items():
@@ -116,7 +106,7 @@ def _sets(behaviour: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], output: Path) -> None:
     """Writes the project with a further observation of the model's segments for each that shows one of the videos."""
-    project = load_project(table.file, None if table.file.suffix == ".gz" else table.text)
+    project = deepcopy(table.json)
     classes = {each["code"]: each for each in project["behaviors_conf"].values()}
     for code in sorted({each["class"] for found in predictions.values() for each in found} - classes.keys()):
         key = str(max(map(int, project["behaviors_conf"]), default=-1) + 1)

@@ -19,7 +19,7 @@ _SOURCE = "labels"
 
 def read(table: Table) -> None:
     """Fills the table with the runs of frames of each class."""
-    content = json.loads(table.text)
+    content = table.json
     names = {int(key): name for key, name in content["class_names"].items()}
     table.found.background = BACKGROUND if BACKGROUND in names.values() else None
     table.found.classes = {name: "state" for name in names.values() if name != BACKGROUND}
@@ -45,7 +45,7 @@ def read(table: Table) -> None:
 def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], output: Path) -> None:
     """Writes labels of the same classes, of the videos with segments alone; where two overlap, the higher score is
     shown if a frame has one class."""
-    content = json.loads(table.text)
+    content = table.json
     names = {int(key): name for key, name in content["class_names"].items()}
     if BACKGROUND not in names.values() and not content.get("is_multilabel"):
         raise ValueError(f"{table.file} has no class {BACKGROUND!r} for frames outside of all segments.")

@@ -1,6 +1,7 @@
 """The table that the readers of annotation files fill: finding videos, pairing starts with stops, clipping to a video,
 time that nobody annotated, and reports of what was left out."""
 
+import gzip
 import json
 import math
 import os
@@ -99,7 +100,7 @@ class Table:
         self.found = Annotations()
         self.media: dict[str, Medium] = {}
         self._files: dict[Path | None, list[Path]] = {}
-        self._by_written: dict[str, Medium | None] = {}
+        self._by_written: dict[str, Medium | dict[str, Any]] = {}
         self._observed: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     @cached_property
@@ -107,10 +108,19 @@ class Table:
         """The text of the file. Tables that a spreadsheet program saved again are in the code page of Windows."""
         check_regular_file(self.file)
         content = self.file.read_bytes()
+        content = gzip.decompress(content) if self.file.suffix == ".gz" else content
         try:
             return content.decode("utf-8-sig")
         except UnicodeDecodeError:
             return content.decode("cp1252", errors="replace")
+
+    @cached_property
+    def json(self) -> Any:
+        """The content of a JSON file."""
+        try:
+            return json.loads(self.text)
+        except ValueError as error:
+            raise ValueError(f"{self.file} cannot be read as JSON: {error}.") from error
 
     def report(self, kind: str, **facts: Any) -> None:
         """Notes what was left out, once."""
@@ -123,17 +133,28 @@ class Table:
         """The video that a file names; None if it is not found, which is reported. `fps` is the rate in the file, and
         `extra` a further folder to look in; with `any_suffix` the name has no ending."""
         if written not in self._by_written:
-            paths = self._find(_plain(written), extra, any_suffix)
-            self._by_written[written] = self._open(written, paths[0]) if len(paths) == 1 else None
-            if len(paths) > 1:
-                self.report("missing_media", media=name_in(written), source=source, candidates=sorted(map(str, paths)))
+            self._by_written[written] = self._look_for(_plain(written), extra, any_suffix)
         medium = self._by_written[written]
-        if medium is None:
-            if not any(each.get("candidates") and each["media"] == name_in(written) for each in self.found.reports):
-                self.report("missing_media", media=name_in(written), source=source)
-        elif fps and abs(fps - medium.fps) > _SAME_RATE:
+        if isinstance(medium, dict):
+            self.report("missing_media", media=name_in(written), source=source, **medium)
+            return None
+        if fps and abs(fps - medium.fps) > _SAME_RATE:
             self.report("fps_differs", media=medium.name, in_file=float(fps), in_video=round(medium.fps, 6))
         return medium
+
+    def _look_for(self, written: str, extra: Path | None, any_suffix: bool) -> Medium | dict[str, Any]:
+        """A video, or what is to be said of one that is missing."""
+        paths = self._find(written, extra, any_suffix)
+        try:
+            return (
+                self._open(str(paths[0]))
+                if len(paths) == 1
+                else {"candidates": sorted(map(str, paths))}
+                if paths
+                else {}
+            )
+        except (OSError, ValueError) as error:
+            return {"error": str(error)}
 
     def _find(self, written: str, extra: Path | None, any_suffix: bool) -> list[Any]:
         """The places of a video, several if its name is ambiguous: as written, from the file, beside the file, and at
@@ -181,21 +202,15 @@ class Table:
         begins = accumulate(seconds, initial=0.0)
         return [Queued(*each) for each in zip((medium for medium, _ in media), begins, seconds, strict=False)]
 
-    def _open(self, written: str, path: Any) -> Medium | None:
-        for medium in self.media.values():
-            if medium.path == os.path.abspath(path):
-                return medium
-        try:
-            metadata = probe_video(path)
-        except (OSError, ValueError):
-            return None
-        name, count = name_in(str(path)), 1
-        while name in self.media:  # another video of this name
+    def _open(self, path: str) -> Medium:
+        place = path if is_url(path) else os.path.abspath(path)
+        if known := [medium for medium in self.media.values() if medium.path == place]:
+            return known[0]
+        metadata = probe_video(place)
+        count, parts = 1, place.replace("\\", "/").split("/")
+        while (name := "/".join(parts[-count:])) in self.media:  # another video of this name
             count += 1
-            name = "/".join(_plain(str(path)).split("/")[-count:])
-        times = np.append(metadata.times, metadata.duration)
-        place = str(path) if is_url(path) else os.path.abspath(path)
-        self.media[name] = Medium(name, place, times)
+        self.media[name] = Medium(name, place, np.append(metadata.times, metadata.duration))
         self.found.paths[name] = place
         return self.media[name]
 

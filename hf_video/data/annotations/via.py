@@ -8,6 +8,7 @@ import hashlib
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from csv import reader
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def _names(attribute: Mapping[str, Any], value: str) -> list[str | None]:
 
 
 def _read_project(table: Table) -> tuple[dict[str, Any], Iterator[tuple[str, list[str], Any, Any, Any]]]:
-    project = json.loads(table.text)
+    project = table.json
     return project["attribute"], (
         (
             str(each["vid"]),
@@ -144,7 +145,7 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     """Writes the project with the model's segments in a further attribute."""
     if table.file.suffix.lower() != ".json":
         raise ValueError(f"{table.file} is an export; segments are written into the project itself, a JSON file.")
-    project = json.loads(table.text)
+    project = deepcopy(table.json)
     labels = [*dict.fromkeys(each["class"] for found in predictions.values() for each in found)]
     ids = {label: str(number) for number, label in enumerate(labels, 1)}
     attributes, used = project["attribute"], {each.get("aname") for each in project["attribute"].values()}
