@@ -265,6 +265,8 @@ def add_language_model(
         and llama.hidden_size == base.config.projection_dim
         and all(llm.get(name, getattr(llama, name)) == getattr(llama, name) for name in sizes)
     )
+    # The original puts the video before the text, without tokens that hold its place.
+    base.config.video_token_id = None
     model = with_language_model(base, language_model, is_original)
     tokenizer = load_tokenizer(arguments.llm)
     if tokenizer is not None and is_original:

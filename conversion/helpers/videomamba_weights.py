@@ -18,10 +18,14 @@ ENCODER_RULES = (
     rename(r"layers\.(\d+)\.norm\.(weight|bias)", r"videomamba.layers.\1.norm.\2"),
     rename(MIXER + r"(in_proj|out_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.\2.\3"),
     rename(MIXER + r"(A_log|D)", r"videomamba.layers.\1.mixer.forward_scan.\2"),
-    rename(MIXER + r"(conv1d|x_proj|dt_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.forward_scan.\2.\3"),
+    rename(MIXER + r"conv1d\.(weight|bias)", r"videomamba.layers.\1.mixer.forward_scan.conv1d.\2"),
+    rename(MIXER + r"(x_proj|dt_proj)\.weight", r"videomamba.layers.\1.mixer.forward_scan.\2.weight"),
+    rename(MIXER + r"dt_proj\.bias", r"videomamba.layers.\1.mixer.forward_scan.dt_bias"),
     rename(MIXER + r"A_b_log", r"videomamba.layers.\1.mixer.backward_scan.A_log"),
     rename(MIXER + r"D_b", r"videomamba.layers.\1.mixer.backward_scan.D"),
-    rename(MIXER + r"(conv1d|x_proj|dt_proj)_b\.(weight|bias)", r"videomamba.layers.\1.mixer.backward_scan.\2.\3"),
+    rename(MIXER + r"conv1d_b\.(weight|bias)", r"videomamba.layers.\1.mixer.backward_scan.conv1d.\2"),
+    rename(MIXER + r"(x_proj|dt_proj)_b\.weight", r"videomamba.layers.\1.mixer.backward_scan.\2.weight"),
+    rename(MIXER + r"dt_proj_b\.bias", r"videomamba.layers.\1.mixer.backward_scan.dt_bias"),
 )
 PRE_TRAINING_RULES = (
     rename(r"norm\.(weight|bias)", r"videomamba.norm_f.\1"),

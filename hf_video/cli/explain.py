@@ -127,7 +127,7 @@ def _explain_answer(settings: ExplainSettings) -> tuple[dict[str, Any], Clip, No
         raise ValueError(f"{settings.model} answers in words, without classes: give a --question, and no --class.")
     model, processor = load_answering_model(settings.model, device=settings.device, dtype=settings.dtype)
 
-    from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
+    from hf_video.inference.video_watcher import VideoWatcher
 
     clip = _read_clip(settings, processor.video_processor)
     # The images of the clip have their size already.

@@ -1,6 +1,6 @@
-"""Check that a published model gives the same numbers on this machine as where it was published. The videos of its self-test
-are read, prepared and put through the model, and each step is compared; so are the names of the classes and the
-options of the processor.
+"""Check that a published model gives the same numbers here as where it was published. The videos of its self-test are
+read, prepared and put through the model, and each step is compared; so are the names of the classes and the options of
+the processor.
 
 The exit code is 1 if something differs; the last line names the first part that does.
 

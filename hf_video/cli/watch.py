@@ -141,8 +141,8 @@ def _check_files(settings: WatchSettings) -> None:
 
 
 def _make_watcher(settings: WatchSettings) -> Any:
+    from hf_video.inference.video_watcher import VideoWatcher
     from hf_video.models.memory_bank_qformer.memory_bank import MemoryBank
-    from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
 
     memory, origin = MemoryBank.load(str(settings.memory)) if settings.resume else None, _origin(settings)
     if memory is not None:

@@ -178,7 +178,7 @@ def test_another_language_model_begins_the_projection_anew(tmp_path):
         instructblip.main([str(tmp_path / "original"), str(tmp_path / "model"), "--llm", str(tmp_path / "llama")])
     model = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
     assert not torch.equal(model.memory_bank_qformer.language_projection.weight, original.language_projection.weight)
-    assert model.config.video_token_id is None
+    assert model.config.video_token_id == LANGUAGE_MODELS["llama"]["vocab_size"]
     for name, tensor in llama.state_dict().items():
         assert torch.equal(tensor, model.language_model.state_dict()[name])
     assert AutoVideoProcessor.from_pretrained(tmp_path / "model").num_frames == 20
@@ -212,7 +212,7 @@ def test_a_tokenizer_without_the_place_of_a_video_is_refused(tmp_path, capsys):
     ("prepare", "message"),
     [
         (lambda folder: LlamaConfig().save_pretrained(folder), "got 'llama'"),
-        (lambda folder: write_without_a_weight(folder), "lacks weights of MemoryBankQFormerModel: query_tokens"),
+        (lambda folder: write_without_a_weight(folder), "lacks weights of MemoryBankQFormerModel (query_tokens)"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, capsys, prepare, message):

@@ -163,6 +163,13 @@ def test_a_published_videomamba_can_be_read_before_it_is_trusted():
     assert len(files["selective_scan_videomamba.py"].read_text().splitlines()) <= 60
 
 
+def test_what_travels_with_a_videovit_is_short():
+    classes = classes_of("videovit", ["VideoViTForVideoClassification"])
+    processor = collect({"AutoVideoProcessor": classes.pop("AutoVideoProcessor")}).files
+    for files, most in ((collect(classes).files, 1375), (processor, 950)):
+        assert sum(len(file.read_text().splitlines()) for file in files.values()) <= most, sorted(files)
+
+
 @pytest.mark.slow
 def test_a_published_videomamba_takes_the_operations_of_an_installed_hf_video(hub, tmp_path):
     """Its code imports them, and hf_video registers its own classes while this is loaded."""

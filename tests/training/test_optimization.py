@@ -64,7 +64,7 @@ def test_videomamba_with_the_layer_decay_that_its_paper_meant():
     chosen = {
         **dict.fromkeys(("cls_token", "temporal_position_embeddings"), (0.125, 0.0)),
         "patch_embeddings.projection.weight": (0.125, 0.1),
-        **dict.fromkeys(("forward_scan.A_log", "backward_scan.D", "forward_scan.dt_proj.bias"), (0.25, 0.0)),
+        **dict.fromkeys(("forward_scan.A_log", "backward_scan.D", "forward_scan.dt_bias"), (0.25, 0.0)),
         **{"layers.1.mixer.in_proj.weight": (0.5, 0.1), "norm_f.weight": (1.0, 0.0), "classifier.weight": (1.0, 0.1)},
     }
     for part, expected in chosen.items():
