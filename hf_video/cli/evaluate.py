@@ -8,8 +8,8 @@ detections with --ground-truth: mean average precision at IoU 0.5. With --task f
 videos, as for `hf-video train --task frames`: the share of right frames, edit score and F1 of segments as MS-TCN
 measures them. With --task segments, DATA are predicted segments of untrimmed videos, in ActivityNet's layout or as a
 table, both of which `hf-video timeline` writes; --ground-truth has the annotated ones, and may be a list of times or
-an annotation file: average precision at thresholds of temporal IoU, as ActivityNet defines it, and precision, recall, F1
-and border errors of all predictions.
+an annotation file: average precision at thresholds of temporal IoU, as ActivityNet defines it, and precision, recall,
+F1 and border errors of all predictions.
 """
 
 from __future__ import annotations
