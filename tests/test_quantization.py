@@ -66,14 +66,14 @@ def make_qformer_classifier():
 def make_answering(kind):
     model = make_model(kind)
     labels = {"labels": torch.full((2, 2), 7)} if kind == "encoder-decoder" else {}
-    return model, {**video_inputs(), **prompts(model), **labels}
+    return model, {**video_inputs(), **prompts(), **labels}
 
 
 MAKERS = {
     "VideoViT": make_videovit,
     "VideoMamba": make_videomamba,
     "MemoryBankQFormer with a tower": make_qformer_classifier,
-    "MemoryBankQFormer before the text": lambda: make_answering("in its place"),
+    "MemoryBankQFormer with a decoder": lambda: make_answering("decoder"),
     "MemoryBankQFormer with an encoder": lambda: make_answering("encoder-decoder"),
 }
 
@@ -128,7 +128,7 @@ def test_quantised_weights_are_saved_and_loaded(family, scheme, tmp_path):
 
 
 def test_a_quantised_model_answers_as_before_it_was_saved(tmp_path):
-    model, inputs = make_answering("in its place")
+    model, inputs = make_answering("decoder")
     quantized = quantize(model, tmp_path / "float")
     quantized.save_pretrained(tmp_path / "int8")
     loaded = MemoryBankQFormerForConditionalGeneration.from_pretrained(tmp_path / "int8")

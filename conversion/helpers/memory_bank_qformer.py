@@ -23,14 +23,6 @@ from .checkpoint import ConversionError, name_left_out
 from .weight_rules import check_values
 
 
-def read_config(source: str) -> Any:
-    """The configuration of a Transformers folder or Hub repository."""
-    try:
-        return load_config(source)
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"{source} has no configuration that Transformers knows: {error}") from error
-
-
 def load_pretrained(
     model_class: Any,
     source: str,
@@ -41,10 +33,7 @@ def load_pretrained(
     """A model from a folder or Hub repository, which may hold more than this model: what is left over is named, unless
     its name begins with one of `other_parts`, which another call reads. Weights in `may_be_missing` then stay as
     initialised."""
-    try:
-        model, report = load_weights(model_class, source, **options)
-    except (OSError, RuntimeError) as error:
-        raise ConversionError(f"{source} cannot be loaded: {error}") from error
+    model, report = load_weights(model_class, source, **options)
     refuse_missing(source, model, [name for name in report["missing_keys"] if name not in may_be_missing])
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point():  # quantised ones are not checked
@@ -56,7 +45,7 @@ def load_pretrained(
 
 def load_language_model(source: str, **options: Any) -> PreTrainedModel:
     """A causal language model or an encoder-decoder from a folder or Hub repository, in its own precision."""
-    config = options.get("config") or read_config(source)
+    config = options.get("config") or load_config(source)
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     return load_pretrained(auto_class, source, **options)
 
@@ -69,6 +58,8 @@ def with_language_model(
     width = cast(torch.Tensor, language_model.get_input_embeddings().weight).shape[1]
     config: MemoryBankQFormerConfig = copy.deepcopy(base.config)
     config.text_config, config.projection_dim = language_model.config, width
+    if config.video_token_id is None:
+        config.video_token_id = language_model.config.vocab_size
     # Configurations remember the folder that they were read from. A saved model must not name it.
     config.name_or_path = config.text_config.name_or_path = ""
     if not is_original:
@@ -130,14 +121,17 @@ def make_processor(
             "alone. Put its tokenizer into the folder `qformer_tokenizer`, or name it by `--qformer-tokenizer`.",
             stacklevel=2,
         )
-    video_token = None
-    if config.video_token_id is not None:
+    video_token = "<video>"
+    if config.video_token_id < config.text_config.vocab_size:
+        # The language model was trained with this token.
         video_token = tokenizer.convert_ids_to_tokens(config.video_token_id)
         if video_token is None:
             raise ConversionError(
                 f"The tokenizer has no token {config.video_token_id}, which holds the place of a video: it has "
                 f"{len(tokenizer)} tokens, and belongs to another model."
             )
+    # A placeholder that is added needs no embedding: the video takes its place.
+    num_words = len(tokenizer)
     # Without memory the language model reads every frame's queries.
     has_memory = model.memory_bank_qformer.has_memory
     processor = MemoryBankQFormerProcessor(
@@ -148,6 +142,7 @@ def make_processor(
         video_token=video_token,
         is_encoder_decoder=config.text_config.is_encoder_decoder,
     )
-    if len(tokenizer) > model.config.text_config.vocab_size:
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    config.video_token_id = processor.video_token_id
+    if num_words > config.text_config.vocab_size:
+        model.resize_token_embeddings(num_words, mean_resizing=False)
     return processor

@@ -22,9 +22,9 @@ from hf_video.inference import Segment, explain, frame_shares, predict_scores, r
 from hf_video.inference.scores import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder
 from hf_video.inference.timeline import Timeline
+from hf_video.inference.video_watcher import VideoWatcher
 from hf_video.inference.windows import choose_windows
 from hf_video.loading.class_names import class_names_of
-from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
 from hf_video.texts import class_color, clock

@@ -1,5 +1,5 @@
 """Copy a small trained model and two clips of a real scene into DIR, to try every command without a network and
-without videos of your own. The model says whether somebody walks left, walks right, or nobody is there.
+without videos of your own. The model knows three classes: somebody walks left, walks right, or nobody is there.
 """
 
 import shutil

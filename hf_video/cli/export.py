@@ -101,7 +101,7 @@ def _load(settings: ExportSettings, name: str) -> tuple[PreTrainedModel, Any, tu
     frames = () if takes_images else (getattr(processor, "num_frames", None) or kept.num_frames,)
     shape = *frames, getattr(config, "num_channels", 3), *sizes
     if None in shape:
-        raise ValueError(f"{settings.model} does not say how large its input is: save its processor beside it.")
+        raise ValueError(f"{settings.model} does not define the size of its input: save its processor beside it.")
     return model, processor, shape
 
 

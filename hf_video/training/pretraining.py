@@ -47,7 +47,7 @@ def collate_for_masks(items: Sequence[Mapping[str, Any] | None]) -> dict[str, to
     return batch
 
 
-def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequence[int]) -> dict[str, torch.Tensor]:
+def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequence[int]) -> dict[str, Any]:
     """The masks of a batch by the `draw_masks` of a model and the arguments, from a seed for each clip."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     return model.draw_masks(pixel_values, generators, args.mask_type, args.decoder_mask_ratio)

@@ -124,10 +124,10 @@ def test_a_memory_of_a_longer_video_is_refused(model_folder, video, tmp_path, fa
     assert watch(video, "--model", model_folder, "--fps", 30, "--memory", memory) == 0
     before = memory.read_bytes()
     words = ("watch", video, "--model", model_folder, *QUESTION, "--memory", memory, "--resume")
-    assert "was begun with --fps 30: go on with it, not 10" in fails(*words, "--fps", 10)
+    assert "was started with --fps 30: continue with it, not 10" in fails(*words, "--fps", 10)
     other = encode_video(tmp_path / "other.mp4", make_frames()[:20])
     words = ("watch", other, *words[2:], "--fps", 30)
-    assert "was begun with video.mp4 of" in fails(*words)
+    assert "was started with video.mp4 of" in fails(*words)
     assert memory.read_bytes() == before
     # Where the memory does not tell, the number of frames does.
     kept = MemoryBank.load(memory)
@@ -182,7 +182,7 @@ def test_a_folder_of_frames_and_a_stream_are_watched_and_do_not_come_again(model
     assert "do not come again" in fails("watch", *words, "--source-fps", 10, "--resume", *QUESTION)
     file = encode_video(tmp_path / "video.mp4")
     message = fails("watch", file, *model, "--fps", 5, "--memory", memory, "--resume", *QUESTION)
-    assert "was begun with" in message and "does not come again" in message
+    assert "was started with" in message and "does not come again" in message
     with rtsp_camera(make_frames(4), 10) as address:
         live = address.replace("/live", "/live?key=secret")
         assert watch(live, *model, "--fps", 5, "--memory", tmp_path / "live", "--json") == 0

@@ -5,11 +5,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_video import VideoMambaForVideoClassification
+from hf_video import VideoMambaForVideoClassification, VideoViTForPreTraining, VideoViTForVideoClassification
 from tests.models.videomamba import videomamba_testing
+from tests.models.videovit import videovit_testing
 from tests.testing.processes import launched, run_forked
 
 SCRIPT = Path(__file__).with_name("plans_run.py")
+EVEN = {"num_attention_heads": 4, "head_dim": 12, "decoder_hidden_size": 32}
+OPTIONS = {"use_qk_norm": True, "use_cosine_attention": True, "position_embedding_type": "rope", "key_bias": True}
+
+
+def videovit(model_class, **settings):
+    model = videovit_testing.make(model_class, **EVEN, **settings)
+    inputs = {"pixel_values": videovit_testing.random_clips(model.config)}
+    if model_class is VideoViTForPreTraining:
+        inputs |= model.draw_masks(inputs["pixel_values"], [torch.Generator().manual_seed(each) for each in range(2)])
+    return model, inputs
 
 
 def videomamba():
@@ -19,6 +30,8 @@ def videomamba():
 
 # An Auto class, and a function that makes a small model and its inputs.
 CASES = {
+    "VideoViT": ("AutoModelForVideoClassification", lambda: videovit(VideoViTForVideoClassification)),
+    "VideoViT with options": ("AutoModelForPreTraining", lambda: videovit(VideoViTForPreTraining, **OPTIONS)),
     "VideoMamba": ("AutoModelForVideoClassification", videomamba),
 }
 

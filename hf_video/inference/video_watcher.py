@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .memory_bank import MemoryBank, replay_memory
+from hf_video.models.memory_bank_qformer.memory_bank import MemoryBank, replay_memory
 
 
 class VideoWatcher:
