@@ -17,7 +17,7 @@ from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
 from hf_video.data.clip_duration import cut_splits
 from hf_video.data.holding_out import further_columns
 from hf_video.data.trained_data import count_trained, parts_of_training, read_training
-from hf_video.data.video_settings import dataset_options
+from hf_video.data.video_settings import annotation_choices, dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.scores import predict_scores
 from hf_video.io import replacing_file
@@ -221,7 +221,7 @@ def load_measured(settings: EvaluateSettings, names: list[str]) -> tuple[dict[st
     """What is known of the training of the model, and the data, with the column that a training of them split by."""
     training = read_training(settings.model or "")
     columns = further_columns(training.get("split_by"))
-    options = dataset_options(settings)
+    options = dataset_options(settings) | {"choices": annotation_choices(settings)}
     return training, load_video_dataset(
         settings.data, labels=names, video_root=settings.video_root, columns=columns, **options
     )

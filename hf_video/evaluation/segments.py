@@ -20,15 +20,20 @@ segments, the IoU is 0 here. So an empty annotation, or one that ends before it 
 
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat
 
+from hf_video.data.annotations import find_format
+from hf_video.data.tables import open_tables
+from hf_video.data.video_settings import annotation_choices
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.segments import Segment
 from hf_video.io import read_object
+from hf_video.reading.sources import name_of
 from hf_video.settings import closest, few
 
 from .matching import Tell, find_annotations, interpolated_average_precision
@@ -66,12 +71,14 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
 
     Args:
         path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`; other keys
-            are not read.
+            are not read. Or a table with a row a segment, such as `segments.csv` of a timeline.
 
     Raises:
         FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
             is not finite, or a segment ends before it starts.
     """
+    if is_table(path):
+        return _read_table(path)
     results = _read(path, _Predictions)["results"]
     predictions = {
         video: [_segment(each, float(each["score"])) for each in entries] for video, entries in results.items()
@@ -86,19 +93,22 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
     return predictions
 
 
-def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[Segment]]:
+def read_ground_truth(path: str | os.PathLike, subset: str | None = None, **options: Any) -> dict[str, list[Segment]]:
     """The annotated segments of each video, in the order of the file. A segment may be empty or end before it starts,
     since published annotations have such mistakes.
 
     Args:
         path: a file `{"database": {VIDEO: {"subset": ..., "annotations": [{"label": ..., "segment": [start, end]},
-            ...]}}}`; other keys are not read.
+            ...]}}}`; other keys are not read. Or a list of times, or an annotation file, as a training reads them.
         subset: only videos of this subset, such as "validation"; by default all videos.
+        options: of a list of times or an annotation file: `video_root`, and `choices` of `read_annotations`.
 
     Raises:
         FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
             is not finite, or no video is of the subset.
     """
+    if is_table(path):
+        return _read_table(path, **options)
     database = _read(path, _GroundTruth)["database"]
     chosen = {video: entry for video, entry in database.items() if subset in (None, entry.get("subset"))}
     if not chosen and subset is not None:
@@ -108,6 +118,25 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dic
             f"{path} has no video of the subset {subset!r}, only of {', '.join(subsets) or 'none'}. {hint}".rstrip()
         )
     return {video: [_segment(each) for each in entry["annotations"]] for video, entry in chosen.items()}
+
+
+def is_table(path: str | os.PathLike) -> bool:
+    """Whether a file is a list of times or an annotation file, which trainings read, and none of ActivityNet's."""
+    return Path(path).suffix.lower() != ".json" or find_format(path) is not None
+
+
+def _read_table(path: str | os.PathLike, **options: Any) -> dict[str, list[Segment]]:
+    """The segments of the rows of a table by the name of their video, as a timeline calls it."""
+    segments: dict[str, list[Segment]] = {}
+    for table in open_tables(path, expected="Expected rows of path, start, end and label.", **options).values():
+        times, names = table.times(), table.column("video").to_pylist()
+        scores = table.numbers("score", lambda place, name, value: float(value or 1.0), optional=True)
+        columns = [table.texts("label"), times["start"].fill_null(0.0), times["end"], scores.fill_null(1.0)]
+        for row, (name, *values) in enumerate(zip(names, *(each.to_pylist() for each in columns), strict=True)):
+            if None in values:
+                raise ValueError(f"{table.place(row)}: a label and an end are expected.")
+            segments.setdefault(name_of(name), []).append(Segment(*values))
+    return segments
 
 
 def _segment(entry: dict[str, Any], score: float = 1.0) -> Segment:
@@ -248,8 +277,9 @@ def _some(names: Iterable[str]) -> str:
 
 def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]. `data`
-    and `ground_truth` are files in ActivityNet's layout. `tell` is called with the result."""
-    truth = read_ground_truth(settings.ground_truth or "", settings.subset)
+    and `ground_truth` are files in ActivityNet's layout, or tables. `tell` is called with the result."""
+    options = {"video_root": settings.video_root, "choices": annotation_choices(settings)}
+    truth = read_ground_truth(settings.ground_truth or "", settings.subset, **options)
     result = evaluate_segments(read_predictions(settings.data), truth, settings.tiou)
     tell(result)
     return result

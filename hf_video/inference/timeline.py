@@ -15,13 +15,14 @@ import numpy as np
 from PIL import Image
 from transformers.utils import logging
 
+from hf_video.data.folders import absolute
 from hf_video.io import naming_disk_errors, replace_file, replace_text
 from hf_video.loading.models import load_trained_model
 from hf_video.output_folders import KEEP, collected, require_fresh
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import comes_live
 from hf_video.reading.live_queue import LiveQueue
-from hf_video.reading.sources import name_of
+from hf_video.reading.sources import name_of, public_url
 from hf_video.texts import clock, one_line, replace_json
 
 from .inference_settings import TimelineSettings
@@ -38,7 +39,7 @@ _MOST_WAITING = 8
 # What has no meaning where no window slides, and what it means to leave it out.
 _OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
 _THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
-_COLUMNS = ("label", "start", "end", "score", "class_id")
+_COLUMNS = ("path", "label", "start", "end", "score", "class_id")
 # Thumbnails that are held at most, their longest side in pixels, and seconds between the first of them.
 _MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
@@ -64,6 +65,7 @@ class Timeline:
         folder: a folder that does not exist or is empty; its parents are made.
         is_kept: whether segments, times, scores and thumbnails are kept. Otherwise memory does not grow with a video
             without an end, and nothing can be written or drawn.
+        path: where the video is, for `segments.csv`; by default its name.
 
     Attributes:
         num_segments: number of segments.
@@ -83,10 +85,15 @@ class Timeline:
     """
 
     def __init__(
-        self, finder: SegmentFinder, video: str, folder: str | os.PathLike | None = None, is_kept: bool = True
+        self,
+        finder: SegmentFinder,
+        video: str,
+        folder: str | os.PathLike | None = None,
+        is_kept: bool = True,
+        path: str = "",
     ) -> None:
         self.finder, self.video, self.folder = finder, video, None if folder is None else Path(folder)
-        self.is_kept = is_kept
+        self.is_kept, self.path = is_kept, path or video
         self.num_segments, self.end, self.highest = 0, 0.0, np.zeros(len(finder.class_names))
         self.segments: list[Segment] = []
         self.times: list[tuple[float, float]] = []
@@ -168,7 +175,7 @@ class Timeline:
         self.segments += closed if self.is_kept else []
         for segment in closed if self.folder is not None else []:
             with collected(self.errors):
-                self._append_row(_row(segment))
+                self._append_row((self.path, *_row(segment)))
         return closed
 
     def _append_row(self, row: Sequence[Any], mode: str = "a") -> None:
@@ -179,7 +186,7 @@ class Timeline:
     def _write_table(self, path: Path) -> None:
         """The rows in the order in which segments begin. A full disk may have torn one before."""
         with open(path, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([_COLUMNS, *map(_row, self.segments)])
+            csv.writer(file).writerows([_COLUMNS, *((self.path, *_row(each)) for each in self.segments)])
 
     def _write_scores(self, path: Path, details: dict[str, Any]) -> None:
         """Writes a table with `start` and `end` of each window in seconds, and `score: NAME` for each class. The
@@ -229,7 +236,8 @@ def make_timeline(
     of_frames = is_frame_classifier(model)
     windows = _options(settings, processor, of_frames, is_live)
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
-    found = Timeline(finder, name_of(settings.video), settings.output, is_kept)
+    path = public_url(absolute(settings.video))
+    found = Timeline(finder, name_of(settings.video), settings.output, is_kept, path)
     options = {"batch_size": settings.batch_size or (1 if is_live else 8), "watch": found.watch, **windows}
     score = partial(score_frames, queue=queue) if of_frames else score_windows
     scored = score(model, processor, settings.video, **options)

@@ -132,7 +132,7 @@ def test_files_and_the_annotated_video_are_downloaded(visit, videos):
     wait_for_segments(page, "red", "blue")
     with page.page.expect_download() as download:
         page["timeline-files"].locator("a[download='segments.csv']").click()
-    assert Path(download.value.path()).read_text().startswith("label,start,end,score,class_id")
+    assert Path(download.value.path()).read_text().startswith("path,label,start,end,score,class_id")
     page.press("annotate")
     page.wait_until(lambda: page.video_width("annotated"))
     with page.page.expect_download() as download:

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import os
 import resource
 import shutil
 import signal
@@ -17,6 +18,7 @@ from pyarrow import parquet
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
 from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
+from hf_video.data import load_video_dataset
 from hf_video.inference import scores
 from tests.testing.videos import damage_frame, encode_video
 
@@ -101,6 +103,11 @@ def test_the_files_agree(model_folder, video, sees_light, tmp_path, capsys, says
     assert (details["onset"], details["num_frames"], details["stride"]) == (0.5, 8, 4)
     rows = list(csv.DictReader((folder / "segments.csv").open(newline="")))
     assert [[float(row["start"]), float(row["end"])] for row in rows] == [line["segment"] for line in lines]
+    # So do trainings.
+    (found,) = load_video_dataset(folder / "segments.csv").values()
+    assert [{**row} for row in found.select_columns(["video", "start"])] == [
+        {"video": os.path.abspath(video), "start": line["segment"][0]} for line in lines
+    ]
     cues = (folder / "segments.vtt").read_text().split("\n\n")
     assert cues[:2] == ["WEBVTT", f"00:00:00.000 --> 00:00:01.000\ndark ({lines[0]['score']:.0%})"] and len(cues) == 4
     table = parquet.read_table(folder / "scores.parquet")

@@ -29,7 +29,7 @@ def test_subtitles_have_hours_and_hide_no_markup(tmp_path):
 
 def test_segments_are_in_the_file_at_once_and_sorted_in_the_end(tmp_path):
     path, finder = tmp_path / "out" / "segments.csv", SegmentFinder(['a, "b"\nc', "x"])
-    timeline = Timeline(finder, "v", tmp_path / "out")
+    timeline = Timeline(finder, "v", tmp_path / "out", path="/videos/v.mp4")
     scores = [[0.9, 0.9], [0.1, 0.9], [0.1, 0.1], [0.9, 0.1]]
     for second, each in enumerate(scores):
         timeline.add(ScoredWindow(second, second + 1, np.array(each, np.float32)))
@@ -40,10 +40,11 @@ def test_segments_are_in_the_file_at_once_and_sorted_in_the_end(tmp_path):
     assert not timeline.errors and timeline.num_segments == 3
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
-    assert rows[0] == ["label", "start", "end", "score", "class_id"] and rows[1][0] == 'a, "b"\nc'
-    assert [float(row[1]) for row in rows[1:]] == [0, 0, 3] and [row[4] for row in rows[1:]] == ["0", "1", "0"]
+    assert rows[0] == ["path", "label", "start", "end", "score", "class_id"]
+    assert rows[1][:2] == ["/videos/v.mp4", 'a, "b"\nc']
+    assert [float(row[2]) for row in rows[1:]] == [0, 0, 3] and [row[5] for row in rows[1:]] == ["0", "1", "0"]
     kept = json.loads((tmp_path / "out" / "segments.json").read_text())
-    assert [entry["segment"][1] for entry in kept["results"]["v"]] == [float(row[2]) for row in rows[1:]]
+    assert [entry["segment"][1] for entry in kept["results"]["v"]] == [float(row[3]) for row in rows[1:]]
     assert kept["external_data"] == {"duration": 4, "is_complete": True, "model": "m"}
     with pytest.raises(FileExistsError):
         Timeline(SegmentFinder(["a"]), "v", tmp_path / "out")
