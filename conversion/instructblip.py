@@ -14,18 +14,18 @@ from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig
 from transformers.image_processing_base import ImageProcessingMixin
 from transformers.video_processing_utils import BaseVideoProcessor
 
+from hf_video.loading.configurations import load_config
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 
 from .helpers.checkpoint import ConversionError
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import make_config
+from .helpers.fields import Part, make_config
 from .helpers.memory_bank_qformer import (
     load_language_model,
     load_pretrained,
     load_tokenizer,
     make_processor,
     make_video_processor,
-    read_config,
     with_language_model,
 )
 from .helpers.videovit import PROCESSOR_OPTIONS
@@ -49,7 +49,7 @@ OF_VIDEOS_ALONE = ("frame_position_embeddings.weight",)
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the folder or Hub id that the command line names."""
     source = arguments.checkpoint
-    original = read_config(source)
+    original = load_config(source)
     config = make_config(MemoryBankQFormerConfig, memory_bank_qformer_fields(original), arguments.set)
     base = load_pretrained(
         MemoryBankQFormerModel,
@@ -99,8 +99,8 @@ def memory_bank_qformer_fields(original: Any) -> dict[str, Any]:
         )
     is_video = original.model_type == "instructblipvideo"
     return {
-        "vision_config": InstructBlipVisionConfig(**shared_fields(vision, InstructBlipVisionConfig)),
-        "qformer_config": InstructBlipQFormerConfig(**shared_fields(qformer, InstructBlipQFormerConfig)),
+        "vision_config": Part(InstructBlipVisionConfig, shared_fields(vision, InstructBlipVisionConfig)),
+        "qformer_config": Part(InstructBlipQFormerConfig, shared_fields(qformer, InstructBlipQFormerConfig)),
         "text_config": original.text_config,
         "num_query_tokens": original.num_query_tokens,
         "use_qformer_text_input": original.model_type != "blip-2",

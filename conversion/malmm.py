@@ -23,6 +23,7 @@ from transformers import (
     LlamaConfig,
 )
 
+from hf_video.loading.configurations import load_config
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
@@ -37,14 +38,13 @@ from .helpers.checkpoint import (
     shape_of,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import UNKNOWN, agree, bert_fields, make_config, read_original, read_section
+from .helpers.fields import UNKNOWN, Part, agree, bert_fields, make_config, read_original, read_section
 from .helpers.memory_bank_qformer import (
     load_language_model,
     load_pretrained,
     load_tokenizer,
     make_processor,
     make_video_processor,
-    read_config,
     with_language_model,
 )
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
@@ -130,7 +130,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     original = read_original(arguments.original_config, *SECTIONS)
     tower = read_tower(arguments, original["vision_config"])
     vision_config = None if tower is None else tower.config
-    fields = memory_bank_qformer_fields(original, weights, vision_config, arguments.set)
+    fields = memory_bank_qformer_fields(original, weights, vision_config)
     config = make_config(MemoryBankQFormerConfig, fields, arguments.set)
     model = MemoryBankQFormerModel(config)
     unused = []
@@ -150,9 +150,9 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 
 def memory_bank_qformer_fields(
-    original: dict[str, Any], weights: dict[str, torch.Tensor], vision_config: Any, settings: list[str]
+    original: dict[str, Any], weights: dict[str, torch.Tensor], vision_config: Any
 ) -> dict[str, Any]:
-    """Fields of our configuration for an original one, the checkpoint's tensors and `--set`."""
+    """Fields of our configuration for an original one and the checkpoint's tensors."""
     if "query_tokens" not in weights or "Qformer.bert.embeddings.LayerNorm.weight" not in weights:
         raise ConversionError(f"These are not the weights of MA-LMM's Q-Former. Found: {preview(weights)}.")
     has_text = "Qformer.bert.embeddings.word_embeddings.weight" in weights
@@ -171,7 +171,7 @@ def memory_bank_qformer_fields(
         **read_section(original["model_kwargs"], MODEL_ARGUMENTS, found),
         **language_model_fields(original["llm_config"], weights),
         "vision_config": vision_config,
-        "qformer_config": make_config(InstructBlipQFormerConfig, qformer, settings, "qformer_config"),
+        "qformer_config": Part(InstructBlipQFormerConfig, qformer),
     }
 
 
@@ -213,13 +213,11 @@ def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower
         return None
     weights = find_weights(read_checkpoint(arguments.frozen_weights), ("model",))
     selected = select_part(weights, "visual_encoder.", TOWER_ALONE)
-    return Tower(eva_config(original, selected, arguments.set), apply_rules(selected, VISION_RULES))
+    return Tower(eva_part(original, selected), apply_rules(selected, VISION_RULES))
 
 
-def eva_config(
-    original: dict[str, Any], weights: dict[str, torch.Tensor], settings: list[str]
-) -> InstructBlipVisionConfig:
-    """EVA-ViT's configuration from its tensors, the `vision_config` section and `--set`."""
+def eva_part(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part:
+    """EVA-ViT's configuration from its tensors and the `vision_config` section."""
     if any(name not in weights for name in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")):
         raise ConversionError(f"These are not the weights of EVA-ViT. Found: {preview(weights)}.")
     width, _, patch_size, _ = shape_of(weights, "patch_embed.proj.weight", 4)
@@ -234,12 +232,12 @@ def eva_config(
     fields = read_section(original, VISION_ARGUMENTS, found)
     if fields["num_attention_heads"] is UNKNOWN:
         fields["num_attention_heads"] = VISION_HEADS.get(width, UNKNOWN)
-    return make_config(InstructBlipVisionConfig, fields, settings, "vision_config")
+    return Part(InstructBlipVisionConfig, fields)
 
 
 def load_tower(source: str) -> Tower:
     """An image encoder from a folder or the Hub. Of InstructBLIP only the EVA-ViT is read."""
-    if read_config(source).model_type in ("instructblip", "instructblip_vision_model"):
+    if load_config(source).model_type in ("instructblip", "instructblip_vision_model"):
         tower = load_pretrained(InstructBlipVisionModel, source, key_mapping={r"^vision_model\.": ""})
     else:
         tower = load_pretrained(AutoModel, source)

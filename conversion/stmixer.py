@@ -32,9 +32,15 @@ from .helpers.checkpoint import (
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import make_config, read_fields, read_original, without_null
-from .helpers.videovit import block_rules, patch_embedding_rules
-from .helpers.videovit_fields import ARGUMENTS, ENCODER_ARGUMENTS, original_fields, position_fields
+from .helpers.fields import Part, agree, make_config, read_fields, read_original, without_null
+from .helpers.videovit import (
+    ARGUMENTS,
+    ENCODER_ARGUMENTS,
+    block_rules,
+    original_fields,
+    patch_embedding_rules,
+    position_fields,
+)
 from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 DETECTION = "action-detection"
@@ -97,7 +103,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     weights = strip_prefixes(weights, ("_orig_mod.", "module."))
     original = read_original(arguments.original_config)
     if arguments.task == DETECTION:
-        config = detector_config(original, weights, arguments.set)
+        config = make_config(STMixerConfig, detector_fields(original, weights), arguments.set)
         if arguments.label_map is not None:
             name_actions(config, arguments.label_map)
         model = STMixerForActionDetection(config)
@@ -126,25 +132,28 @@ def backbone_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> 
     return fields | {"num_frames": 16, "use_final_norm": True, "require_even_token_frames": True}
 
 
-def detector_config(sections: dict[str, Any], weights: dict[str, torch.Tensor], settings: list[str]) -> STMixerConfig:
-    """Our configuration for the original's sections `ViT` and `STM`, the checkpoint's tensors and `--set`."""
+def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of our configuration for the original's sections `ViT` and `STM` and the checkpoint's tensors."""
     read_fields(sections, {"ViT": (None, {}), "STM": (None, {})}, {})
     given = without_null(sections.get("STM") or {})
     if given.get("ACTIVATION", "ReLU") != "ReLU":
         raise ConversionError(f"STM: ACTIVATION must be 'ReLU', as in the original, got {given['ACTIVATION']!r}.")
-    found = read_head_sizes(weights)
+    fields = read_fields(given, HEAD_ARGUMENTS, read_head_sizes(weights), "STM")
     if (stored := weights.get("stm_head.criterion.empty_weight")) is not None and not stored.is_meta:
         weight = stored[-1].item()  # of float32, so it may differ from the same number in the file
         said = given.get("BACKGROUND_WEIGHT", round(weight, 6))
-        found["background_weight"] = said if math.isclose(said, weight, rel_tol=1e-5) else weight
-    fields = read_fields(given, HEAD_ARGUMENTS, found, "STM")
+        if not math.isclose(said, weight, rel_tol=1e-5):
+            agree(given, {"BACKGROUND_WEIGHT": weight})
+        fields["background_weight"] = said
     fields.pop("object_classes")
     losses = {name: fields.pop(name) for name in ("ce", "bbox", "giou", "bce")}
-    fields |= {"loss_weights": losses, "strides": [4, 8, 16, 32]}
-    fields["match_weights"] = {"class": losses["ce"], "bbox": losses["bbox"], "giou": losses["giou"]}
     backbone = backbone_fields(without_null(sections.get("ViT") or {}), select_prefix(weights, "backbone."))
-    fields["backbone_config"] = make_config(VideoViTConfig, backbone, settings, "backbone_config")
-    return make_config(STMixerConfig, fields, settings)
+    return fields | {
+        "backbone_config": Part(VideoViTConfig, backbone),
+        "strides": [4, 8, 16, 32],
+        "loss_weights": losses,
+        "match_weights": {"class": losses["ce"], "bbox": losses["bbox"], "giou": losses["giou"]},
+    }
 
 
 def name_actions(config: STMixerConfig, path: Path) -> None:

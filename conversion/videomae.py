@@ -24,13 +24,15 @@ from .helpers.checkpoint import (
 )
 from .helpers.command import Converted, make_parser, new_head, run
 from .helpers.fields import UNKNOWN, make_config, read_original
-from .helpers.videovit import block_rules, patch_embedding_rules, processor_settings
-from .helpers.videovit_fields import (
+from .helpers.videovit import (
     ARGUMENTS,
     DECODER_HEADS,
     ENCODER_ARGUMENTS,
+    block_rules,
     original_fields,
+    patch_embedding_rules,
     position_fields,
+    processor_settings,
     read_block_sizes,
 )
 from .helpers.weight_rules import apply_rules, drop, load_converted, rename

@@ -30,8 +30,15 @@ from .helpers.checkpoint import (
 )
 from .helpers.command import Converted, make_parser, new_head, run
 from .helpers.fields import UNKNOWN, agree, make_config, read_original
-from .helpers.videomamba import encoder_fields, read_variant, sampling_strategy_of
-from .helpers.videomamba_weights import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
+from .helpers.videomamba import (
+    ENCODER_RULES,
+    PRE_TRAINING_RULES,
+    TELLING_TENSORS,
+    encoder_fields,
+    patch_rule,
+    read_variant,
+    sampling_strategy_of,
+)
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 IMAGE, VIDEO, PRE_TRAINING = "image-classification", "video-classification", "pre-training"

@@ -35,10 +35,16 @@ from .helpers.checkpoint import (
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import agree, bert_fields, make_config, read_original, read_section
+from .helpers.fields import Part, agree, bert_fields, make_config, read_original, read_section
 from .helpers.memory_bank_qformer import load_tokenizer
-from .helpers.videomamba import ARGUMENTS, encoder_fields
-from .helpers.videomamba_weights import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
+from .helpers.videomamba import (
+    ARGUMENTS,
+    ENCODER_RULES,
+    PRE_TRAINING_RULES,
+    TELLING_TENSORS,
+    encoder_fields,
+    patch_rule,
+)
 from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 BERT = r"text_encoder\.(?:bert\.)?"
@@ -80,9 +86,11 @@ ALIGNMENT_LOSSES = {"l2": "cosine", "mse": "mse", "smooth_l1": "smooth_l1"}
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint that the command line names."""
     weights = strip_prefixes(find_weights(read_checkpoint(arguments.checkpoint), ("model", "module")), ("module.",))
-    tokenizer = None if arguments.tokenizer is None else read_tokenizer(arguments.tokenizer)
+    tokenizer = None if arguments.tokenizer is None else load_tokenizer(arguments.tokenizer)
+    if arguments.tokenizer is not None and tokenizer is None:
+        raise ConversionError(f"--tokenizer {arguments.tokenizer}: there is no tokenizer_config.json.")
     original = read_original(arguments.original_config, "config", "bert_config")
-    config = dual_encoder_config(original, weights, arguments.set)
+    config = make_config(VideoTextDualEncoderConfig, dual_encoder_fields(original, weights), arguments.set)
     if tokenizer is None:
         print(
             "Warning: there is no tokenizer, so the processor takes videos alone: convert with `--tokenizer "
@@ -100,21 +108,8 @@ def convert(arguments: argparse.Namespace) -> Converted:
     return model, make_processor(config, tokenizer)
 
 
-def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub repository; raises `ConversionError` if there is none."""
-    try:
-        tokenizer = load_tokenizer(source)
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"--tokenizer {source}: {error}") from error
-    if tokenizer is None:
-        raise ConversionError(f"--tokenizer {source}: there is no tokenizer_config.json.")
-    return tokenizer
-
-
-def dual_encoder_config(
-    original: dict[str, Any], weights: dict[str, torch.Tensor], settings: list[str]
-) -> VideoTextDualEncoderConfig:
-    """Our configuration for an original one, the checkpoint's tensors and `--set`."""
+def dual_encoder_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of our configuration for an original one and the checkpoint's tensors."""
     telling = [f"vision_encoder.{name}" for name in TELLING_TENSORS]
     if absent := [name for name in (*telling, "vision_proj.weight", "text_proj.weight") if name not in weights]:
         raise ConversionError(
@@ -132,8 +127,8 @@ def dual_encoder_config(
     is_absent = {"mlm": not has_mlm_head, "uta": not has_alignment_heads}
     losses = fields["loss_weights"].items()
     fields |= {
-        "vision_config": vision_config(vision, criterion, select_prefix(weights, "vision_encoder."), settings),
-        "text_config": make_config(BertConfig, text_fields, settings, "text_config"),
+        "vision_config": vision_part(vision, criterion, select_prefix(weights, "vision_encoder.")),
+        "text_config": Part(BertConfig, text_fields),
         "fusion_layer": fusion_layer,
         "projection_dim": sizes["embed_dim"],
         "split_by_input_frames": True,
@@ -145,12 +140,10 @@ def dual_encoder_config(
     }
     if text_fields["vocab_size"] <= 103:
         fields |= {"cls_token_id": None, "mask_token_id": None}
-    return make_config(VideoTextDualEncoderConfig, fields, settings)
+    return fields
 
 
-def vision_config(
-    vision: dict[str, Any], criterion: dict[str, Any], weights: dict[str, torch.Tensor], settings: list[str]
-) -> VideoMambaConfig:
+def vision_part(vision: dict[str, Any], criterion: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part:
     """The configuration of the video encoder. The loss of the alignment stands in the original's `criterion`."""
     known = {name: value for name, value in vision.items() if name in ARGUMENTS}
     fields, alignment = encoder_fields(known | {"clip_norm_type": criterion.get("uta_norm_type", "l2")}, weights)
@@ -165,7 +158,7 @@ def vision_config(
                 f"criterion.uta_loss_type must be one of {', '.join(ALIGNMENT_LOSSES)}, got {loss!r}."
             )
         alignment["alignment_loss"] = ALIGNMENT_LOSSES[loss]
-    return make_config(VideoMambaConfig, fields | alignment, settings, "vision_config")
+    return Part(VideoMambaConfig, fields | alignment)
 
 
 def read_text_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> tuple[dict[str, Any], int]:

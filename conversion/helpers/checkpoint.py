@@ -19,7 +19,6 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
 )
-from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
@@ -84,14 +83,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The content of a JSON file with one object, as `io.read_object` reads it; its errors are `ConversionError`."""
-    try:
-        return read_object(path, kind)
-    except (OSError, ValueError) as error:
-        raise ConversionError(str(error)) from error
-
-
 def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:
     """The state dict of a checkpoint: what is under the first of `wrappers` that exists, or the whole dictionary."""
     for wrapper in wrappers:
@@ -101,8 +92,6 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
     if foreign := [name for name, value in content.items() if isinstance(value, Skipped)]:
         raise ConversionError(f"Beside the tensors are objects of classes that are not read: {preview(foreign)}.")
     weights = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
-    if odd := [name for name in weights if not isinstance(name, str)]:
-        raise ConversionError(f"The names of tensors must be texts, got {preview(map(repr, odd))}.")
     if not weights:
         raise ConversionError(
             f"No tensors under any of {list(wrappers)} nor at the top level, which has {preview(content)}."
@@ -180,18 +169,18 @@ def read_model_folder(source: str, model_type: str) -> tuple[dict[str, Any], dic
             folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
         except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
             raise ConversionError(f"{source} is neither a folder nor a reachable Hub repository: {error}") from error
-    config = read_json(folder / "config.json", Config)
+    config = read_object(folder / "config.json", Config)
     if config.get("model_type") != model_type:
         raise ConversionError(f"Expected the model type {model_type!r}, got {config.get('model_type')!r}.")
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     files = {SAFE_WEIGHTS_NAME}
     if index.is_file():
-        files = set(read_json(index, Index)["weight_map"].values())
+        files = set(read_object(index, Index)["weight_map"].values())
     weights: dict[str, torch.Tensor] = {}
     for file in sorted(files):
         weights |= read_checkpoint(folder / file)
     processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]
-    return config, weights, next((read_json(file) for file in processors if file.is_file()), {})
+    return config, weights, next((read_object(file) for file in processors if file.is_file()), {})
 
 
 def preview(names: Iterable[str], limit: int = 6) -> str:

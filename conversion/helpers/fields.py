@@ -2,16 +2,18 @@
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from hf_video.io import read_object
 from hf_video.settings import closest
 
-from .checkpoint import ConversionError, read_json
+from .checkpoint import ConversionError
 
 # The arguments of an original constructor: the field of our configuration that each sets, if there is one, and its
 # default.
@@ -44,7 +46,7 @@ def bert_fields(given: Mapping[str, Any], found: dict[str, Any], names: Mapping[
 def read_original(path: Path | None, *sections: str) -> dict[str, Any]:
     """The content of the file of `--original-config`, with these objects in it, without what is null; empty without a
     file."""
-    content = {} if path is None else read_json(path)
+    content = {} if path is None else read_object(path)
     for name in sections:
         check_kind(f"{path}: {name}", content.get(name), {})
         content[name] = without_null(content.get(name) or {})
@@ -106,28 +108,41 @@ def check_kind(name: str, value: Any, default: Any) -> None:
         raise ConversionError(f"{name} must be {expected}, got {value!r}.")
 
 
-def make_config(config_class: Any, fields: Mapping[str, Any], settings: Iterable[str], part: str = "") -> Any:
-    """Our configuration with the values of `--set`: `FIELD=VALUE`, or `PART.FIELD=VALUE` for the configuration `part`
-    inside another one. Values that contradict the tensors are refused when these are loaded. A field that is `UNKNOWN`
-    must be set."""
+class Part(NamedTuple):
+    """A configuration inside another one: its class, and what is known of its fields."""
+
+    config_class: Any
+    fields: dict[str, Any]
+
+
+def make_config(config_class: Any, fields: Mapping[str, Any], settings: Iterable[str], place: str = "") -> Any:
+    """
+    Our configuration with the values of `--set`: `FIELD=VALUE`, or `PART.FIELD=VALUE` for a [`Part`]. Values that
+    contradict the tensors are refused when these are loaded. A field that is `UNKNOWN` must be set.
+    """
     # Transformers gives the types of its own fields as text.
     hints = {each.name: Any if isinstance(each.type, str) else each.type for each in dataclass_fields(config_class)}
     hints |= {"num_labels": int}
-    fields = dict(fields)
+    made, inside = dict(fields), defaultdict[str, list[str]](list)
     for word in settings:
         name, is_given, text = word.partition("=")
-        place, _, field = name.rpartition(".")
-        if not is_given or (not part and place and place not in hints) or (place == part and field not in hints):
-            hint = closest(field, hints)
+        part, _, field = name.partition(".")
+        if is_given and field and isinstance(made.get(part), Part):
+            inside[part].append(f"{field}={text}")
+        elif is_given and name in hints:
+            made[name] = _typed(word, hints[name], text)
+        else:
+            hint = closest(name, hints)
             raise ConversionError(f"--set {word}: expected FIELD=VALUE of a {config_class.__name__}. {hint}".strip())
-        if place == part:
-            fields[field] = _typed(word, hints[field], text)
-    if unknown := [f"{part}.{name}".lstrip(".") for name, value in fields.items() if value is UNKNOWN]:
-        raise ConversionError(
-            f"The tensors do not tell {unknown[0]}: pass `--set {unknown[0]}=VALUE`, or what the original has with "
-            "`--original-config FILE.json`."
-        )
-    return config_class(**fields)
+    for name, value in made.items():
+        if value is UNKNOWN:
+            raise ConversionError(
+                f"The tensors do not tell {place}{name}: pass `--set {place}{name}=VALUE`, or what the original has "
+                "with `--original-config FILE.json`."
+            )
+        if isinstance(value, Part):
+            made[name] = make_config(value.config_class, value.fields, inside[name], f"{place}{name}.")
+    return config_class(**made)
 
 
 def _typed(word: str, hint: Any, text: str) -> Any:

@@ -23,14 +23,6 @@ from .checkpoint import ConversionError, name_left_out
 from .weight_rules import check_values
 
 
-def read_config(source: str) -> Any:
-    """The configuration of a Transformers folder or Hub repository."""
-    try:
-        return load_config(source)
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"{source} has no configuration that Transformers knows: {error}") from error
-
-
 def load_pretrained(
     model_class: Any,
     source: str,
@@ -41,10 +33,7 @@ def load_pretrained(
     """A model from a folder or Hub repository, which may hold more than this model: what is left over is named, unless
     its name begins with one of `other_parts`, which another call reads. Weights in `may_be_missing` then stay as
     initialised."""
-    try:
-        model, report = load_weights(model_class, source, **options)
-    except (OSError, RuntimeError) as error:
-        raise ConversionError(f"{source} cannot be loaded: {error}") from error
+    model, report = load_weights(model_class, source, **options)
     refuse_missing(source, model, [name for name in report["missing_keys"] if name not in may_be_missing])
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point():  # quantised ones are not checked
@@ -56,7 +45,7 @@ def load_pretrained(
 
 def load_language_model(source: str, **options: Any) -> PreTrainedModel:
     """A causal language model or an encoder-decoder from a folder or Hub repository, in its own precision."""
-    config = options.get("config") or read_config(source)
+    config = options.get("config") or load_config(source)
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     return load_pretrained(auto_class, source, **options)
 

@@ -1,4 +1,4 @@
-"""Reads the sizes and settings of VideoMamba: from tensors, the original arguments and the names of released files."""
+"""What the sources of VideoMamba share: names of tensors, and sizes and settings from tensors, arguments and names."""
 
 import math
 import re
@@ -11,7 +11,8 @@ from hf_video.loading.released import released_models
 from hf_video.models.videomamba.configuration_videomamba import PRESETS
 
 from .checkpoint import ConversionError, count_layers, select_prefix, shape_of
-from .fields import check_kind, read_fields, without_null
+from .fields import UNKNOWN, check_kind, read_fields, without_null
+from .weight_rules import Rule, inflate_patches, rename
 
 # The arguments of all three original constructors, those of `ssm_cfg` after a dot.
 ARGUMENTS: dict[str, tuple[str | None, Any]] = {
@@ -60,6 +61,44 @@ SIZES = {"t": "tiny", "s": "small", "m": "middle", "b": "base"}
 NUM_CLASSES = {"in1k": 1000, "k400": 400, "ssv2": 174, "breakfast": 10, "coin": 180}
 # Users found a table of 32 frames in this file, although its name says 64. So its tensors decide.
 MISNAMED = "videomamba_m16_breakfast_mask_ft_f64_res224"
+
+# The tensors that sizes are read from.
+TELLING_TENSORS = ("patch_embed.proj.weight", "pos_embed") + tuple(
+    f"layers.0.{name}" for name in ("norm.weight", "mixer.A_log", "mixer.conv1d.weight", "mixer.dt_proj.weight")
+)
+
+EMBEDDINGS, MIXER = "videomamba.embeddings.", r"layers\.(\d+)\.mixer\."
+ENCODER_RULES = (
+    rename("cls_token", f"{EMBEDDINGS}cls_token"),
+    rename("pos_embed", f"{EMBEDDINGS}position_embeddings"),
+    rename("temporal_pos_embedding", f"{EMBEDDINGS}temporal_position_embeddings"),
+    rename(r"patch_embed\.proj\.bias", f"{EMBEDDINGS}patch_embeddings.projection.bias"),
+    rename(r"layers\.(\d+)\.norm\.(weight|bias)", r"videomamba.layers.\1.norm.\2"),
+    rename(MIXER + r"(in_proj|out_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.\2.\3"),
+    rename(MIXER + r"(A_log|D)", r"videomamba.layers.\1.mixer.forward_scan.\2"),
+    rename(MIXER + r"conv1d\.(weight|bias)", r"videomamba.layers.\1.mixer.forward_scan.conv1d.\2"),
+    rename(MIXER + r"(x_proj|dt_proj)\.weight", r"videomamba.layers.\1.mixer.forward_scan.\2.weight"),
+    rename(MIXER + r"dt_proj\.bias", r"videomamba.layers.\1.mixer.forward_scan.dt_bias"),
+    rename(MIXER + r"A_b_log", r"videomamba.layers.\1.mixer.backward_scan.A_log"),
+    rename(MIXER + r"D_b", r"videomamba.layers.\1.mixer.backward_scan.D"),
+    rename(MIXER + r"conv1d_b\.(weight|bias)", r"videomamba.layers.\1.mixer.backward_scan.conv1d.\2"),
+    rename(MIXER + r"(x_proj|dt_proj)_b\.weight", r"videomamba.layers.\1.mixer.backward_scan.\2.weight"),
+    rename(MIXER + r"dt_proj_b\.bias", r"videomamba.layers.\1.mixer.backward_scan.dt_bias"),
+)
+PRE_TRAINING_RULES = (
+    rename(r"norm\.(weight|bias)", r"videomamba.norm_f.\1"),
+    rename(r"clip_decoder\.(\d+)\.(head|norm)\.(weight|bias)", r"decoder.\1.\2.\3"),
+    rename(r"pool_norm\.(weight|bias)", r"videomamba.pool_norm.\1"),
+)
+
+
+def patch_rule(tubelet_size: int, inflation: str) -> Rule:
+    """The kernel of the patch embedding: that of images is inflated over time, that of videos stays as it is."""
+
+    def inflate(kernel: torch.Tensor) -> torch.Tensor:
+        return kernel if kernel.ndim == 5 else inflate_patches(kernel, tubelet_size, inflation)
+
+    return rename(r"patch_embed\.proj\.weight", f"{EMBEDDINGS}patch_embeddings.projection.weight", inflate)
 
 
 def read_variant(name: str) -> dict[str, Any]:
@@ -139,11 +178,8 @@ def settle_input_size(
     # The tensors do not show frames and pixels that fill no patch: the configuration decides, if it fits.
     num_frames = given.get("num_frames", num_token_frames * tubelet)
     side = math.isqrt(num_places)
-    if "img_size" not in given and (side < 1 or side * side != num_places):
-        raise ConversionError(
-            f"`pos_embed` has rows for {num_places} patches, which form no square: give `img_size` (height and "
-            "width) with `--original-config`."
-        )
+    if "img_size" not in given and side * side != num_places:
+        return {"image_size": UNKNOWN, "num_frames": num_frames}
     square = [(side - 1) * s + p for s, p in zip(step, patch, strict=True)]
     image_size = simplest(both_sides(given.get("img_size", square)))
     sizes = zip(both_sides(image_size), patch, step, strict=True)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoModelForObjectDetection, AutoModelForVideoClassification
+from transformers import AutoConfig, AutoModelForObjectDetection, AutoModelForVideoClassification
 
 from conversion import malmm, stmixer, videomae
 from tests.testing.goldens import FIXTURES, assert_float32_close, load_golden
@@ -55,7 +55,10 @@ def test_a_configuration_inside_another_one_has_fields_too(tmp_path):
 
 def test_the_length_of_a_memory_bank_is_set(tmp_path):
     checkpoint = load_golden("memory_bank_qformer", "full_model").folder / "checkpoint.pth"
-    with pytest.raises(ValueError, match="do not tell qformer_config.num_attention_heads"):
-        convert(malmm, checkpoint, tmp_path)
     with pytest.raises(ValueError, match="do not tell memory_bank_length"):
-        convert(malmm, checkpoint, tmp_path, "--set", "qformer_config.num_attention_heads=4")
+        convert(malmm, checkpoint, tmp_path)
+    with pytest.raises(ValueError, match="do not tell qformer_config.num_attention_heads"):
+        convert(malmm, checkpoint, tmp_path, "--set", "memory_bank_length=3")
+    words = ["--set", "memory_bank_length=3", "--set", "qformer_config.num_attention_heads=4"]
+    config = AutoConfig.from_pretrained(convert(malmm, checkpoint, tmp_path, *words))
+    assert (config.memory_bank_length, config.qformer_config.num_attention_heads) == (3, 4)

@@ -204,7 +204,7 @@ def test_every_tensor_of_the_full_size_model_has_its_place():
     )
     tower = {name.removeprefix("visual_encoder."): tensor for name, tensor in frozen.items()}
     original = dict.fromkeys(malmm.SECTIONS, {}) | {"bert_config": {"vocab_size": 30522}}
-    fields = malmm.memory_bank_qformer_fields(original, trained, malmm.eva_config({}, tower, []), [])
+    fields = malmm.memory_bank_qformer_fields(original, trained, malmm.eva_part({}, tower))
     config = make_config(MemoryBankQFormerConfig, fields, ["memory_bank_length=20"])
     with torch.device("meta"):
         model = MemoryBankQFormerModel(config)
@@ -232,14 +232,11 @@ def _without(name):
         (None, {}, ["--frozen-weights", "CHECKPOINT"], "not the weights of EVA-ViT"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, capsys, change, config, options, message):
+def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, refused, change, config, options, message):
     golden = load_golden("memory_bank_qformer", "full_model")
     weights = torch.load(golden.folder / "checkpoint.pth", weights_only=True)["model"]
     checkpoint = tmp_path / "checkpoint.pth"
     torch.save({"model": change(weights) if change else weights}, checkpoint)
     options = [str(checkpoint) if option == "CHECKPOINT" else option for option in options]
-    with pytest.raises(SystemExit) as exit_info:
-        convert(checkpoint, golden.config | config, tmp_path, *options)
-    assert exit_info.value.code == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "model").exists()
+    (tmp_path / "original.json").write_text(json.dumps(golden.config | config))
+    assert message in refused(malmm.main, checkpoint, "--original-config", tmp_path / "original.json", *options)

@@ -197,7 +197,7 @@ def test_texts_are_prepared_as_by_the_original(golden, tmp_path):
 def test_what_does_not_fit_is_refused(golden, tmp_path, capsys):
     for options, message in (
         (("--qformer-tokenizer", "a"), "pass `--llm`"),
-        (("--llm", str(tmp_path)), "has no configuration that Transformers knows"),
+        (("--llm", str(tmp_path)), "Should have a `model_type` key in its config.json"),
     ):
         with pytest.raises(SystemExit):
             convert(golden, tmp_path, *options)

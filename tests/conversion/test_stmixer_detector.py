@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForObjectDetection, AutoVideoProcessor
 
+from conversion.helpers.fields import make_config
 from conversion.helpers.weight_rules import apply_rules, load_converted
-from conversion.stmixer import detector_config, detector_rules, main
-from hf_video import STMixerForActionDetection, VideoDetectionProcessor, VideoViTBackbone
+from conversion.stmixer import detector_fields, detector_rules, main
+from hf_video import STMixerConfig, STMixerForActionDetection, VideoDetectionProcessor, VideoViTBackbone
 from tests.testing.goldens import FIXTURES, load_golden
 
 CASES = ["detector_inference", "detector_padded", "detector_training"]
@@ -192,7 +193,7 @@ def test_a_configuration_that_contradicts_the_tensors_is_refused(tmp_path, secti
 def test_every_tensor_at_full_size_has_its_place():
     entry = FULL_SIZE["VMAE-ViTB-16x4"]
     weights = {name: torch.empty(shape, device="meta") for name, shape in entry["keys"].items()}
-    config = detector_config({}, weights, [])
+    config = make_config(STMixerConfig, detector_fields({}, weights), [])
     with torch.device("meta"):
         model = STMixerForActionDetection(config)
     load_converted(model, apply_rules(weights, detector_rules(config)))

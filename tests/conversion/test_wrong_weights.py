@@ -34,21 +34,6 @@ WRONG = {
 }
 
 
-@pytest.fixture
-def refused(tmp_path, capsys):
-    """Runs the `main` of a source, which must end with exit code 2 and leave no file; returns the message."""
-
-    def run(main, checkpoint, *options):
-        before = sorted(tmp_path.iterdir())
-        with pytest.raises(SystemExit) as exit_info:
-            main([str(checkpoint), str(tmp_path / "model"), *map(str, options)])
-        assert exit_info.value.code == 2
-        assert sorted(tmp_path.iterdir()) == before
-        return capsys.readouterr().err
-
-    return run
-
-
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_tensor_that_is_no_weight_is_refused_by_name(tmp_path, refused, wrong):
     golden = load_golden("videovit", "videomae_finetune")

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hf_video.models.videovit.modeling_videovit_frames import VideoViTForFrameClassification
 
-from hf_video import VideoClipProcessor, VideoMambaConfig, VideoViTConfig
+from hf_video import VideoClipProcessor, VideoMambaConfig, VideoViTConfig, VideoViTForFrameClassification
 from hf_video.inference import score_frames
 from hf_video.models.videomamba.modeling_videomamba import VideoMambaForFrameClassification
 from hf_video.reading.frame_streaming import StreamedFrame

@@ -4,13 +4,15 @@ position by itself.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 
-class Replacement(NamedTuple):
+@dataclass(frozen=True)
+class Replacement:
     """
     The entry that replaces two neighbours in time, at every token position. Each tensor is `(batch_size,
     num_positions)`.

@@ -291,7 +291,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             input_ids, attention_mask, inputs_embeds: see `forward`. Without a text there are the places of the video
                 and the first token of a text, if the language model has one.
         """
-        video_token_id = self.config.video_token_id
+        video_token_id = cast(int, self.config.video_token_id)
         if input_ids is None and inputs_embeds is None and video_embeds is not None:
             first = getattr(self.config.text_config, "bos_token_id", None)
             ids = [video_token_id] * video_embeds.shape[1] + ([] if first is None else [first])
@@ -299,7 +299,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         if inputs_embeds is None:
             # The language model may have no embedding of the token that holds the place of a video.
             words = cast(torch.Tensor, input_ids)
-            inputs_embeds = self.get_input_embeddings()(words.masked_fill(words == video_token_id, 0))
+            inputs_embeds = self.get_input_embeddings()(words.masked_fill(words.eq(video_token_id), 0))
         if video_embeds is None or has_token is None:
             return inputs_embeds, attention_mask
         if input_ids is None:
@@ -508,7 +508,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             losses = []
             for ids, is_token in zip(*passes, strict=True):
                 count, ids, is_token = ids.shape[1], ids.flatten(0, 1), is_token.flatten(0, 1)
-                repeated = (each.repeat_interleave(count, 0) for each in (states, before))
+                repeated = states.repeat_interleave(count, 0), before.repeat_interleave(count, 0)
                 logits = logits_of(*repeated, ids, is_token)
                 loss = F.cross_entropy(logits.float().transpose(1, 2), ids, reduction="none")
                 losses.append((loss * is_token).sum(1).unflatten(0, (-1, count)))

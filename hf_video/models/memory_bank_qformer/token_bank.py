@@ -191,10 +191,10 @@ class TokenBank:
 
     def map(self, function: TensorMap, num_entries: list[int] | None = None) -> "TokenBank":
         """A bank with the results of a function for every tensor of this one."""
-        tensors = (function(tensor) for tensor in (self.slots, self.order, self.slot_counts))
+        slots, order, counts = (function(tensor) for tensor in (self.slots, self.order, self.slot_counts))
         projections = {layer: (function(key), function(value)) for layer, (key, value) in self.projections.items()}
         num_entries = list(self.num_entries if num_entries is None else num_entries)
-        return TokenBank(self.policy, *tensors, num_entries, projections)
+        return TokenBank(self.policy, slots, order, counts, num_entries, projections)
 
     def take(self, rows: torch.Tensor) -> "TokenBank":
         """A bank with copies of the videos `rows`, int64."""
