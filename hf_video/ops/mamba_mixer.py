@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from .causal_conv1d import causal_conv1d
+from .causal_conv1d import FORWARD_ONLY, causal_conv1d
 from .causal_conv1d import choose_backend as choose_convolution
 from .registration import turn
+from .selective_scan import choose_backend as choose_scan
 from .selective_scan import selective_scan
-from .selective_scan.dispatch import choose_backend as choose_scan
 from .selective_scan.reference import add_and_gate
 
 
@@ -52,7 +52,7 @@ def convolve_and_scan(
         options: dict[str, Any] = {"initial_state": scan_state, "return_last_state": state is not None}
         return selective_scan(u, delta, A, B, C, D, z, delta_bias, True, reverse=reverse, addend=addend, **options)
 
-    if reverse and conv_backend == "causal_conv1d":
+    if reverse and conv_backend in FORWARD_ONLY:
         # Both kernels only go forward. To turn what enters and leaves costs less than to turn all that lies between.
         is_padding = None if is_padding is None else is_padding.flip(-1)
         return add_and_gate(turn(run(turn(x), None, None, False, is_padding)), addend, z)

@@ -31,7 +31,8 @@ except ImportError as error:
 
 from hf_video import __version__
 
-LANES = 16
+from .numba_threads import LANES
+
 ZERO = np.float32(0.0)
 ONE = np.float32(1.0)
 LOG2_E = np.float32(1.4426950408889634)

@@ -41,13 +41,14 @@ class ScanInputs(NamedTuple):
     addend: torch.Tensor | None = None
 
 
-class Situation(NamedTuple):
-    """The facts about a scan that decide whether a backend can run it."""
+class ScanFacts(NamedTuple):
+    """What decides whether a backend can run a scan; `forced` if it was asked for by name."""
 
     device_type: str
     dtype: torch.dtype
     state_size: int
     carries_state: bool
+    forced: bool = False
 
 
 def over_time(projection: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -58,12 +59,12 @@ def over_time(projection: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
 
 
 def share_groups(B: torch.Tensor, C: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float32 `(batch, groups, state, length)` with the same number of groups in both."""
+    """`(batch, groups, state, length)` with the same number of groups in both."""
     B, C = over_time(B, u), over_time(C, u)
     groups = math.lcm(B.shape[1], C.shape[1])
 
     def share(x: torch.Tensor) -> torch.Tensor:
-        return x.float() if x.shape[1] == groups else x.float().repeat_interleave(groups // x.shape[1], dim=1)
+        return x if x.shape[1] == groups else x.repeat_interleave(groups // x.shape[1], dim=1)
 
     return share(B), share(C)
 
