@@ -10,12 +10,11 @@ forward in time, have no initial state, and no gradient of the last state.
 
 import functools
 import importlib
-import os
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
-from transformers.utils import ENV_VARS_TRUE_VALUES
 
 from .dispatch import probing
 from .registration import turn
@@ -58,13 +57,6 @@ def load(source: str, function: str) -> Any:
     return getattr(importlib.import_module(module, package), function)
 
 
-def hub_unsupported(forced: bool) -> str | None:
-    """The reason why the Hub's kernels are not taken without having been asked for, which they are if `forced`."""
-    if forced or os.environ.get("USE_HUB_KERNELS", "YES").upper() in ENV_VARS_TRUE_VALUES:
-        return None
-    return "USE_HUB_KERNELS is off"
-
-
 class RecordedContext:
     """A stand-in for the context of an autograd function: an operator runs below autograd."""
 
@@ -83,7 +75,7 @@ def in_kernel_layout(x: torch.Tensor, reverse: bool) -> torch.Tensor:
 
 
 def run(
-    source: str, function: str, tensors: list[torch.Tensor | None], reverse: bool, delta_softplus: bool = False
+    source: str, function: str, tensors: Sequence[torch.Tensor | None], reverse: bool, delta_softplus: bool = False
 ) -> torch.Tensor:
     """
     The output of an autograd function, contiguous and like the first of its `tensors`, in the order in which it takes
@@ -151,11 +143,8 @@ def probe(source, function, may_download=False, device="cuda"):
     if source == HUB_KERNELS and may_download:
         download_hub_kernels()
     ones = torch.ones(1, 8, 4, device=device)
-    weights = [ones[0], ones[0, :, 0]]
-    tensors = (
-        [ones, *weights]
-        if function == "CausalConv1dFn"
-        else [ones, ones, -ones[0], ones[:, None, :4], ones[:, None, :4]]
-    )
+    tensors = [ones, ones[0], ones[0, :, 0]]
+    if function == "SelectiveScanFn":
+        tensors = [ones, ones, -ones[0], ones[:, None, :4], ones[:, None, :4]]
     run_backward(ones, tensors, list(range(len(tensors))), source, function, False, False)
     return run(source, function, tensors, False)

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -45,7 +45,7 @@ def split_work(batch_size: int, groups: int, blocks: int) -> list[tuple[int, int
     ]
 
 
-def run_units(kernel: Any, arguments: tuple[Any, ...], units: list[tuple[int, ...]]) -> None:
+def run_units(kernel: Any, arguments: tuple[Any, ...], units: Sequence[tuple[int, ...]]) -> None:
     """
     Call a kernel with the same arguments for every unit of work, on as many threads as PyTorch uses.
 

@@ -140,8 +140,8 @@ def _check(inputs: ScanInputs) -> None:
         raise ValueError(f"`u` must be (batch_size, dim, length) with a length of at least 1, got {tuple(u.shape)}.")
     batch_size, dim, length = u.shape
     state_size = A.shape[-1]
-    sequence = (batch_size, dim, length)
-    shapes = dict.fromkeys(("delta", "z", "addend"), sequence) | dict.fromkeys(("D", "delta_bias"), (dim,))
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("delta", "z", "addend"), (batch_size, dim, length))
+    shapes |= dict.fromkeys(("D", "delta_bias"), (dim,))
     shapes |= {"A": (dim, state_size), "initial_state": (batch_size, dim, state_size)}
     for name, tensor in inputs._asdict().items():
         if not isinstance(tensor, torch.Tensor):

@@ -14,8 +14,6 @@ from hf_video.ops.registration import register_gradients
 
 from .reference import LOG2_E, ScanFacts, ScanInputs, add_and_gate, share_groups
 
-CHUNK_LENGTH = 64
-
 
 def selective_scan_cpu(inputs: ScanInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `unsupported` must return `None`."""
@@ -91,7 +89,7 @@ def scan_backward(dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, in
     )
     dB, dC = (B.new_empty(parts, *B.shape) for _ in range(2))
     dD, ddelta_bias = (D.new_empty(len(u), *D.shape) for _ in range(2))
-    dstate.copy_(0 if dlast_state is None else dlast_state)
+    dstate.zero_() if dlast_state is None else dstate.copy_(dlast_state)
     arrays = (*_pack(u, delta, A, B, C, D, delta_bias), borders, dy.contiguous())
     gradients = (du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate)
     run_units(scan_backward_unit, (*arrays, *gradients, delta_softplus, reverse), units)
@@ -100,6 +98,8 @@ def scan_backward(dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, in
 
 @scan_forward.register_fake
 def allocate(u, delta, A, B, C, D, delta_bias, initial_state, delta_softplus, reverse):
+    from .cpu_kernels import CHUNK_LENGTH
+
     chunks = -(-u.shape[1] // CHUNK_LENGTH)
     return (
         u.new_empty(u.shape),

@@ -36,7 +36,7 @@ from hf_video.ops.numba_vectors import (
     total,
 )
 
-from .cpu import CHUNK_LENGTH
+CHUNK_LENGTH = 64
 
 
 @compiled

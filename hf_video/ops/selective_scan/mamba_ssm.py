@@ -1,8 +1,11 @@
 """`selective_scan` by the compiled kernels of mamba-ssm, of the installed package or of the Hub."""
 
-import torch
+import os
 
-from hf_video.ops.mamba_kernels import HUB_KERNELS, hub_unsupported, probe, run
+import torch
+from transformers.utils import ENV_VARS_TRUE_VALUES
+
+from hf_video.ops.mamba_kernels import HUB_KERNELS, probe, run
 
 from .reference import ScanFacts, ScanInputs, add_and_gate
 
@@ -33,6 +36,7 @@ def unsupported(facts: ScanFacts, source: str) -> str | None:
         return f"it does not know {facts.dtype}"
     if facts.state_size > MAX_STATE_SIZE:
         return f"its states are limited to {MAX_STATE_SIZE}, here {facts.state_size}"
-    if source == HUB_KERNELS and (reason := hub_unsupported(facts.forced)):
-        return reason
+    is_off = os.environ.get("USE_HUB_KERNELS", "YES").upper() not in ENV_VARS_TRUE_VALUES
+    if source == HUB_KERNELS and is_off and not facts.forced:
+        return "USE_HUB_KERNELS is off"
     return probe(source, "SelectiveScanFn", facts.forced)

@@ -164,7 +164,7 @@ def scan_backward(dy, dlast_state, borders, mixed, u, delta, A, B, C, D, delta_b
     du, ddelta, _, _, _, _, _, dz, dstate, dmixed = allocate_gradients(
         dy, dlast_state, borders, mixed, u, delta, A, B, C, D, delta_bias, z
     )
-    dstate.copy_(0 if dlast_state is None else dlast_state)
+    dstate.zero_() if dlast_state is None else dstate.copy_(dlast_state)
     drates = torch.zeros_like(dstate)
     dB, dC = (A.new_empty(blocks, *B.shape) for _ in range(2))
     dD, ddelta_bias = (A.new_empty(batch_size, dim) for _ in range(2))
