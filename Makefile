@@ -81,7 +81,7 @@ start: $(INSTALLED)  ## train the start of small fine-tunings anew, on generated
 	$(BIN)/python examples/train_start.py start_run/motion $(ARGS)
 	$(BIN)/python examples/train_start.py start_run/shape --model start_run/motion/start --steps 4500 $(ARGS)
 
-cards: $(INSTALLED)  ## write the cards that README links and the tables of released models anew from their facts
+cards: $(INSTALLED)  ## write the cards that are kept and the tables of released models anew from their facts
 	$(BIN)/python model_cards/generate.py
 
 docs: $(INSTALLED)  ## build the documentation into site/

@@ -6,9 +6,9 @@ looked for where Debian's `apt-get install opencv-doc` puts them. A small VideoV
 say whether somebody in a window walks left, walks right, or nobody is there; what is true is read from the outlines
 of what differs from the empty scene. The picture is of the last 17 seconds, which the model has not seen: a window
 that follows one person after another. It takes four minutes on 2 idle CPU cores. With `--smoke` squares move over a
-noisy ground.
+noisy ground. `--example` writes the model, and clips of seconds that it has not seen: `hf_video/example` is made so.
 
-    python benchmarks/people_walking.py [--video vtest.avi] [--plot docs/people_walking.webp] [--smoke]
+    python benchmarks/people_walking.py [--video vtest.avi] [--plot docs/people_walking.webp] [--example DIR] [--smoke]
 """
 
 import sys
@@ -21,6 +21,7 @@ from helpers.walking_scene import (
     CLASSES,
     NUM_FRAMES,
     SPAN,
+    STRIDE,
     TEST_FRAMES,
     WINDOW,
     Place,
@@ -39,13 +40,19 @@ from torch.nn.functional import interpolate
 from transformers import set_seed
 
 from hf_video.drawing import overlay_heat_maps
+from hf_video.drawing.video import VideoEncoder
 from hf_video.inference import explain
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+from hf_video.processing import VideoClipProcessor
 
 VIDEO = Path("/usr/share/doc/opencv-doc/examples/data/vtest.avi")
 MIRRORED = torch.tensor([1, 0, 2])
 BATCH_SIZE = 16
 COLORS = ("#3b6fb6", "#c8553d", "#9a9a9a")
+# Where somebody walks right, turns round and walks left, before a window that stays: its corner, and frames of the
+# unseen seconds. Clips are shown larger than the window is.
+CORNER, ENLARGED, FRAMES_PER_SECOND = (96, 616), 3, 10
+CLIPS = {"walks_right.mp4": (116, 146), "there_and_back.mp4": (80, 174)}
 
 
 def train(scene: Scene, places: list[Place], num_steps: int) -> VideoViTForVideoClassification:
@@ -131,10 +138,35 @@ def draw_moment(
     return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
 
 
+def write_example(model: VideoViTForVideoClassification, unseen: Scene, folder: Path) -> None:
+    """Writes `model/`, with weights in bfloat16, and the clips."""
+    processor = VideoClipProcessor(
+        num_frames=NUM_FRAMES,
+        frame_sampling_rate=STRIDE,
+        frame_interval=STRIDE / FRAMES_PER_SECOND,
+        sampling_strategy="dense",
+        size={"shortest_edge": WINDOW},
+        crop_size={"height": WINDOW, "width": WINDOW},
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+    processor.save_pretrained(folder / "model")
+    model.to(torch.bfloat16).save_pretrained(folder / "model")
+    top, left = CORNER
+    for name, (first, last) in CLIPS.items():
+        with VideoEncoder(folder / name) as encoder:
+            for number, frame in enumerate(unseen.frames[first:last]):
+                window = Image.fromarray(frame[top : top + WINDOW, left : left + WINDOW])
+                shown = window.resize((ENLARGED * WINDOW, ENLARGED * WINDOW), Image.Resampling.BICUBIC)
+                encoder.add(np.asarray(shown), number / FRAMES_PER_SECOND)
+            encoder.finish((last - first) / FRAMES_PER_SECOND)
+
+
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--video", type=Path, default=VIDEO, help="vtest.avi of OpenCV (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="WebP file of the moving picture")
+    parser.add_argument("--example", type=Path, help="folder for the model and clips that show it")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     if not arguments.smoke and not arguments.video.is_file():
@@ -156,6 +188,8 @@ def main() -> int:
         share = draw_film(model, unseen, arguments.plot)
         size = arguments.plot.stat().st_size / 1024
         print(f"picture of {size:.0f} KiB: {share:.1%} of its moments are right")
+    if arguments.example:
+        write_example(model, unseen, arguments.example)
     return 0
 
 

@@ -34,7 +34,7 @@ import hf_video
 from hf_video.hub import verify_model
 from hf_video.hub.custom_code import add_code
 from hf_video.hub.self_test import BOUNDS, SAME_INPUT, SELF_TEST, VIDEOS, write_self_test
-from hf_video.loading.start import SHIPPED, model_path
+from hf_video.loading.released import SHIPPED, model_path
 
 SIZES = {"image_size": 96, "num_frames": 8, "hidden_size": 64, "num_hidden_layers": 3, "patch_size": 16}
 ENCODER = {"image_size": 96, "patch_size": 16, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}

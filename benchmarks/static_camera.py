@@ -17,7 +17,7 @@ from helpers.measurement import GOAL_MISSED, fastest, make_parser, print_machine
 
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import load_trained_classifier
+from hf_video.loading.heads import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.models.videovit.masking_videovit import still_patches

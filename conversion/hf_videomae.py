@@ -13,8 +13,9 @@ import torch
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-from .helpers.checkpoint import ConversionError, agree, count_layers, preview, read_model_folder, shape_of
-from .helpers.command import Converted, make_parser, names_of_original, run
+from .helpers.checkpoint import ConversionError, count_layers, preview, read_model_folder, shape_of
+from .helpers.command import Converted, labels_of_original, make_parser, run
+from .helpers.fields import agree, make_config
 from .helpers.videovit import (
     encoder_fields,
     has_key_bias,
@@ -46,15 +47,14 @@ FIELDS = (
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the folder or Hub id that the command line names."""
     original, weights, processor = read_model_folder(arguments.checkpoint, "videomae")
-    config = videovit_config(original, weights)
+    fields = videovit_fields(original, weights)
     if "mask_token" in weights:
         # Transformers gives the encoder of a pre-training model a final norm only without mean pooling.
-        config["use_final_norm"] = not config.get("use_mean_pooling", True)
-        model = VideoViTForPreTraining(VideoViTConfig(**config))
-    elif "classifier.weight" in weights:
-        model = VideoViTForVideoClassification(VideoViTConfig(**config))
-    else:
+        fields["use_final_norm"] = not fields.get("use_mean_pooling", True)
+    elif "classifier.weight" not in weights:
         raise ConversionError(f"Expected a classifier or a pre-training model, got {preview(weights)}.")
+    model_class = VideoViTForPreTraining if "mask_token" in weights else VideoViTForVideoClassification
+    model = model_class(make_config(VideoViTConfig, fields, arguments.set))
     load_converted(model, apply_rules(weights, RULES))
     return model, VideoClipProcessor(
         num_frames=model.config.num_frames,
@@ -64,7 +64,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     )
 
 
-def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+def videovit_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of [`VideoViTConfig`] for the content of a VideoMAE `config.json`."""
     depths = {"num_hidden_layers": count_layers(weights, r"videomae\.encoder\.layer\.(\d+)\.")}
     if "mask_token" in weights:
@@ -74,10 +74,8 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["key_bias"] = has_key_bias(weights)
     config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
-    if names := names_of_original(original):
-        config |= names
-    elif "classifier.weight" in weights:
-        config["num_labels"] = shape_of(weights, "classifier.weight", 2)[0]
+    if "classifier.weight" in weights:
+        config |= labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0])
     return config
 
 

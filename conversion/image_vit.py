@@ -1,4 +1,9 @@
-"""Image ViTs of Transformers, inflated over time to VideoViT."""
+"""
+Image ViTs of Transformers, inflated over time to VideoViT.
+
+The video model takes clips of 16 frames in patches of two. `--set num_frames=N` and `--set tubelet_size=N` make
+others, and an image model if both are 1.
+"""
 
 import argparse
 from functools import partial
@@ -10,8 +15,9 @@ from transformers import CLIPImageProcessor
 from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassification, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-from .helpers.checkpoint import ConversionError, agree, count_layers, read_model_folder, shape_of
-from .helpers.command import Converted, make_parser, names_of_original, num_labels_of_new_head, positive_int, run
+from .helpers.checkpoint import count_layers, read_model_folder, shape_of
+from .helpers.command import Converted, labels_of_original, make_parser, new_head, run
+from .helpers.fields import agree, make_config
 from .helpers.videovit import (
     PROCESSOR_OPTIONS,
     encoder_fields,
@@ -51,29 +57,24 @@ def make_rules(config: VideoViTConfig, inflation: str) -> tuple[Rule, ...]:
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the folder or Hub id that the command line names."""
     original, weights, processor = read_model_folder(arguments.checkpoint, "vit")
-    tubelet_size = arguments.tubelet_size or min(2, arguments.num_frames)
-    if arguments.num_frames % tubelet_size:
-        raise ConversionError(
-            f"--num-frames {arguments.num_frames} must be a multiple of --tubelet-size {tubelet_size}."
-        )
-    labels: dict[str, Any] = {"num_labels": num_labels_of_new_head(arguments)}
+    labels: dict[str, Any] = new_head(arguments)
     if "classifier.weight" in weights:
-        labels = names_of_original(original) or {"num_labels": shape_of(weights, "classifier.weight", 2)[0]}
+        labels = labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0])
     depth = {"num_hidden_layers": count_layers(weights, rf"{LAYERS}\.(\d+)\.")}
-    config = VideoViTConfig(
-        **agree(encoder_fields(original, "qkv_bias"), depth),
-        **labels,
-        key_bias=has_key_bias(weights),
-        num_frames=arguments.num_frames,
-        tubelet_size=tubelet_size,
-        use_class_token=True,
-        use_mean_pooling=False,
-        position_embedding_type="learned",
-    )
+    fields = agree(encoder_fields(original, "qkv_bias"), depth) | labels
+    fields |= {
+        "key_bias": has_key_bias(weights),
+        "num_frames": 16,
+        "tubelet_size": 2,
+        "use_class_token": True,
+        "use_mean_pooling": False,
+        "position_embedding_type": "learned",
+    }
+    config = make_config(VideoViTConfig, fields, arguments.set)
     frames = VideoClipProcessor(
         num_frames=config.num_frames, sampling_strategy="uniform", **processor_settings(config, processor)
     )
-    is_image_model = arguments.num_frames == 1
+    is_image_model = config.num_frames == 1
     model = (VideoViTForImageClassification if is_image_model else VideoViTForVideoClassification)(config)
     keep_initial = [] if "classifier.weight" in weights else [r"classifier\..*"]
     load_converted(model, apply_rules(weights, make_rules(config, arguments.inflation)), keep_initial)
@@ -87,12 +88,6 @@ def make_image_processor(frames: VideoClipProcessor) -> CLIPImageProcessor:
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__, from_hub=True)
-    parser.add_argument(
-        "--num-frames", type=positive_int, default=16, help="frames of a clip; 1 makes an image model (default: 16)"
-    )
-    parser.add_argument(
-        "--tubelet-size", type=positive_int, help="frames of a patch (default: 2, or 1 for an image model)"
-    )
     parser.add_argument(
         "--inflation",
         choices=("centre", "mean"),

@@ -14,17 +14,18 @@ from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig
 from transformers.image_processing_base import ImageProcessingMixin
 from transformers.video_processing_utils import BaseVideoProcessor
 
+from hf_video.loading.configurations import load_config
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 
 from .helpers.checkpoint import ConversionError
-from .helpers.command import Converted, make_parser, positive_int, run
+from .helpers.command import Converted, make_parser, run
+from .helpers.fields import Part, make_config
 from .helpers.memory_bank_qformer import (
     load_language_model,
     load_pretrained,
     load_tokenizer,
     make_processor,
     make_video_processor,
-    read_config,
     with_language_model,
 )
 from .helpers.videovit import PROCESSOR_OPTIONS
@@ -40,14 +41,16 @@ KEY_MAPPING = {
     r"(layers\.\d+)\.attention\.": r"\1.self_attention.",
 }
 LANGUAGE_MODEL_KEY_MAPPING = {r"^(?!language_model\.)": "other.", r"^language_model\.": ""}
+# Frames that each bank holds; `--set memory_bank_length=N` has others.
+MEMORY_BANK_LENGTH = 20
 OF_VIDEOS_ALONE = ("frame_position_embeddings.weight",)
 
 
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the folder or Hub id that the command line names."""
     source = arguments.checkpoint
-    original = read_config(source)
-    config = memory_bank_qformer_config(original, arguments.memory_bank_length)
+    original = load_config(source)
+    config = make_config(MemoryBankQFormerConfig, memory_bank_qformer_fields(original), arguments.set)
     base = load_pretrained(
         MemoryBankQFormerModel,
         source,
@@ -80,13 +83,8 @@ def convert(arguments: argparse.Namespace) -> Converted:
     return model, make_processor(model, video_processor, tokenizer, qformer_tokenizer)
 
 
-def memory_bank_qformer_config(original: Any, memory_bank_length: int) -> MemoryBankQFormerConfig:
-    """
-    Our configuration for the configuration of an original model.
-
-    Raises:
-        ConversionError: if the model is of another type, or has options that cannot be converted.
-    """
+def memory_bank_qformer_fields(original: Any) -> dict[str, Any]:
+    """Fields of our configuration for that of an original model, which may be of a type that cannot be converted."""
     if original.model_type not in MODEL_TYPES:
         raise ConversionError(f"Expected a model of type {', '.join(MODEL_TYPES)}, got {original.model_type!r}.")
     vision, qformer = original.vision_config, original.qformer_config
@@ -100,17 +98,17 @@ def memory_bank_qformer_config(original: Any, memory_bank_length: int) -> Memory
             "distances within one frame's text have no meaning between the frames of a memory."
         )
     is_video = original.model_type == "instructblipvideo"
-    return MemoryBankQFormerConfig(
-        vision_config=InstructBlipVisionConfig(**shared_fields(vision, InstructBlipVisionConfig)),
-        qformer_config=InstructBlipQFormerConfig(**shared_fields(qformer, InstructBlipQFormerConfig)),
-        text_config=original.text_config,
-        num_query_tokens=original.num_query_tokens,
-        use_qformer_text_input=original.model_type != "blip-2",
-        memory_bank_length=memory_bank_length,
-        vision_layer_norm_eps=vision.layer_norm_eps,
-        initializer_range=original.initializer_range,
-        video_token_id=original.video_token_id if is_video else original.image_token_id,
-    )
+    return {
+        "vision_config": Part(InstructBlipVisionConfig, shared_fields(vision, InstructBlipVisionConfig)),
+        "qformer_config": Part(InstructBlipQFormerConfig, shared_fields(qformer, InstructBlipQFormerConfig)),
+        "text_config": original.text_config,
+        "num_query_tokens": original.num_query_tokens,
+        "use_qformer_text_input": original.model_type != "blip-2",
+        "memory_bank_length": MEMORY_BANK_LENGTH,
+        "vision_layer_norm_eps": vision.layer_norm_eps,
+        "initializer_range": original.initializer_range,
+        "video_token_id": original.video_token_id if is_video else original.image_token_id,
+    }
 
 
 def shared_fields(config: Any, config_class: Any) -> dict[str, Any]:
@@ -134,10 +132,7 @@ def read_image_settings(source: str) -> dict[str, Any]:
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__, from_hub=True)
     parser.add_argument(
-        "--memory-bank-length", type=positive_int, default=20, help="frames that each bank holds (default: 20)"
-    )
-    parser.add_argument(
-        "--num-frames", type=positive_int, default=20, help="frames that the processor takes of a video (default: 20)"
+        "--num-frames", type=int, default=20, help="frames that the processor takes of a video (default: 20)"
     )
     parser.add_argument(
         "--llm", metavar="HUB_ID_OR_DIR", help="another language model; the projection to it is initialised again"

@@ -15,37 +15,33 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModel,
     GenerationConfig,
+    InstructBlipQFormerConfig,
     InstructBlipVisionConfig,
     InstructBlipVisionModel,
     LlamaConfig,
 )
 
-from hf_video.loading.configurations import loading
+from hf_video.loading.configurations import load_config
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import (
-    BERT_FIELDS,
-    BERT_HEADS,
     ConversionError,
-    agree,
-    check_kind,
     count_layers,
     find_weights,
     name_left_out,
-    num_heads_of,
     preview,
     read_checkpoint,
-    read_json,
     select_part,
     shape_of,
 )
 from .helpers.command import Converted, make_parser, run
+from .helpers.fields import UNKNOWN, Part, agree, bert_fields, make_config, read_original, read_section
 from .helpers.memory_bank_qformer import (
     load_language_model,
+    load_pretrained,
     load_tokenizer,
     make_processor,
     make_video_processor,
@@ -92,16 +88,31 @@ TOWER_ALONE = "only the vision tower is taken"
 
 # Attention heads of the published towers, by width.
 VISION_HEADS = {1408: 16}
-QFORMER_FIELDS = BERT_FIELDS | {"position_embedding_type": "absolute"}
-
-
-class Original(NamedTuple):
-    """The sections of the original configuration: constructor's keyword arguments, Q-Former, vision tower, Llama."""
-
-    model: dict[str, Any]
-    bert: dict[str, Any]
-    vision: dict[str, Any]
-    llm: dict[str, Any]
+VISION_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "embed_dim": ("hidden_size", 1408),
+    "patch_size": ("patch_size", 14),
+    "img_size": ("image_size", 224),
+    "depth": ("num_hidden_layers", 39),
+    "mlp_hidden": ("intermediate_size", 6144),
+    "qkv_bias": ("qkv_bias", True),
+    "num_heads": ("num_attention_heads", UNKNOWN),
+    "layer_norm_eps": ("layer_norm_eps", 1e-6),
+}
+MODEL_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "num_query_token": ("num_query_tokens", 32),
+    "qformer_text_input": ("use_qformer_text_input", True),
+    # 10, 20 or 40 in the published recipes
+    "memory_bank_length": ("memory_bank_length", UNKNOWN),
+    "max_num_frames": ("max_num_frames", 120),
+}
+# What tensors show of the Q-Former, by the names of the original `BertConfig`.
+QFORMER_NAMES = {
+    **{name: name for name in ("hidden_size", "num_hidden_layers", "intermediate_size")},
+    **{name: name for name in ("vocab_size", "max_position_embeddings")},
+    **{"encoder_width": "encoder_hidden_size", "cross_attention_freq": "cross_attention_frequency"},
+}
+# The sections of the original configuration: the constructor's keyword arguments, Q-Former, vision tower and Llama.
+SECTIONS = ("model_kwargs", "bert_config", "vision_config", "llm_config")
 
 
 class Tower(NamedTuple):
@@ -113,10 +124,14 @@ class Tower(NamedTuple):
 
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the files that the command line names."""
+    if arguments.qformer_tokenizer and not arguments.llm:
+        raise ConversionError("`--qformer-tokenizer` prepares texts, which need a language model: pass `--llm`, too.")
     weights = find_weights(read_checkpoint(arguments.checkpoint), ("model",))
-    original = read_original(arguments.original_config)
-    tower = read_tower(arguments, original)
-    config = memory_bank_qformer_config(original, weights, None if tower is None else tower.config)
+    original = read_original(arguments.original_config, *SECTIONS)
+    tower = read_tower(arguments, original["vision_config"])
+    vision_config = None if tower is None else tower.config
+    fields = memory_bank_qformer_fields(original, weights, vision_config)
+    config = make_config(MemoryBankQFormerConfig, fields, arguments.set)
     model = MemoryBankQFormerModel(config)
     unused = []
     if model.frame_position_embeddings is None:
@@ -127,85 +142,50 @@ def convert(arguments: argparse.Namespace) -> Converted:
     if tower is None:
         unused.append(drop(r"ln_vision\..*", "`vision_embeds` are taken after this norm"))
     load_converted(model, apply_rules(weights, (*unused, *RULES)) | ({} if tower is None else tower.weights))
-    image_size = getattr(config.vision_config, "image_size", original.model.get("img_size", 224))
-    processor = make_video_processor(image_size, original.model.get("num_frames") or 20)
-    if arguments.qformer_tokenizer and not arguments.llm:
-        raise ConversionError("`--qformer-tokenizer` prepares texts, which need a language model: pass `--llm`, too.")
-    return add_language_model(model, processor, arguments, original) if arguments.llm else (model, processor)
+    image_size = getattr(config.vision_config, "image_size", original["model_kwargs"].get("img_size", 224))
+    processor = make_video_processor(image_size, original["model_kwargs"].get("num_frames", 20))
+    if arguments.llm:
+        return add_language_model(model, processor, arguments, original["llm_config"])
+    return model, processor
 
 
-def read_original(path: Path | None) -> Original:
-    """The sections of the original configuration's JSON file; keys that this conversion does not need are ignored."""
-    content = {} if path is None else read_json(path)
-    names = ("model_kwargs", "bert_config", "vision_config", "llm_config")
-    for name in names:
-        check_kind(f"{path}: {name}", content.get(name), {})
-    sections = [content.get(name) or {} for name in names]
-    if "memory_bank_length" not in sections[0]:
-        raise ConversionError(
-            "The tensors do not tell how many frames a memory bank holds: pass `--original-config FILE.json` with "
-            '{"model_kwargs": {"memory_bank_length": ...}}, which is 10, 20 or 40 in the published recipes.'
-        )
-    return Original(*sections)
-
-
-def memory_bank_qformer_config(
-    original: Original, weights: dict[str, torch.Tensor], vision_config: Any
-) -> MemoryBankQFormerConfig:
-    """
-    Our configuration for an original configuration and the checkpoint's tensors.
-
-    Raises:
-        ConversionError: if they contradict each other, or these are not the weights of MA-LMM.
-    """
+def memory_bank_qformer_fields(
+    original: dict[str, Any], weights: dict[str, torch.Tensor], vision_config: Any
+) -> dict[str, Any]:
+    """Fields of our configuration for an original one and the checkpoint's tensors."""
     if "query_tokens" not in weights or "Qformer.bert.embeddings.LayerNorm.weight" not in weights:
         raise ConversionError(f"These are not the weights of MA-LMM's Q-Former. Found: {preview(weights)}.")
     has_text = "Qformer.bert.embeddings.word_embeddings.weight" in weights
-    model: dict[str, Any] = {
-        "num_query_token": shape_of(weights, "query_tokens", 3)[1],
-        "qformer_text_input": has_text,
-    }
+    found = {"num_query_tokens": shape_of(weights, "query_tokens", 3)[1], "use_qformer_text_input": has_text}
     if "image_pe.weight" in weights:
-        model["max_num_frames"] = shape_of(weights, "image_pe.weight", 2)[0]
-    model = agree(original.model, model)
-    bert, found = dict(original.bert), read_qformer_sizes(weights)
-    if has_text and bert.get("vocab_size") == found["vocab_size"] - 1:
+        found["max_num_frames"] = shape_of(weights, "image_pe.weight", 2)[0]
+    bert, sizes = dict(original["bert_config"]), read_qformer_sizes(weights)
+    if has_text and bert.get("vocab_size") == sizes["vocab_size"] - 1:
         # The tokenizer has [DEC] besides BERT's vocabulary.
-        bert["vocab_size"] = found["vocab_size"]
-    bert = agree(bert, found)
-    qformer_config: dict[str, Any] = {
-        **{name: bert.get(name, default) for name, default in QFORMER_FIELDS.items()},
-        **{name: bert[name] for name in ("hidden_size", "num_hidden_layers", "intermediate_size")},
-        **{name: bert[name] for name in ("vocab_size", "max_position_embeddings") if name in bert},
-        "num_attention_heads": num_heads_of(
-            bert, "num_attention_heads", bert["hidden_size"], BERT_HEADS, "bert_config."
-        ),
-        "cross_attention_frequency": bert["cross_attention_freq"],
-        "encoder_hidden_size": bert["encoder_width"],
+        bert["vocab_size"] = sizes["vocab_size"]
+    agree(bert, {"query_length": found["num_query_tokens"]})
+    kept = {name: bert[name] for name in ("vocab_size", "max_position_embeddings") if name in bert}
+    qformer = kept | {"position_embedding_type": bert.get("position_embedding_type", "absolute")}
+    qformer |= bert_fields(bert, sizes, QFORMER_NAMES)
+    return {
+        **read_section(original["model_kwargs"], MODEL_ARGUMENTS, found),
+        **language_model_fields(original["llm_config"], weights),
+        "vision_config": vision_config,
+        "qformer_config": Part(InstructBlipQFormerConfig, qformer),
     }
-    return MemoryBankQFormerConfig(
-        vision_config=vision_config,
-        qformer_config=qformer_config,
-        **language_model_settings(original.llm, weights),
-        num_query_tokens=model["num_query_token"],
-        use_qformer_text_input=has_text,
-        memory_bank_length=model["memory_bank_length"],
-        max_num_frames=model.get("max_num_frames", 120),
-    )
 
 
 def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The fields of the original `BertConfig` that tensors show."""
+    """The fields of the Q-Former that tensors show."""
     depth = count_layers(weights, LAYER)
     crossed = {int(match[1]) for name in weights if (match := re.match(LAYER + "crossattention", name))}
     first = "Qformer.bert.encoder.layer.0."
     sizes = {
         "hidden_size": shape_of(weights, "query_tokens", 3)[2],
-        "query_length": shape_of(weights, "query_tokens", 3)[1],
         "num_hidden_layers": depth,
         "intermediate_size": shape_of(weights, f"{first}intermediate_query.dense.weight", 2)[0],
-        "encoder_width": shape_of(weights, f"{first}crossattention.self.key.weight", 2)[1],
-        "cross_attention_freq": min(crossed - {0}, default=depth),
+        "encoder_hidden_size": shape_of(weights, f"{first}crossattention.self.key.weight", 2)[1],
+        "cross_attention_frequency": min(crossed - {0}, default=depth),
     }
     for name, field in (("word_embeddings", "vocab_size"), ("position_embeddings", "max_position_embeddings")):
         if (table := f"Qformer.bert.embeddings.{name}.weight") in weights:
@@ -213,7 +193,7 @@ def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     return sizes
 
 
-def language_model_settings(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+def language_model_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """The width of the projection's output, and the language model's configuration if the original has one."""
     if "llm_proj.weight" not in weights:
         return {}
@@ -223,7 +203,7 @@ def language_model_settings(original: dict[str, Any], weights: dict[str, torch.T
     return {"projection_dim": width, "text_config": LlamaConfig(**settings) if original else None}
 
 
-def read_tower(arguments: argparse.Namespace, original: Original) -> Tower | None:
+def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower | None:
     """The vision tower that the command line names; `None` if there is none."""
     if arguments.frozen_weights and arguments.vision:
         raise ConversionError("`--frozen-weights` and `--vision` both bring a vision tower: pass one of them.")
@@ -233,51 +213,34 @@ def read_tower(arguments: argparse.Namespace, original: Original) -> Tower | Non
         return None
     weights = find_weights(read_checkpoint(arguments.frozen_weights), ("model",))
     selected = select_part(weights, "visual_encoder.", TOWER_ALONE)
-    return Tower(eva_config(original.vision, selected), apply_rules(selected, VISION_RULES))
+    return Tower(eva_part(original, selected), apply_rules(selected, VISION_RULES))
 
 
-def eva_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> InstructBlipVisionConfig:
+def eva_part(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part:
     """EVA-ViT's configuration from its tensors and the `vision_config` section."""
     if any(name not in weights for name in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")):
         raise ConversionError(f"These are not the weights of EVA-ViT. Found: {preview(weights)}.")
     width, _, patch_size, _ = shape_of(weights, "patch_embed.proj.weight", 4)
-    grid = math.isqrt(shape_of(weights, "pos_embed", 3)[1] - 1)
     found = {
-        "embed_dim": width,
+        "hidden_size": width,
         "patch_size": patch_size,
-        "img_size": grid * patch_size,
-        "depth": count_layers(weights, BLOCK),
-        "mlp_hidden": shape_of(weights, "blocks.0.mlp.fc1.weight", 2)[0],
+        "image_size": math.isqrt(shape_of(weights, "pos_embed", 3)[1] - 1) * patch_size,
+        "num_hidden_layers": count_layers(weights, BLOCK),
+        "intermediate_size": shape_of(weights, "blocks.0.mlp.fc1.weight", 2)[0],
         "qkv_bias": "blocks.0.attn.q_bias" in weights,
     }
-    vision = agree(original, found)
-    return InstructBlipVisionConfig(
-        hidden_size=width,
-        intermediate_size=vision["mlp_hidden"],
-        num_hidden_layers=vision["depth"],
-        num_attention_heads=num_heads_of(vision, "num_heads", width, VISION_HEADS, "vision_config."),
-        image_size=vision["img_size"],
-        patch_size=patch_size,
-        layer_norm_eps=vision.get("layer_norm_eps", 1e-6),
-        qkv_bias=vision["qkv_bias"],
-    )
+    fields = read_section(original, VISION_ARGUMENTS, found)
+    if fields["num_attention_heads"] is UNKNOWN:
+        fields["num_attention_heads"] = VISION_HEADS.get(width, UNKNOWN)
+    return Part(InstructBlipVisionConfig, fields)
 
 
 def load_tower(source: str) -> Tower:
     """An image encoder from a folder or the Hub. Of InstructBLIP only the EVA-ViT is read."""
-    try:
-        with loading(source):
-            if AutoConfig.from_pretrained(source).model_type in ("instructblip", "instructblip_vision_model"):
-                tower, report = InstructBlipVisionModel.from_pretrained(
-                    source, key_mapping={r"^vision_model\.": ""}, output_loading_info=True
-                )
-            else:
-                tower, report = AutoModel.from_pretrained(source, output_loading_info=True)
-    except OSError as error:
-        raise ConversionError(f"{source} is not a vision tower: {error}") from error
-    if report["missing_keys"]:
-        raise ConversionError(f"{source} lacks weights of its vision tower: {preview(report['missing_keys'])}.")
-    name_left_out(sorted(report["unexpected_keys"]), TOWER_ALONE)
+    if load_config(source).model_type in ("instructblip", "instructblip_vision_model"):
+        tower = load_pretrained(InstructBlipVisionModel, source, key_mapping={r"^vision_model\.": ""})
+    else:
+        tower = load_pretrained(AutoModel, source)
     weights = tower.state_dict()
     if isinstance(tower, InstructBlipVisionModel):
         norm = [name for name in weights if name.startswith("post_layernorm.")]
@@ -287,7 +250,10 @@ def load_tower(source: str) -> Tower:
 
 
 def add_language_model(
-    base: MemoryBankQFormerModel, processor: VideoClipProcessor, arguments: argparse.Namespace, original: Original
+    base: MemoryBankQFormerModel,
+    processor: VideoClipProcessor,
+    arguments: argparse.Namespace,
+    llm: dict[str, Any],
 ) -> Converted:
     """The whole of the original: the Q-Former, followed by the language model that the command line names."""
     language_model = load_language_model(arguments.llm)
@@ -295,8 +261,10 @@ def add_language_model(
     is_original = (
         llama.model_type == "llama"
         and llama.hidden_size == base.config.projection_dim
-        and all(original.llm.get(name, getattr(llama, name)) == getattr(llama, name) for name in sizes)
+        and all(llm.get(name, getattr(llama, name)) == getattr(llama, name) for name in sizes)
     )
+    # The original puts the video before the text, without tokens that hold its place.
+    base.config.video_token_id = None
     model = with_language_model(base, language_model, is_original)
     tokenizer = load_tokenizer(arguments.llm)
     if tokenizer is not None and is_original:

@@ -22,55 +22,34 @@ from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
 
 from .helpers.checkpoint import (
     ConversionError,
-    agree,
-    check_arguments,
     count_layers,
     find_weights,
-    num_heads_of,
     preview,
     read_checkpoint,
-    read_json,
-    read_original_config,
     select_part,
     select_prefix,
     shape_of,
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
+from .helpers.fields import Part, agree, make_config, read_fields, read_original, without_null
 from .helpers.videovit import (
-    ENCODER_HEADS,
+    ARGUMENTS,
+    ENCODER_ARGUMENTS,
     block_rules,
-    check_blocks,
-    encoder_config,
+    original_fields,
     patch_embedding_rules,
-    read_block_sizes,
-    read_patch_sizes,
+    position_fields,
 )
-from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 DETECTION = "action-detection"
-
-# Keys of `cfg.ViT` with the defaults of the original, by the names that the constructor of VideoMAE uses.
-ARGUMENTS = {
-    "TUBELET_SIZE": ("tubelet_size", 2),
-    "PATCH_SIZE": ("patch_size", 16),
-    "IN_CHANS": ("in_chans", 3),
-    "EMBED_DIM": ("embed_dim", 768),
-    "PRETRAIN_IMG_SIZE": ("img_size", 224),
-    "USE_LEARNABLE_POS_EMB": ("use_learnable_pos_emb", False),
-    "DROP_RATE": ("drop_rate", 0.0),
-    "ATTN_DROP_RATE": ("attn_drop_rate", 0.0),
-    "DROP_PATH_RATE": ("drop_path_rate", 0.2),
-    "DEPTH": ("depth", 12),
-    "NUM_HEADS": ("num_heads", 12),
-    "MLP_RATIO": ("mlp_ratio", 4),
-    "QKV_BIAS": ("qkv_bias", True),
-    "QK_SCALE": ("qk_scale", None),
-    "INIT_VALUES": ("init_values", 0.0),
-    "USE_CHECKPOINT": ("use_checkpoint", False),
-}
-
-DEFAULTS = {key: default for key, (_, default) in ARGUMENTS.items()}
+# Keys of `cfg.ViT`.
+BACKBONE_ARGUMENTS = {
+    name.upper(): row
+    for name, row in (ARGUMENTS | ENCODER_ARGUMENTS).items()
+    if name not in ("img_size", "all_frames", "cos_attn", "with_cp")
+} | {"PRETRAIN_IMG_SIZE": ("image_size", 224), "DROP_PATH_RATE": ("drop_path_rate", 0.2)}
 
 BACKBONE_RULES = (
     *patch_embedding_rules(r"patch_embed\.proj"),
@@ -81,51 +60,33 @@ BACKBONE_RULES = (
     drop(r"head\..*", "the classifier that the backbone starts from"),
 )
 
-
 # Keys of `cfg.MODEL.STM` with the values of the released configurations.
-HEAD_ARGUMENTS: dict[str, Any] = {
-    "NUM_QUERIES": 100,
-    "HIDDEN_DIM": 256,
-    "NUM_STAGES": 6,
-    "ACTION_CLASSES": 80,
-    "OBJECT_CLASSES": 1,
-    "NUM_HEADS": 8,
-    "DROPOUT": 0.0,
-    "DIM_FEEDFORWARD": 2048,
-    "NUM_FCS": 2,
-    "ACTIVATION": "ReLU",
-    "SPATIAL_POINTS": 32,
-    "TEMPORAL_POINTS": 8,
-    "OUT_MULTIPLIER": 4,
-    "N_GROUPS": 4,
-    "NUM_CLS": 1,
-    "NUM_ACT": 1,
-    "NUM_REG": 1,
-    "OBJECT_WEIGHT": 2.0,
-    "ACTION_WEIGHT": 24.0,
-    "GIOU_WEIGHT": 2.0,
-    "L1_WEIGHT": 2.0,
-    "BACKGROUND_WEIGHT": 0.1,
-    "INTERMEDIATE_SUPERVISION": True,
-    "PERSON_THRESHOLD": 0.6,
-    "MEM_ACTIVE": False,
-}
-# Our fields for what tensors show.
-HEAD_FIELDS = {
-    "NUM_QUERIES": "num_queries",
-    "HIDDEN_DIM": "hidden_size",
-    "NUM_STAGES": "num_hidden_layers",
-    "ACTION_CLASSES": "num_labels",
-    "NUM_HEADS": "num_attention_heads",
-    "DIM_FEEDFORWARD": "intermediate_size",
-    "NUM_FCS": "num_ffn_layers",
-    "SPATIAL_POINTS": "num_spatial_points",
-    "TEMPORAL_POINTS": "num_temporal_points",
-    "OUT_MULTIPLIER": "point_multiplier",
-    "N_GROUPS": "num_groups",
-    "NUM_CLS": "num_class_layers",
-    "NUM_ACT": "num_action_layers",
-    "NUM_REG": "num_box_layers",
+HEAD_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "NUM_QUERIES": ("num_queries", 100),
+    "HIDDEN_DIM": ("hidden_size", 256),
+    "NUM_STAGES": ("num_hidden_layers", 6),
+    "ACTION_CLASSES": ("num_labels", 80),
+    "OBJECT_CLASSES": ("object_classes", 1),
+    "NUM_HEADS": ("num_attention_heads", 8),
+    "DROPOUT": ("attention_dropout", 0.0),
+    "DIM_FEEDFORWARD": ("intermediate_size", 2048),
+    "NUM_FCS": ("num_ffn_layers", 2),
+    "ACTIVATION": (None, "ReLU"),
+    "SPATIAL_POINTS": ("num_spatial_points", 32),
+    "TEMPORAL_POINTS": ("num_temporal_points", 8),
+    "OUT_MULTIPLIER": ("point_multiplier", 4),
+    "N_GROUPS": ("num_groups", 4),
+    "NUM_CLS": ("num_class_layers", 1),
+    "NUM_ACT": ("num_action_layers", 1),
+    "NUM_REG": ("num_box_layers", 1),
+    "OBJECT_WEIGHT": ("ce", 2.0),
+    "ACTION_WEIGHT": ("bce", 24.0),
+    "GIOU_WEIGHT": ("giou", 2.0),
+    "L1_WEIGHT": ("bbox", 2.0),
+    "BACKGROUND_WEIGHT": ("background_weight", 0.1),
+    "INTERMEDIATE_SUPERVISION": (None, True),
+    "PERSON_THRESHOLD": (None, 0.6),
+    "MEM_ACTIVE": (None, False),
 }
 LAYER = r"stm_head\.decoder_stages\.(\d+)\."
 BRANCHES = {"s": "spatial", "t": "temporal"}
@@ -140,17 +101,15 @@ def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint and the task that the command line names."""
     weights = find_weights(read_checkpoint(arguments.checkpoint, skips_foreign=True), ("model", "module"))
     weights = strip_prefixes(weights, ("_orig_mod.", "module."))
+    original = read_original(arguments.original_config)
     if arguments.task == DETECTION:
-        sections = {} if arguments.original_config is None else read_json(arguments.original_config)
-        config = detector_config(sections, weights)
+        config = make_config(STMixerConfig, detector_fields(original, weights), arguments.set)
         if arguments.label_map is not None:
             name_actions(config, arguments.label_map)
         model = STMixerForActionDetection(config)
         load_converted(model, apply_rules(weights, detector_rules(config)))
-        head = HEAD_ARGUMENTS | (sections.get("STM") or {})
-        return model, VideoDetectionProcessor(
-            num_frames=config.backbone_config.num_frames, person_threshold=head["PERSON_THRESHOLD"]
-        )
+        threshold = (original.get("STM") or {}).get("PERSON_THRESHOLD", HEAD_ARGUMENTS["PERSON_THRESHOLD"][1])
+        return model, VideoDetectionProcessor(num_frames=config.backbone_config.num_frames, person_threshold=threshold)
     if arguments.label_map is not None:
         raise ConversionError(f"--label-map names actions, which a backbone has not: pass `--task {DETECTION}`.")
     weights = select_part(weights, "backbone.", "a backbone has no place for the parts of a detector after it")
@@ -159,65 +118,42 @@ def convert(arguments: argparse.Namespace) -> Converted:
             "This is a pre-training checkpoint, of which STMixer loads nothing without saying so. Convert it with "
             f"`conversion.videomae`. It has {preview(weights)}."
         )
-    backbone = VideoViTBackbone(backbone_config(read_original_config(arguments.original_config, DEFAULTS), weights))
+    backbone = VideoViTBackbone(make_config(VideoViTConfig, backbone_fields(original, weights), arguments.set))
     # A classifier with mean pooling has no norm of tokens: that of the original keeps its initial values, 1 and 0.
     initial = [r"videovit\.layernorm\..*"] if "norm.weight" not in weights else []
     load_converted(backbone, apply_rules(weights, BACKBONE_RULES), keep_initial=initial)
     return backbone, make_processor(backbone.config)
 
 
-def backbone_config(given: dict[str, Any], weights: dict[str, torch.Tensor], section: str = "") -> VideoViTConfig:
-    """Our configuration for keys of `cfg.ViT` and the backbone's tensors. `section` is where a file has the keys."""
-    config = {ARGUMENTS[key][0]: value for key, value in given.items()}
-    patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
-    check_blocks(config, patches["embed_dim"], blocks)
-    config = agree(config, patches | blocks | {"use_learnable_pos_emb": "pos_embed" in weights})
-    config["num_heads"] = num_heads_of(given, "NUM_HEADS", config["embed_dim"], ENCODER_HEADS, section)
-    learned = config["use_learnable_pos_emb"]
-    return VideoViTConfig(
-        # The original's table of positions is always for 16 frames.
-        **encoder_config(dict(ARGUMENTS.values()) | config | {"all_frames": 16}),
-        position_embedding_type="learned" if learned else "sinusoidal",
-        position_embedding_resize="token_count",
-        detach_position_embeddings=learned,
-        use_final_norm=True,
-        require_even_token_frames=True,
-    )
+def backbone_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of our configuration for keys of `cfg.ViT` and the backbone's tensors."""
+    fields = original_fields(given, BACKBONE_ARGUMENTS, weights) | position_fields(weights, "token_count")
+    # The original's table of positions is always for 16 frames.
+    return fields | {"num_frames": 16, "use_final_norm": True, "require_even_token_frames": True}
 
 
-def detector_config(sections: dict[str, Any], weights: dict[str, torch.Tensor]) -> STMixerConfig:
-    """
-    Our configuration for the original's sections `ViT` and `STM` and the checkpoint's tensors.
-
-    Raises:
-        ConversionError: if they contradict each other, or these are not the weights of a detector.
-    """
-    check_arguments(sections, {"ViT": {}, "STM": {}}, "The original configuration")
-    vit = check_arguments(sections.get("ViT") or {}, DEFAULTS, "ViT")
-    given = check_arguments(sections.get("STM") or {}, HEAD_ARGUMENTS, "STM")
+def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of our configuration for the original's sections `ViT` and `STM` and the checkpoint's tensors."""
+    read_fields(sections, {"ViT": (None, {}), "STM": (None, {})}, {})
+    given = without_null(sections.get("STM") or {})
     if given.get("ACTIVATION", "ReLU") != "ReLU":
         raise ConversionError(f"STM: ACTIVATION must be 'ReLU', as in the original, got {given['ACTIVATION']!r}.")
-    found = read_head_sizes(weights)
+    fields = read_fields(given, HEAD_ARGUMENTS, read_head_sizes(weights), "STM")
     if (stored := weights.get("stm_head.criterion.empty_weight")) is not None and not stored.is_meta:
         weight = stored[-1].item()  # of float32, so it may differ from the same number in the file
-        given.setdefault("BACKGROUND_WEIGHT", round(weight, 6))
-        if not math.isclose(given["BACKGROUND_WEIGHT"], weight, rel_tol=1e-5):
-            found["BACKGROUND_WEIGHT"] = weight
-    head = HEAD_ARGUMENTS | agree(given, found)
-    return STMixerConfig(
-        backbone_config=backbone_config(vit, select_prefix(weights, "backbone."), "ViT."),
-        **{ours: head[name] for name, ours in HEAD_FIELDS.items()},
-        attention_dropout=head["DROPOUT"],
-        strides=[4, 8, 16, 32],
-        loss_weights={
-            "ce": head["OBJECT_WEIGHT"],
-            "bbox": head["L1_WEIGHT"],
-            "giou": head["GIOU_WEIGHT"],
-            "bce": head["ACTION_WEIGHT"],
-        },
-        match_weights={"class": head["OBJECT_WEIGHT"], "bbox": head["L1_WEIGHT"], "giou": head["GIOU_WEIGHT"]},
-        background_weight=head["BACKGROUND_WEIGHT"],
-    )
+        said = given.get("BACKGROUND_WEIGHT", round(weight, 6))
+        if not math.isclose(said, weight, rel_tol=1e-5):
+            agree(given, {"BACKGROUND_WEIGHT": weight})
+        fields["background_weight"] = said
+    fields.pop("object_classes")
+    losses = {name: fields.pop(name) for name in ("ce", "bbox", "giou", "bce")}
+    backbone = backbone_fields(without_null(sections.get("ViT") or {}), select_prefix(weights, "backbone."))
+    return fields | {
+        "backbone_config": Part(VideoViTConfig, backbone),
+        "strides": [4, 8, 16, 32],
+        "loss_weights": losses,
+        "match_weights": {"class": losses["ce"], "bbox": losses["bbox"], "giou": losses["giou"]},
+    }
 
 
 def name_actions(config: STMixerConfig, path: Path) -> None:
@@ -233,12 +169,7 @@ def name_actions(config: STMixerConfig, path: Path) -> None:
 
 
 def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """
-    The keys of `cfg.MODEL.STM` that the tensors show.
-
-    Raises:
-        ConversionError: if these are not the weights of a detector, or have shapes that no detector has.
-    """
+    """Fields of our configuration that the tensors of a detector show, and `object_classes`."""
     stage = "stm_head.decoder_stages.0."
     if f"{stage}iof_tau" not in weights:
         raise ConversionError(
@@ -267,33 +198,27 @@ def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
         return sum(re.fullmatch(rf"{re.escape(stage)}{name}\.\d+\.weight", key) is not None for key in weights) // 2
 
     return {
-        "NUM_QUERIES": queries,
-        "HIDDEN_DIM": width,
-        "NUM_STAGES": count_layers(weights, LAYER),
-        "ACTION_CLASSES": rows("fc_action"),
-        "OBJECT_CLASSES": rows("human_fc_cls") - 1,
-        "NUM_HEADS": shape_of(weights, f"{stage}iof_tau", 1)[0],
-        "DIM_FEEDFORWARD": rows("ffn_s.layers.0.0"),
-        "NUM_FCS": count_layers(weights, rf"{re.escape(stage)}ffn_s\.layers\.(\d+)\."),
-        "SPATIAL_POINTS": points // groups,
-        "TEMPORAL_POINTS": columns(f"{mixing}t.out_proj") // width // max(multiplier, 1),
-        "OUT_MULTIPLIER": multiplier,
-        "N_GROUPS": groups,
-        "NUM_CLS": hidden_layers("human_cls_fcs"),
-        "NUM_REG": hidden_layers("reg_fcs"),
-        "NUM_ACT": hidden_layers("action_cls_fcs"),
+        "num_queries": queries,
+        "hidden_size": width,
+        "num_hidden_layers": count_layers(weights, LAYER),
+        "num_labels": rows("fc_action"),
+        "object_classes": rows("human_fc_cls") - 1,
+        "num_attention_heads": shape_of(weights, f"{stage}iof_tau", 1)[0],
+        "intermediate_size": rows("ffn_s.layers.0.0"),
+        "num_ffn_layers": count_layers(weights, rf"{re.escape(stage)}ffn_s\.layers\.(\d+)\."),
+        "num_spatial_points": points // groups,
+        "num_temporal_points": columns(f"{mixing}t.out_proj") // width // max(multiplier, 1),
+        "point_multiplier": multiplier,
+        "num_groups": groups,
+        "num_class_layers": hidden_layers("human_cls_fcs"),
+        "num_box_layers": hidden_layers("reg_fcs"),
+        "num_action_layers": hidden_layers("action_cls_fcs"),
     }
 
 
 def detector_rules(config: STMixerConfig) -> tuple[Rule, ...]:
     """What becomes of every tensor of a detector."""
-    backbone = [
-        rule._replace(
-            sources=tuple(rf"backbone\.(?:{source})" for source in rule.sources),
-            target=rule.target and f"backbone.{rule.target}",
-        )
-        for rule in BACKBONE_RULES
-    ]
+    backbone = inside(r"backbone\.", BACKBONE_RULES, lambda target: f"backbone.{target}")
     layers, last = [], config.num_ffn_layers - 1
     for letter, branch in BRANCHES.items():
         target = rf"layers.\1.{branch}."

@@ -16,69 +16,50 @@ from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import (
     ConversionError,
-    agree,
     find_weights,
-    num_heads_of,
     preview,
     read_checkpoint,
-    read_original_config,
     shape_of,
     strip_prefixes,
 )
-from .helpers.command import Converted, make_parser, num_labels_of_new_head, positive_int, run
+from .helpers.command import Converted, make_parser, new_head, run
+from .helpers.fields import UNKNOWN, make_config, read_original
 from .helpers.videovit import (
+    ARGUMENTS,
     DECODER_HEADS,
-    ENCODER_HEADS,
+    ENCODER_ARGUMENTS,
     block_rules,
-    check_blocks,
-    encoder_config,
+    original_fields,
     patch_embedding_rules,
+    position_fields,
     processor_settings,
     read_block_sizes,
-    read_patch_sizes,
 )
 from .helpers.weight_rules import apply_rules, drop, load_converted, rename
 
 CLASSIFICATION, PRE_TRAINING = "video-classification", "pre-training"
 
-SHARED_ARGUMENTS = {
-    "img_size": 224,
-    "patch_size": 16,
-    "mlp_ratio": 4,
-    "qkv_bias": False,
-    "qk_scale": None,
-    "drop_rate": 0.0,
-    "attn_drop_rate": 0.0,
-    "drop_path_rate": 0.0,
-    "init_values": 0.0,
-    "use_learnable_pos_emb": False,
-    "all_frames": 16,
-    "tubelet_size": 2,
-    "cos_attn": False,
-    "in_chans": 3,
-    "num_classes": None,
-    "use_checkpoint": False,
-    "with_cp": False,
-}
-CLASSIFICATION_ARGUMENTS = SHARED_ARGUMENTS | {
-    "embed_dim": 768,
-    "depth": 12,
-    "num_heads": 12,
-    "fc_drop_rate": 0.0,
-    "head_drop_rate": 0.0,
-    "init_scale": 0.0,
-    "use_mean_pooling": True,
-}
-PRE_TRAINING_ARGUMENTS = SHARED_ARGUMENTS | {
-    "encoder_in_chans": 3,
-    "encoder_num_classes": 0,
-    "encoder_embed_dim": 768,
-    "encoder_depth": 12,
-    "encoder_num_heads": 12,
-    "decoder_num_classes": 1536,
-    "decoder_embed_dim": 512,
-    "decoder_depth": 8,
-    "decoder_num_heads": 8,
+CLASSIFICATION_ARGUMENTS = (
+    ARGUMENTS
+    | ENCODER_ARGUMENTS
+    | {
+        "num_classes": ("num_labels", 1000),
+        "fc_drop_rate": ("classifier_dropout", 0.0),
+        "head_drop_rate": (None, 0.0),
+        "init_scale": (None, 0.0),
+        "use_mean_pooling": ("use_mean_pooling", True),
+    }
+)
+PRE_TRAINING_ARGUMENTS = ARGUMENTS | {
+    **{f"encoder_{name}": row for name, row in ENCODER_ARGUMENTS.items()},
+    "encoder_num_classes": (None, 0),
+    "decoder_num_classes": (None, 1536),
+    "decoder_embed_dim": ("decoder_hidden_size", 512),
+    "decoder_depth": ("decoder_num_hidden_layers", 8),
+    "decoder_num_heads": ("decoder_num_attention_heads", 8),
+    # The original takes these as well and ignores them.
+    "in_chans": (None, 3),
+    "num_classes": (None, None),
 }
 
 CLASSIFICATION_RULES = (
@@ -115,31 +96,22 @@ def convert(arguments: argparse.Namespace) -> Converted:
         raise ConversionError(
             f"Pre-training needs the decoder, which this checkpoint lacks. It has {preview(weights)}."
         )
-    if arguments.num_labels is not None and not (is_pretrained and task == CLASSIFICATION):
-        raise ConversionError("`--num-labels` is for the new head that turns a pre-trained model into a classifier.")
-
-    if is_pretrained:
-        original = read_pre_training_config(arguments, weights)
-        config = encoder_config(original, "encoder_") | {"position_embedding_resize": "rebuild"}
-    else:
+    original, keep_initial = read_original(arguments.original_config), list[str]()
+    if not is_pretrained:
         weights = strip_prefixes(weights, ("encoder.",))
-        original = read_classification_config(arguments, weights)
-        config = encoder_config(original) | classifier_settings(original)
-
-    if task == PRE_TRAINING:
-        model = VideoViTForPreTraining(VideoViTConfig(**config, **decoder_config(original)))
-        load_converted(model, apply_rules(weights, PRE_TRAINING_RULES))
-    elif is_pretrained:
-        num_labels = num_labels_of_new_head(arguments)
-        model = VideoViTForVideoClassification(
-            VideoViTConfig(**config, use_mean_pooling=True, classifier_init_scale=0.001, num_labels=num_labels)
-        )
-        load_converted(
-            model, apply_rules(weights, FINE_TUNING_RULES), keep_initial=[r"fc_norm\..*", r"classifier\..*"]
-        )
+        model_class, rules = VideoViTForVideoClassification, CLASSIFICATION_RULES
+        fields = classifier_fields(original, weights)
+    elif task == PRE_TRAINING:
+        model_class, rules = VideoViTForPreTraining, PRE_TRAINING_RULES
+        fields = pre_training_fields(original, weights)
     else:
-        model = VideoViTForVideoClassification(VideoViTConfig(**config))
-        load_converted(model, apply_rules(weights, CLASSIFICATION_RULES))
+        model_class, rules = VideoViTForVideoClassification, FINE_TUNING_RULES
+        keep_initial = [r"fc_norm\..*", r"classifier\..*"]
+        fields = pre_training_fields(original, weights)
+        fields = {name: value for name, value in fields.items() if not name.startswith("decoder_")}
+        fields |= {"use_mean_pooling": True, "classifier_init_scale": 0.001} | new_head(arguments)
+    model = model_class(make_config(VideoViTConfig, fields, arguments.set))
+    load_converted(model, apply_rules(weights, rules), keep_initial)
     # The evaluation recipe of Kinetics: frames at stride 4, short side to the model's size, one centre crop.
     return model, VideoClipProcessor(
         num_frames=model.config.num_frames,
@@ -149,77 +121,34 @@ def convert(arguments: argparse.Namespace) -> Converted:
     )
 
 
-def read_classification_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The classifier's constructor arguments, from the tensors and the original configuration."""
-    config = read_original_config(arguments.original_config, CLASSIFICATION_ARGUMENTS)
-    patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
-    found = patches | blocks
-    found["num_classes"] = shape_of(weights, "head.weight", 2)[0] if "head.weight" in weights else 0
-    found["use_mean_pooling"] = "fc_norm.weight" in weights
-    found["use_learnable_pos_emb"] = "pos_embed" in weights
-    check_blocks(config, found["embed_dim"], blocks)
-    config = agree(config, found)
-    return (
-        CLASSIFICATION_ARGUMENTS
-        | config
-        | {"num_heads": num_heads_of(config, "num_heads", config["embed_dim"], ENCODER_HEADS)}
-    )
+def classifier_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of our configuration for a fine-tuned classifier."""
+    num_labels = shape_of(weights, "head.weight", 2)[0] if "head.weight" in weights else 0
+    found: dict[str, Any] = {"num_labels": num_labels, "use_mean_pooling": "fc_norm.weight" in weights}
+    fields = original_fields(original, CLASSIFICATION_ARGUMENTS, weights, **found)
+    fields["classifier_dropout"] = fields["classifier_dropout"] or original.get("head_drop_rate", 0.0)
+    return fields | position_fields(weights, "interpolate" if "pos_embed" in weights else "rebuild")
 
 
-def read_pre_training_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The masked autoencoder's constructor arguments, from the tensors and the original configuration."""
-    config = read_original_config(arguments.original_config, PRE_TRAINING_ARGUMENTS)
-    if "encoder.pos_embed" in weights or config.get("use_learnable_pos_emb"):
+def pre_training_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of our configuration for a masked autoencoder."""
+    if "encoder.pos_embed" in weights or original.get("use_learnable_pos_emb"):
         raise ConversionError(
             "Learned positions never worked in the original pre-training model (its table has one row too many), so "
             "there is no behaviour to convert."
         )
-    patches = read_patch_sizes(weights, "encoder.")
-    blocks, decoder = read_block_sizes(weights, "encoder."), read_block_sizes(weights, "decoder.")
-    width, decoder_width = patches.pop("embed_dim"), shape_of(weights, "mask_token", 3)[-1]
-    check_blocks(config, width, blocks)
-    # The original takes `in_chans` as well and ignores it.
-    found = (
-        {"encoder_in_chans": patches.pop("in_chans")}
-        | patches
-        | {
-            "encoder_embed_dim": width,
-            "encoder_depth": blocks.pop("depth"),
-            "decoder_embed_dim": decoder_width,
-            "decoder_depth": decoder["depth"],
-        }
-    )
-    if blocks["cos_attn"]:
-        found |= {"encoder_num_heads": blocks.pop("num_heads"), "decoder_num_heads": decoder["num_heads"]}
-    config = agree(config, found | blocks) | {"decoder_mlp_hidden": decoder["mlp_hidden"]}
-    heads = {
-        "encoder_num_heads": num_heads_of(config, "encoder_num_heads", width, ENCODER_HEADS),
-        "decoder_num_heads": num_heads_of(config, "decoder_num_heads", decoder_width, DECODER_HEADS),
+    decoder, width = read_block_sizes(weights, "decoder."), shape_of(weights, "mask_token", 3)[-1]
+    found: dict[str, Any] = {
+        "decoder_hidden_size": width,
+        "decoder_num_hidden_layers": decoder["num_hidden_layers"],
+        "decoder_intermediate_size": decoder["intermediate_size"],
     }
-    return PRE_TRAINING_ARGUMENTS | config | heads
-
-
-def classifier_settings(original: dict[str, Any]) -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] that only the fine-tuned classifier has."""
-    learned = original["use_learnable_pos_emb"]
-    return {
-        "position_embedding_type": "learned" if learned else "sinusoidal",
-        "position_embedding_resize": "interpolate" if learned else "rebuild",
-        "detach_position_embeddings": learned,
-        "use_mean_pooling": original["use_mean_pooling"],
-        "classifier_dropout": original["fc_drop_rate"] or original["head_drop_rate"],
-        "num_labels": original["num_classes"],
-    }
-
-
-def decoder_config(original: dict[str, Any]) -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] for the decoder."""
-    return {
-        "decoder_hidden_size": original["decoder_embed_dim"],
-        "decoder_num_hidden_layers": original["decoder_depth"],
-        "decoder_num_attention_heads": original["decoder_num_heads"],
-        "decoder_intermediate_size": original["decoder_mlp_hidden"],
-    }
+    if decoder["use_cosine_attention"]:
+        found["decoder_num_attention_heads"] = decoder["num_attention_heads"]
+    fields = original_fields(original, PRE_TRAINING_ARGUMENTS, weights, "encoder.", **found)
+    if "decoder_num_heads" not in original and not decoder["use_cosine_attention"]:
+        fields["decoder_num_attention_heads"] = DECODER_HEADS.get(width, UNKNOWN)
+    return fields | {"position_embedding_resize": "rebuild"}
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
@@ -228,12 +157,6 @@ def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
         "--task",
         choices=(CLASSIFICATION, PRE_TRAINING),
         help="what to make of a pre-trained checkpoint (default: what it was saved for)",
-    )
-    parser.add_argument(
-        "--num-labels",
-        type=positive_int,
-        metavar="N",
-        help="classes of the new head of `--task video-classification` (default: as --labels, or 2)",
     )
     run(parser, argv, convert, raises_errors)
 

@@ -28,9 +28,17 @@ from .helpers.checkpoint import (
     select_part,
     strip_prefixes,
 )
-from .helpers.command import Converted, make_parser, num_labels_of_new_head, positive_int, run
-from .helpers.videomamba import alignment_config, encoder_config, read_config, sampling_strategy_of
-from .helpers.videomamba_weights import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
+from .helpers.command import Converted, make_parser, new_head, run
+from .helpers.fields import UNKNOWN, agree, make_config, read_original
+from .helpers.videomamba import (
+    ENCODER_RULES,
+    PRE_TRAINING_RULES,
+    TELLING_TENSORS,
+    encoder_fields,
+    patch_rule,
+    read_variant,
+    sampling_strategy_of,
+)
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 IMAGE, VIDEO, PRE_TRAINING = "image-classification", "video-classification", "pre-training"
@@ -54,37 +62,38 @@ def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint and the task that the command line names."""
     weights = read_weights(arguments)
     saved_for = task_of(weights)
-    task = choose_task(arguments, saved_for)
-    original = read_config(arguments, weights)
-    config = encoder_config(original) | {"use_temporal_position_embeddings": "temporal_pos_embedding" in weights}
-    new_head = {"num_labels": num_labels_of_new_head(arguments)}
+    task = arguments.task or saved_for
+    if task not in (saved_for, VIDEO):
+        raise ConversionError(f"A checkpoint saved for {saved_for} cannot become one for {task}.")
+    given = read_original(arguments.original_config)
+    if arguments.variant is not None:
+        given = agree(given, read_variant(arguments.variant))
+    fields, alignment = encoder_fields(given, weights, is_file=arguments.original_config is not None)
+    fields["use_temporal_position_embeddings"] = "temporal_pos_embedding" in weights
 
     rules: tuple[Rule, ...] = CLASSIFICATION_RULES
     keep_initial: list[str] = []
     model_class: type[VideoMambaPreTrainedModel] = VideoMambaForVideoClassification
     if task == PRE_TRAINING:
         model_class, rules = VideoMambaForPreTraining, PRE_TRAINING_RULES
-        config |= alignment_config(original)
+        fields |= alignment
         if "pool_norm.weight" in weights:
             # The encoder of a multimodal model, which gives a clip of one frame no position in time.
-            config |= {"use_pool_norm": True, "use_single_frame_position": False}
+            fields |= {"use_pool_norm": True, "use_single_frame_position": False}
             keep_initial = [r"videomamba\.pool_norm\.bias"]
     elif saved_for == PRE_TRAINING:
         rules, keep_initial = FINE_TUNING_RULES, [r"videomamba\.norm_f\..*", r"classifier\..*"]
-        config |= new_head
+        fields |= new_head(arguments)
     elif task != saved_for:
         rules, keep_initial = INFLATION_RULES, [r"classifier\..*", r".*\.temporal_position_embeddings"]
-        config |= new_head | {
-            "num_frames": arguments.inflate_frames,
-            "tubelet_size": arguments.tubelet_size,
-            "use_temporal_position_embeddings": True,
-        }
-    else:
-        config |= {"num_labels": original["num_classes"]}
-        if task == IMAGE:
-            model_class = VideoMambaForImageClassification
-    model = model_class(VideoMambaConfig(**config))
-    patches = patch_rule(model.config.tubelet_size, arguments.inflate_mode)
+        fields |= new_head(arguments) | {"num_frames": UNKNOWN, "use_temporal_position_embeddings": True}
+    elif task == IMAGE:
+        model_class = VideoMambaForImageClassification
+    config = make_config(VideoMambaConfig, fields, arguments.set)
+    if task == IMAGE and config.num_frames > 1:
+        raise ConversionError(f"Image weights become a video model with `--task {VIDEO} --set num_frames=T`.")
+    model = model_class(config)
+    patches = patch_rule(model.config.tubelet_size, arguments.inflation)
     load_converted(model, apply_rules(weights, (patches, *ENCODER_RULES, *rules)), keep_initial)
     return model, make_processor(model.config, task, arguments.variant)
 
@@ -110,34 +119,12 @@ def task_of(weights: dict[str, torch.Tensor]) -> str:
     return VIDEO if "temporal_pos_embedding" in weights else IMAGE
 
 
-def choose_task(arguments: argparse.Namespace, saved_for: str) -> str:
-    """The task of `--task`, or else that of the checkpoint; raises `ConversionError` if it is impossible."""
-    inflates = saved_for == IMAGE and arguments.inflate_frames is not None
-    task = arguments.task or (VIDEO if inflates else saved_for)
-    if task != saved_for and (task != VIDEO or saved_for == VIDEO):
-        raise ConversionError(f"A checkpoint saved for {saved_for} cannot become one for {task}.")
-    if task == VIDEO and saved_for == IMAGE and not inflates:
-        raise ConversionError("Image weights become a video model with `--inflate-frames T`, its number of frames.")
-    if arguments.inflate_frames is not None and not (inflates and task == VIDEO):
-        raise ConversionError("`--inflate-frames` turns image weights into a video model, and nothing else.")
-    num_frames, tubelet_size = arguments.inflate_frames, arguments.tubelet_size
-    if not inflates and tubelet_size != 1:
-        raise ConversionError("`--tubelet-size` goes with `--inflate-frames`; other weights have their own.")
-    if inflates and (tubelet_size < 1 or num_frames < 1 or num_frames % tubelet_size):
-        raise ConversionError(f"--inflate-frames {num_frames} must be a multiple of --tubelet-size {tubelet_size}.")
-    if arguments.num_labels is not None and task == saved_for:
-        raise ConversionError("`--num-labels` is for the new head of a video classifier made from other weights.")
-    return task
-
-
 def make_processor(
     config: VideoMambaConfig, task: str, variant: str | None
 ) -> VideoClipProcessor | CenterCropImageProcessor:
-    """
-    The processor of the original's evaluation: one clip and its centre crop for a video, the centre crop for an image.
-    The original's scripts know only square frames. For others, the shorter edge of a video is resized to the longer
-    side of the crop, so that the crop fits into videos of any aspect.
-    """
+    """The processor of the original's evaluation: one clip, or an image, and its centre crop. The original's scripts
+    know only square frames. For others, the shorter edge of a video is resized to the longer side of the crop, so that
+    it fits."""
     height, width = config.image_shape
     crop_size = {"height": height, "width": width}
     if task == IMAGE:
@@ -163,30 +150,15 @@ def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
         help="what to make of the checkpoint (default: what it was saved for)",
     )
     parser.add_argument(
-        "--num-labels",
-        type=positive_int,
-        metavar="N",
-        help="classes of the new head of a video classifier made from other weights (default: as --labels, or 2)",
-    )
-    parser.add_argument(
         "--variant", metavar="NAME", help="name of the released file, without .pth; checked against the tensors"
     )
     parser.add_argument("--ema", action="store_true", help="take the averaged weights that a training script kept")
     parser.add_argument(
-        "--inflate-frames", type=int, metavar="T", help="make a video model of T frames from image weights"
-    )
-    parser.add_argument(
-        "--tubelet-size",
-        type=int,
-        default=1,
-        metavar="K",
-        help="with --inflate-frames: frames of a patch (default: 1)",
-    )
-    parser.add_argument(
-        "--inflate-mode",
-        choices=("center", "mean"),
-        default="center",
-        help="with --inflate-frames: give a patch's weights to its middle frame, or share them out (default: center)",
+        "--inflation",
+        choices=("centre", "mean"),
+        default="centre",
+        help="how patches of images grow over time, with `--task video-classification --set num_frames=T [--set "
+        "tubelet_size=K]`: the middle frame has the weights, or all share them (default: centre)",
     )
     run(parser, argv, convert, raises_errors)
 

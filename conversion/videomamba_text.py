@@ -9,7 +9,6 @@ file: it comes from `--tokenizer`, for the released models "bert-base-uncased".
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,26 +25,27 @@ from hf_video.models.videomamba import VideoMambaConfig
 from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import (
-    BERT_FIELDS,
-    BERT_HEADS,
     ConversionError,
-    agree,
-    check_kind,
     count_layers,
     find_weights,
-    num_heads_of,
     preview,
     read_checkpoint,
-    read_json,
     select_prefix,
     shape_of,
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
+from .helpers.fields import Part, agree, bert_fields, make_config, read_original, read_section
 from .helpers.memory_bank_qformer import load_tokenizer
-from .helpers.videomamba import ARGUMENTS, alignment_config, complete_config, encoder_config
-from .helpers.videomamba_weights import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
-from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.videomamba import (
+    ARGUMENTS,
+    ENCODER_RULES,
+    PRE_TRAINING_RULES,
+    TELLING_TENSORS,
+    encoder_fields,
+    patch_rule,
+)
+from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 BERT = r"text_encoder\.(?:bert\.)?"
 LAYER = BERT + r"encoder\.layer\.(\d+)\."
@@ -66,21 +66,19 @@ HEAD_RULES = (
 )
 
 # What the released models were trained with (`configs/config_pretrain.py` and the scripts in `exp_pt`).
-VISION_DEFAULTS = {
-    "pool_type": "cls+avg",
-    "keep_temporal": True,
-    "video_mask_type": "attention",
-    "video_mask_ratio": 0.8,
-    "image_mask_type": "attention",
-    "image_mask_ratio": 0.5,
+VISION_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "pool_type": ("pooling", "cls+avg"),
+    "keep_temporal": ("keep_temporal", True),
+    "video_mask_type": ("video_mask_type", "attention"),
+    "video_mask_ratio": ("video_mask_ratio", 0.8),
+    "image_mask_type": ("image_mask_type", "attention"),
+    "image_mask_ratio": ("image_mask_ratio", 0.5),
 }
-CRITERION_DEFAULTS: dict[str, Any] = {
-    "loss_weight": {"vtc": 1.0, "mlm": 1.0, "vtm": 1.0, "uta": 1.0},
-    "vtm_hard_neg": True,
-    "mlm_masking_prob": 0.5,
-    "uta_norm_type": "l2",
-    "uta_loss_type": "l2",
-    "uta_image_only": False,
+CRITERION_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "loss_weight": ("loss_weights", {"vtc": 1.0, "mlm": 1.0, "vtm": 1.0, "uta": 1.0}),
+    "vtm_hard_neg": ("vtm_hard_negatives", True),
+    "mlm_masking_prob": ("mlm_probability", 0.5),
+    "uta_image_only": ("align_images_only", False),
 }
 ALIGNMENT_LOSSES = {"l2": "cosine", "mse": "mse", "smooth_l1": "smooth_l1"}
 
@@ -88,138 +86,100 @@ ALIGNMENT_LOSSES = {"l2": "cosine", "mse": "mse", "smooth_l1": "smooth_l1"}
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint that the command line names."""
     weights = strip_prefixes(find_weights(read_checkpoint(arguments.checkpoint), ("model", "module")), ("module.",))
-    tokenizer = None if arguments.tokenizer is None else read_tokenizer(arguments.tokenizer)
+    tokenizer = None if arguments.tokenizer is None else load_tokenizer(arguments.tokenizer)
+    if arguments.tokenizer is not None and tokenizer is None:
+        raise ConversionError(f"--tokenizer {arguments.tokenizer}: there is no tokenizer_config.json.")
+    original = read_original(arguments.original_config, "config", "bert_config")
+    config = make_config(VideoTextDualEncoderConfig, dual_encoder_fields(original, weights), arguments.set)
     if tokenizer is None:
         print(
             "Warning: there is no tokenizer, so the processor takes videos alone: convert with `--tokenizer "
             'DIR_OR_ID`, for the released models "bert-base-uncased".'
         )
-    config = dual_encoder_config(read_original(arguments.original_config), weights)
-    if tokenizer is not None:
-        check_tokenizer(tokenizer, config.text_config.vocab_size)
+    elif len(tokenizer) > config.text_config.vocab_size:
+        raise ConversionError(
+            f"The tokenizer has {len(tokenizer)} tokens, the model {config.text_config.vocab_size} word embeddings: "
+            'pass the tokenizer that it was trained with, for the released models "bert-base-uncased".'
+        )
+    else:
         config.cls_token_id, config.mask_token_id = tokenizer.cls_token_id, tokenizer.mask_token_id
     model = VideoTextDualEncoderModel(config)
     load_converted(model, apply_rules(weights, rules_for(config)))
     return model, make_processor(config, tokenizer)
 
 
-def read_original(path: Path | None) -> dict[str, Any]:
-    """The objects `config` and `bert_config` of the original configuration's JSON file, empty without a file."""
-    content = {} if path is None else read_json(path)
-    for name in ("config", "bert_config"):
-        check_kind(f"{path}: {name}", content.setdefault(name, {}), {})
-    return content
-
-
-def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub repository; raises `ConversionError` if there is none."""
-    try:
-        tokenizer = load_tokenizer(source)
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"--tokenizer {source}: {error}") from error
-    if tokenizer is None:
-        raise ConversionError(f"--tokenizer {source}: there is no tokenizer_config.json.")
-    return tokenizer
-
-
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
-    """Raise `ConversionError` for a tokenizer with more tokens than there are word embeddings."""
-    if len(tokenizer) > vocab_size:
-        raise ConversionError(
-            f"The tokenizer has {len(tokenizer)} tokens, the model {vocab_size} word embeddings: pass the tokenizer "
-            'that it was trained with, for the released models "bert-base-uncased".'
-        )
-
-
-def dual_encoder_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> VideoTextDualEncoderConfig:
-    """
-    Our configuration for an original configuration and the checkpoint's tensors.
-
-    Raises:
-        ConversionError: if they contradict each other, or these are not the weights of a multimodal VideoMamba.
-    """
+def dual_encoder_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of our configuration for an original one and the checkpoint's tensors."""
     telling = [f"vision_encoder.{name}" for name in TELLING_TENSORS]
     if absent := [name for name in (*telling, "vision_proj.weight", "text_proj.weight") if name not in weights]:
         raise ConversionError(
             "These are not the weights of a multimodal VideoMamba, which has "
             f"{preview(absent)}. Found: {preview(weights)}."
         )
-    settings = original["config"]
-    model, criterion = settings.get("model") or {}, CRITERION_DEFAULTS | (settings.get("criterion") or {})
-    vision = VISION_DEFAULTS | (model.get("vision_encoder") or {})
+    model, criterion = (original["config"].get(name) or {} for name in ("model", "criterion"))
+    vision = model.get("vision_encoder") or {}
     has_mlm_head = "text_encoder.cls.predictions.bias" in weights
     has_alignment_heads = any(name.startswith("vision_encoder.clip_decoder.") for name in weights)
-    absent_parts = {"mlm": not has_mlm_head, "uta": not has_alignment_heads}
-    text_config, fusion_layer = read_text_config(original, weights)
+    text_fields, fusion_layer = read_text_fields(original["bert_config"], weights)
+    agree(model.get("text_encoder") or {}, {"fusion_layer": fusion_layer})
     sizes = agree(model, {"embed_dim": shape_of(weights, "vision_proj.weight", 2)[0]})
-    return VideoTextDualEncoderConfig(
-        vision_config=vision_config(vision, criterion, select_prefix(weights, "vision_encoder.")),
-        text_config=text_config,
-        fusion_layer=fusion_layer,
-        projection_dim=sizes["embed_dim"],
-        pooling=vision["pool_type"],
-        keep_temporal=vision["keep_temporal"],
-        split_by_input_frames=True,
-        temperature=sizes.get("temp", 0.07),
-        use_mlm_head=has_mlm_head,
-        use_alignment_heads=has_alignment_heads,
-        loss_weights={
-            name: 0.0 if absent_parts.get(name) else float(weight) for name, weight in criterion["loss_weight"].items()
-        },
-        vtm_hard_negatives=criterion["vtm_hard_neg"],
-        mlm_probability=criterion["mlm_masking_prob"],
-        align_images_only=criterion["uta_image_only"],
-        **{name: vision[name] for name in VISION_DEFAULTS if "mask" in name},
-        **({} if text_config.vocab_size > 103 else {"cls_token_id": None, "mask_token_id": None}),
-        tie_word_embeddings=has_tied_embeddings(weights),
-    )
+    fields = read_section(vision, VISION_ARGUMENTS, {}) | read_section(criterion, CRITERION_ARGUMENTS, {})
+    is_absent = {"mlm": not has_mlm_head, "uta": not has_alignment_heads}
+    losses = fields["loss_weights"].items()
+    fields |= {
+        "vision_config": vision_part(vision, criterion, select_prefix(weights, "vision_encoder.")),
+        "text_config": Part(BertConfig, text_fields),
+        "fusion_layer": fusion_layer,
+        "projection_dim": sizes["embed_dim"],
+        "split_by_input_frames": True,
+        "temperature": sizes.get("temp", 0.07),
+        "use_mlm_head": has_mlm_head,
+        "use_alignment_heads": has_alignment_heads,
+        "loss_weights": {name: 0.0 if is_absent.get(name) else float(weight) for name, weight in losses},
+        "tie_word_embeddings": has_tied_embeddings(weights),
+    }
+    if text_fields["vocab_size"] <= 103:
+        fields |= {"cls_token_id": None, "mask_token_id": None}
+    return fields
 
 
-def vision_config(
-    vision: dict[str, Any], criterion: dict[str, Any], weights: dict[str, torch.Tensor]
-) -> VideoMambaConfig:
+def vision_part(vision: dict[str, Any], criterion: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part:
     """The configuration of the video encoder. The loss of the alignment stands in the original's `criterion`."""
     known = {name: value for name, value in vision.items() if name in ARGUMENTS}
-    for name, value in known.items():
-        check_kind(f"vision_encoder.{name}", value, ARGUMENTS[name])
-    original = complete_config(known | {"clip_norm_type": criterion["uta_norm_type"]}, weights)
-    config = encoder_config(original) | {
+    fields, alignment = encoder_fields(known | {"clip_norm_type": criterion.get("uta_norm_type", "l2")}, weights)
+    fields |= {
         "use_temporal_position_embeddings": "temporal_pos_embedding" in weights,
         "use_single_frame_position": False,
     }
-    if "clip_return_layer" in original:
-        if criterion["uta_loss_type"] not in ALIGNMENT_LOSSES:
+    if alignment:
+        loss = criterion.get("uta_loss_type", "l2")
+        if loss not in ALIGNMENT_LOSSES:
             raise ConversionError(
-                f"criterion.uta_loss_type must be one of {', '.join(ALIGNMENT_LOSSES)}, got "
-                f"{criterion['uta_loss_type']!r}."
+                f"criterion.uta_loss_type must be one of {', '.join(ALIGNMENT_LOSSES)}, got {loss!r}."
             )
-        config |= alignment_config(original) | {"alignment_loss": ALIGNMENT_LOSSES[criterion["uta_loss_type"]]}
-    return VideoMambaConfig(**config)
+        alignment["alignment_loss"] = ALIGNMENT_LOSSES[loss]
+    return Part(VideoMambaConfig, fields | alignment)
 
 
-def read_text_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> tuple[BertConfig, int]:
-    """The configuration of text and fusion encoder, and the index of the first fusion layer."""
+def read_text_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> tuple[dict[str, Any], int]:
+    """Fields of the configuration of text and fusion encoder, and the index of the first fusion layer."""
     text = {re.sub(BERT, "", name): tensor for name, tensor in weights.items() if re.match(BERT, name)}
     fusing = [int(match[1]) for name in text if (match := re.match(r"encoder\.layer\.(\d+)\.crossattention\.", name))]
     if not fusing:
         raise ConversionError("There is no layer with cross-attention, in which words attend to the video.")
-    vocab_size, width = shape_of(text, "embeddings.word_embeddings.weight", 2)
-    found = {
+    embeddings, first = "embeddings.{}_embeddings.weight", f"encoder.layer.{min(fusing)}."
+    vocab_size, width = shape_of(text, embeddings.format("word"), 2)
+    sizes = {
         "vocab_size": vocab_size,
         "hidden_size": width,
         "num_hidden_layers": count_layers(text, r"encoder\.layer\.(\d+)\."),
         "intermediate_size": shape_of(text, "encoder.layer.0.intermediate.dense.weight", 2)[0],
-        "max_position_embeddings": shape_of(text, "embeddings.position_embeddings.weight", 2)[0],
-        "type_vocab_size": shape_of(text, "embeddings.token_type_embeddings.weight", 2)[0],
-        "fusion_layer": min(fusing),
-        "encoder_width": shape_of(text, f"encoder.layer.{min(fusing)}.crossattention.self.key.weight", 2)[1],
+        "max_position_embeddings": shape_of(text, embeddings.format("position"), 2)[0],
+        "type_vocab_size": shape_of(text, embeddings.format("token_type"), 2)[0],
     }
-    bert = BERT_FIELDS | agree(original["bert_config"], found)
-    agree((original["config"].get("model") or {}).get("text_encoder") or {}, {"fusion_layer": min(fusing)})
-    heads = num_heads_of(bert, "num_attention_heads", width, BERT_HEADS, "bert_config.")
-    sizes = {name: bert[name] for name in found if name not in ("fusion_layer", "encoder_width")}
-    fields = {name: bert[name] for name in BERT_FIELDS}
-    return BertConfig(num_attention_heads=heads, **sizes, **fields), min(fusing)
+    encoder_width = shape_of(text, f"{first}crossattention.self.key.weight", 2)[1]
+    agree(original, {"fusion_layer": min(fusing), "encoder_width": encoder_width})
+    return bert_fields(original, sizes, {name: name for name in sizes}), min(fusing)
 
 
 def has_tied_embeddings(weights: dict[str, torch.Tensor]) -> bool:
@@ -231,15 +191,10 @@ def has_tied_embeddings(weights: dict[str, torch.Tensor]) -> bool:
 
 def rules_for(config: VideoTextDualEncoderConfig) -> tuple[Rule, ...]:
     """What becomes of every tensor. The rules of the video encoder are those of a VideoMamba of its own."""
-    tower = "vision_model." if config.use_alignment_heads else "vision_model"
-    vision = [
-        rule._replace(
-            sources=tuple(rf"vision_encoder\.{source}" for source in rule.sources),
-            target=rule.target
-            and tower + rule.target.removeprefix("" if config.use_alignment_heads else "videomamba"),
-        )
-        for rule in (patch_rule(1, "center"), *ENCODER_RULES, *PRE_TRAINING_RULES)
-    ]
+    # With heads for an alignment the tower is a model of pre-training, which holds the encoder.
+    tower, encoder = ("vision_model.", "") if config.use_alignment_heads else ("vision_model", "videomamba")
+    rules = (patch_rule(1, "centre"), *ENCODER_RULES, *PRE_TRAINING_RULES)
+    vision = inside(r"vision_encoder\.", rules, lambda target: tower + target.removeprefix(encoder))
     text, fusion = [], []
     for number in range(config.text_config.num_hidden_layers):
         layer = BERT + rf"encoder\.layer\.{number}\."

@@ -30,10 +30,12 @@ from tests.hub_server.fixtures import client_environment
 from tests.hub_server.server import HubServer, User
 
 DOCS = Path(__file__).parent
-MAX_BYTES, WIDTH = 60_000, 1000
+MAX_BYTES, WIDTH = 120_000, 1000
 TRAINING_SECONDS, EPOCHS, MATCH_SECONDS, LECTURE_SECONDS = 900, 12, 40, 90
 # Page, file in the folder of its commands, name in `docs/`.
 PICTURES = [
+    ("tour", "street/timeline.png", "example_timeline.png"),
+    ("tour", "why/heat_maps.png", "example_heat_maps.png"),
     ("fine_tune", "my_model/report/curves.png", "training_curves.png"),
     ("timeline", "match_timeline/timeline.png", "timeline.png"),
     ("explain", "why_pouring/heat_maps.png", "heat_maps.png"),

@@ -1,6 +1,5 @@
 """The table that registers classes with the Auto classes of Transformers."""
 
-import gc
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ CONFIGURATIONS = {
 PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
     "VideoMambaState": ".models.videomamba.state_videomamba",
-    "VideoWatcher": f"{_QFORMER}.video_watcher",
+    "VideoWatcher": ".inference.video_watcher",
     "load_released": ".loading.models",
     "replay_memory": f"{_QFORMER}.memory_bank",
     "retrieval_recall": ".metrics",
@@ -47,8 +46,8 @@ FAMILIES = {
         (_VIDEOVIT, "VideoViTModel", "AutoModel"),
         (_VIDEOVIT, "VideoViTForVideoClassification", "AutoModelForVideoClassification"),
         (_VIDEOVIT, "VideoViTForImageClassification", "AutoModelForImageClassification"),
-        (f"{_VIDEOVIT}_frames", "VideoViTForFrameClassification", "AutoModelForTokenClassification"),
-        (_VIDEOVIT, "VideoViTForPreTraining", "AutoModelForPreTraining"),
+        (_VIDEOVIT, "VideoViTForFrameClassification", "AutoModelForTokenClassification"),
+        (f"{_VIDEOVIT}_pretraining", "VideoViTForPreTraining", "AutoModelForPreTraining"),
         (_VIDEOVIT, "VideoViTBackbone", "AutoBackbone"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
     ),
@@ -56,7 +55,7 @@ FAMILIES = {
         (_VIDEOMAMBA, "VideoMambaModel", "AutoModel"),
         (_VIDEOMAMBA, "VideoMambaForVideoClassification", "AutoModelForVideoClassification"),
         (_VIDEOMAMBA, "VideoMambaForImageClassification", "AutoModelForImageClassification"),
-        (f"{_VIDEOMAMBA}_frames", "VideoMambaForFrameClassification", "AutoModelForTokenClassification"),
+        (_VIDEOMAMBA, "VideoMambaForFrameClassification", "AutoModelForTokenClassification"),
         (f"{_VIDEOMAMBA}_pretraining", "VideoMambaForPreTraining", "AutoModelForPreTraining"),
         (_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone"),
         (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
@@ -91,22 +90,16 @@ PUBLIC_NAMES = CONFIGURATIONS | PARTS | {row.class_name: row.module for row in C
 
 def register_auto_classes() -> None:
     """Register every configuration, model and processor of `hf_video` with the Auto classes of Transformers."""
-    transformers, was_enabled = import_module("transformers"), gc.isenabled()
+    transformers = import_module("transformers")
 
     def load(class_name: str) -> Any:
         return getattr(import_module(PUBLIC_NAMES[class_name], __package__), class_name)
 
-    # What is imported stays: to look for garbage among it took a fifth of the time.
-    gc.disable()
-    try:
-        for class_name in CONFIGURATIONS:
-            transformers.AutoConfig.register(load(class_name).model_type, load(class_name), exist_ok=True)
-        for row in CLASSES:
-            register, config_class = getattr(transformers, row.auto_class).register, load(row.config_class)
-            if row.auto_class == "AutoImageProcessor":
-                register(config_class, image_processor_classes={"torchvision": load(row.class_name)}, exist_ok=True)
-            else:
-                register(config_class, load(row.class_name), exist_ok=True)
-    finally:
-        if was_enabled:
-            gc.enable()
+    for class_name in CONFIGURATIONS:
+        transformers.AutoConfig.register(load(class_name).model_type, load(class_name), exist_ok=True)
+    for row in CLASSES:
+        register, config_class = getattr(transformers, row.auto_class).register, load(row.config_class)
+        if row.auto_class == "AutoImageProcessor":
+            register(config_class, image_processor_classes={"torchvision": load(row.class_name)}, exist_ok=True)
+        else:
+            register(config_class, load(row.class_name), exist_ok=True)

@@ -1,9 +1,9 @@
 """The model cards of the released original checkpoints, from the facts in `facts/`; no card is edited by hand.
 
-    python model_cards/generate.py                 # the cards that README.md links, and the tables
+    python model_cards/generate.py                 # the cards that are kept, and the tables
     python model_cards/generate.py NAME my_model   # the card of one, into the folder that is published
 
-The tables of models are in README.md, in docs/models.md, and in the package, which finds models by them. The site has
+The tables of models are in docs/models.md, and in the package, which finds models by them. The site has
 all cards, see `docs/site/hooks.py`.
 """
 

@@ -1,5 +1,5 @@
 """
-The tables of released models in README.md, in docs/models.md, and in the package, which finds models by their names:
+The tables of released models in docs/models.md, and in the package, which finds models by their names:
 `python model_cards/generate.py` writes them.
 
 Parameters and GFLOPs are counted on models without weights, accuracies are facts of the original model zoos.
@@ -58,16 +58,11 @@ SHORT_TABLE = (
 
 
 def write_tables(cards: list[Released]) -> dict[Path, str]:
-    """The text of README.md and docs/models.md with the tables of these cards, and the package's table, by path."""
-    listed = [card for card in cards if card.auto_class in (VIDEO, ANSWERS) and card.results]
-    by_name = {card.name: card for card in listed}
-    tables = {
-        ROOT / "README.md": table([by_name[name] for name in SHORT_TABLE], cards_at="model_cards"),
-        ROOT / "docs" / "models.md": table(listed, has_names=True),
-    }
-    texts = {path: _between_marks(path.read_text(encoding="utf-8"), text) for path, text in tables.items()}
+    """The text of docs/models.md with the table of these cards, and the package's table, by path."""
+    page = ROOT / "docs" / "models.md"
+    listed = table([card for card in cards if card.auto_class in (VIDEO, ANSWERS) and card.results])
     rows = ",\n".join(json.dumps(table_row(card)) for card in cards)
-    return texts | {PACKAGE_TABLE: f"[\n{rows}\n]\n"}
+    return {page: _between_marks(page.read_text(encoding="utf-8"), listed), PACKAGE_TABLE: f"[\n{rows}\n]\n"}
 
 
 def table_row(card: Released) -> dict[str, Any]:
@@ -105,23 +100,13 @@ def num_parameters(card: Released) -> int | None:
     return _videovit(facts["backbone"], NUM_CLASSES[facts["dataset"]])[0] if is_sized else None
 
 
-def table(cards: list[Released], cards_at: str | None = None, has_names: bool = False) -> str:
-    """A Markdown table with a row for each card, which links to the card in the folder `cards_at`, and has the name
-    for commands if `has_names`."""
-    titles = ["model", "parameters", "GFLOPs", "clip", "top-1 accuracy, as reported", *["name"] * has_names]
+def table(cards: list[Released]) -> str:
+    """A Markdown table with a row for each card."""
+    titles = ["model", "parameters", "GFLOPs", "clip", "top-1 accuracy, as reported", "name"]
     rows = [titles, ["---"] * len(titles)]
     for card in cards:
-        size = size_name(card)
-        name = f"[{size}]({cards_at}/{card.source}/{card.name}.md)" if cards_at else size
-        rows.append(
-            [
-                f"{FAMILIES[card.family]} {name}",
-                *sizes(card),
-                clip(card),
-                accuracy(card),
-                *[f"`{card.name}`"] * has_names,
-            ]
-        )
+        model = f"{FAMILIES[card.family]} {size_name(card)}"
+        rows.append([model, *sizes(card), clip(card), accuracy(card), f"`{card.name}`"])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

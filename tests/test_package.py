@@ -1,8 +1,11 @@
 """The package as a whole: what importing it does, and what it costs."""
 
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,9 +72,42 @@ def test_the_wheel_holds_every_module_and_recipe(monkeypatch):
     packed = {Path(file) for _, _, file in build.find_all_modules()}
     for package in build.packages:
         packed |= {Path(file) for file in build.find_data_files(package, build.get_package_dir(package))}
-    kinds = [("hf_video", "*.py"), ("conversion", "*.py"), ("recipes", "*.yaml"), ("hf_video", "*.md")]
+    kinds = [
+        ("hf_video", "*.py"),
+        ("conversion", "*.py"),
+        ("recipes", "*.yaml"),
+        ("hf_video", "*.md"),
+        ("hf_video", "*.mp4"),
+    ]
     for folder, kind in (*kinds, ("hf_video", "*.json")):
         files = {file.relative_to(root) for file in (root / folder).rglob(kind)}
         assert files and files <= packed, f"not in the wheel: {sorted(map(str, files - packed))}"
     # setuptools warns of every folder of data that is no package.
     assert {file.parent for file in packed} <= {Path(build.get_package_dir(package)) for package in build.packages}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_installed_wheel_does_the_demo_without_the_repository(tmp_path):
+    root, source = Path(hf_video.__file__).parents[1], tmp_path / "source"
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
+    for name in listed.splitlines():
+        if not name.startswith("tests/"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / name, source / name)
+    build = "from setuptools import build_meta; build_meta.build_wheel('built'); build_meta.build_sdist('built')"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True, timeout=300)
+    (wheel,), (sdist,) = (source / "built").glob("*.whl"), (source / "built").glob("*.tar.gz")
+    assert wheel.stat().st_size < 8e6 and sdist.stat().st_size < 8e6
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        assert "hf_video/py.typed" in names and not [name for name in names if name.startswith("tests")]
+        archive.extractall(tmp_path / "site")
+    # The folder comes before this environment's own hf_video.
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    run = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    shown = run([sys.executable, "-c", "import hf_video; print(hf_video.__file__)"]).stdout
+    assert shown.strip() == str(tmp_path / "site" / "hf_video" / "__init__.py")
+    for words in (["example"], ["demo", "--fast"]):
+        done = run([sys.executable, "-m", "hf_video.cli", *words])
+        assert done.returncode == 0, done.stderr

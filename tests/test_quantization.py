@@ -24,7 +24,7 @@ from hf_video import (
 from hf_video.cli.main import main
 from hf_video.hub.model_card import write_card
 from hf_video.inference.features import weights_digest
-from hf_video.loading import classifiers as loading
+from hf_video.loading import heads as loading
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import random_frames, random_text, tiny_model
 from tests.models.memory_bank_qformer.test_generation import make_model, prompts, video_inputs
 from tests.models.videomamba import videomamba_testing
@@ -66,14 +66,14 @@ def make_qformer_classifier():
 def make_answering(kind):
     model = make_model(kind)
     labels = {"labels": torch.full((2, 2), 7)} if kind == "encoder-decoder" else {}
-    return model, {**video_inputs(), **prompts(model), **labels}
+    return model, {**video_inputs(), **prompts(), **labels}
 
 
 MAKERS = {
     "VideoViT": make_videovit,
     "VideoMamba": make_videomamba,
     "MemoryBankQFormer with a tower": make_qformer_classifier,
-    "MemoryBankQFormer before the text": lambda: make_answering("in its place"),
+    "MemoryBankQFormer with a decoder": lambda: make_answering("decoder"),
     "MemoryBankQFormer with an encoder": lambda: make_answering("encoder-decoder"),
 }
 
@@ -128,7 +128,7 @@ def test_quantised_weights_are_saved_and_loaded(family, scheme, tmp_path):
 
 
 def test_a_quantised_model_answers_as_before_it_was_saved(tmp_path):
-    model, inputs = make_answering("in its place")
+    model, inputs = make_answering("decoder")
     quantized = quantize(model, tmp_path / "float")
     quantized.save_pretrained(tmp_path / "int8")
     loaded = MemoryBankQFormerForConditionalGeneration.from_pretrained(tmp_path / "int8")

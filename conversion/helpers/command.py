@@ -1,17 +1,15 @@
 """Runs the command line that every source shares."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_video.cli.errors import is_out_of_memory, run_guarded
+from hf_video.cli.errors import run_guarded
 from hf_video.hub import publish
 from hf_video.io import new_folder, sha256_of
 from hf_video.loading.class_names import read_class_names
@@ -19,7 +17,7 @@ from hf_video.loading.configurations import bounded_models
 from hf_video.loading.released import released_models
 from hf_video.training.facts import write_facts
 
-from .checkpoint import ConversionError, preview
+from .checkpoint import ConversionError
 
 Converted = tuple[PreTrainedModel, Any]
 
@@ -52,11 +50,17 @@ def make_parser(file: str, description: str | None, from_hub: bool = False) -> a
     # first 400 rows of the Kinetics-710 head.
     parser.add_argument(
         "--labels",
-        type=_class_names,
         metavar="FILE|kinetics400|imagenet1k",
         help="names of the classes in the order of the head's rows: one a line, a JSON list or id2label object, a CSV "
         "of id,name; or torchvision's list, of Kinetics-400 in alphabetical order. Nothing proves that an original "
         "checkpoint has torchvision's order: compare with the label map of its repository",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of our configuration that tensors and configuration do not tell; may be given several times",
     )
     parser.add_argument("--push-to-hub", metavar="REPO_ID", help="also upload the result to the Hub")
     return parser
@@ -84,23 +88,19 @@ def run(
 
     def work(words: Sequence[str]) -> None:
         arguments = parser.parse_args(words)
+        if arguments.labels is not None:
+            arguments.labels = read_class_names(arguments.labels)
         output_dir: Path = arguments.output_dir.resolve()
-        check_output_dir(output_dir)
-        try:
-            with bounded_models():
-                model, processor = convert(arguments)
-        except StrictDataclassError as error:  # the original has settings that our configurations refuse
-            raise ConversionError(" ".join(str(error).split())) from error
-        except (MemoryError, RuntimeError, OverflowError) as error:
-            if not (isinstance(error, OverflowError) or is_out_of_memory(error)):
-                raise
-            raise ConversionError(
-                f"A model of these sizes does not fit into memory ({' '.join(str(error).split())[:200]}): look at the "
-                "sizes in its configuration, or convert it on a machine with more memory."
-            ) from error
+        if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
+            raise ConversionError(f"{output_dir} exists and is not an empty folder: choose another one.")
+        with bounded_models():
+            model, processor = convert(arguments)
         if arguments.labels is not None:
             name_classes(model, arguments.labels)
-        save(model, processor, output_dir, describe_original(str(arguments.checkpoint)))
+        with new_folder(output_dir) as folder:
+            model.save_pretrained(folder)
+            processor.save_pretrained(folder)
+            write_facts(folder, {"source": describe_original(str(arguments.checkpoint))})
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"Wrote {type(model).__name__} with {num_parameters:,} parameters to {output_dir}.")
         if arguments.push_to_hub:
@@ -124,72 +124,25 @@ def describe_original(checkpoint: str) -> dict[str, Any]:
     return facts
 
 
-def positive_int(word: str) -> int:
-    """A whole number of at least 1, as an argument's type."""
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {word!r}")
-    return int(word)
+def new_head(arguments: argparse.Namespace) -> dict[str, int]:
+    """The number of classes of a head that is not in the checkpoint, that of `--labels`; `--set num_labels=N` has
+    another one."""
+    return {"num_labels": 2 if arguments.labels is None else len(arguments.labels)}
 
 
-def check_output_dir(output_dir: Path) -> None:
-    """Raise `ConversionError` for a folder that cannot take the result, before any work is done."""
-    if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
-        raise ConversionError(f"{output_dir} exists and is not an empty folder: choose another one.")
-    if output_dir == Path.cwd():
-        raise ConversionError(f"{output_dir} is the folder you are in, which cannot be replaced: choose another one.")
-    existing = next(parent for parent in output_dir.parents if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConversionError(f"{existing} is not a folder that can be written to: choose another output folder.")
-
-
-def save(model: PreTrainedModel, processor: Any, output_dir: Path, original: dict[str, Any]) -> None:
-    """Write model, processor and facts of the original into `output_dir`; if that fails, nothing is left there."""
-    with new_folder(output_dir) as folder:
-        model.save_pretrained(folder)
-        processor.save_pretrained(folder)
-        write_facts(folder, {"source": original})
-
-
-def _class_names(word: str) -> list[str]:
-    try:
-        return read_class_names(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def num_labels_of_new_head(arguments: argparse.Namespace) -> int:
-    """Number of classes of a head that is not in the checkpoint: `--num-labels`, else that of `--labels`, else 2."""
-    given = getattr(arguments, "num_labels", None)
-    if given is not None:
-        return given
-    return 2 if arguments.labels is None else len(arguments.labels)
-
-
-def names_of_original(original: dict[str, Any]) -> dict[str, Any]:
-    """
-    `id2label` and `label2id` of a Transformers `config.json`; an empty dictionary if the file has no names.
-
-    Raises:
-        ConversionError: if the names are not those of the classes 0, 1, 2, ...
-    """
+def labels_of_original(original: dict[str, Any], num_labels: int) -> dict[str, Any]:
+    """The classes of a Transformers `config.json` as fields of ours: their names, or their number if it has none;
+    raises `ConversionError` if they are not named 0, 1, 2, ..."""
     given = original.get("id2label") or {}
-    if not isinstance(given, dict) or set(given) != set(map(str, range(len(given)))):
-        raise ConversionError(
-            f"config.json: `id2label` must name the classes 0, 1, 2, ... in an object, got {given!r}."
-        )
-    if nameless := [index for index, name in given.items() if not isinstance(name, str)]:
-        raise ConversionError(f"config.json: `id2label` has no name for the classes {preview(nameless)}.")
+    if set(given) != set(map(str, range(len(given)))) or not all(isinstance(name, str) for name in given.values()):
+        raise ConversionError(f"config.json: `id2label` must name the classes 0, 1, 2, ..., got {given!r}.")
     names = {int(index): name for index, name in given.items()}
-    return {"id2label": names, "label2id": {name: index for index, name in names.items()}} if names else {}
+    labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
+    return labels if names else {"num_labels": num_labels}
 
 
 def name_classes(model: PreTrainedModel, names: list[str]) -> None:
-    """
-    Write names into the configuration, as `id2label` and `label2id`.
-
-    Raises:
-        ConversionError: if the model has no classifier, or another number of classes.
-    """
+    """Write names into the configuration, as `id2label` and `label2id`."""
     ends = ("classifier", "action_head.output")
     heads = [head for name, head in model.named_modules() if name.endswith(ends) and isinstance(head, nn.Linear)]
     if not heads:

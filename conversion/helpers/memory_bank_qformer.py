@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
-from transformers.utils import cached_file, logging
+from transformers.utils import cached_file
 
-from hf_video.loading.configurations import load_config, loading
+from hf_video.loading.configurations import load_config, load_weights, refuse_missing
 from hf_video.models.memory_bank_qformer import (
     MemoryBankQFormerConfig,
     MemoryBankQFormerForConditionalGeneration,
@@ -19,21 +19,8 @@ from hf_video.models.memory_bank_qformer import (
 from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer import MemoryBankQFormerProcessor
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, name_left_out, preview
+from .checkpoint import ConversionError, name_left_out
 from .weight_rules import check_values
-
-
-def read_config(source: str) -> Any:
-    """
-    The configuration of a Transformers folder or Hub repository.
-
-    Raises:
-        ConversionError: if there is no configuration, or Transformers does not know its model.
-    """
-    try:
-        return load_config(source)
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"{source} has no configuration that Transformers knows: {error}") from error
 
 
 def load_pretrained(
@@ -43,43 +30,22 @@ def load_pretrained(
     other_parts: tuple[str, ...] = (),
     **options: Any,
 ) -> PreTrainedModel:
-    """
-    Load a model from a folder or Hub repository, which may hold more than this model. What is left over is named.
-    Tensors are read one after the other, so that memory holds the weights once.
-
-    Args:
-        model_class: a class of models, or an Auto class.
-        source: folder or Hub id.
-        may_be_missing: names of weights that may be missing, and then stay as initialised.
-        other_parts: beginnings of the names that another call reads, and that are not named.
-        options: for `from_pretrained`.
-
-    Raises:
-        ConversionError: if weights are missing, of another shape, or not finite.
-    """
-    verbosity = logging.get_verbosity()
-    # Weights that are left over are named below. Weights that are missing are an error.
-    logging.set_verbosity_error()
-    try:
-        with loading(source):
-            model, report = model_class.from_pretrained(source, output_loading_info=True, **options)
-    except (OSError, RuntimeError) as error:
-        raise ConversionError(f"{source} cannot be loaded: {error}") from error
-    finally:
-        logging.set_verbosity(verbosity)
-    if missing := sorted(set(report["missing_keys"]) - set(may_be_missing)):
-        raise ConversionError(f"{source} lacks weights of {type(model).__name__}: {preview(missing)}.")
+    """A model from a folder or Hub repository, which may hold more than this model: what is left over is named, unless
+    its name begins with one of `other_parts`, which another call reads. Weights in `may_be_missing` then stay as
+    initialised."""
+    model, report = load_weights(model_class, source, **options)
+    refuse_missing(source, model, [name for name in report["missing_keys"] if name not in may_be_missing])
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point():  # quantised ones are not checked
             check_values(f"{name} of {source}", parameter)
-    unused = sorted(name for name in report["unexpected_keys"] if not name.startswith(other_parts))
+    unused = (name for name in report["unexpected_keys"] if not name.startswith(other_parts))
     name_left_out(unused, f"{type(model).__name__} has no place for it")
     return model
 
 
 def load_language_model(source: str, **options: Any) -> PreTrainedModel:
     """A causal language model or an encoder-decoder from a folder or Hub repository, in its own precision."""
-    config = options.get("config") or read_config(source)
+    config = options.get("config") or load_config(source)
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     return load_pretrained(auto_class, source, **options)
 
@@ -87,18 +53,13 @@ def load_language_model(source: str, **options: Any) -> PreTrainedModel:
 def with_language_model(
     base: MemoryBankQFormerModel, language_model: PreTrainedModel, is_original: bool
 ) -> MemoryBankQFormerForConditionalGeneration:
-    """
-    Join a Q-Former and a language model into one model, without copying weights.
-
-    Args:
-        base: the Q-Former, with the projection to its original language model.
-        language_model: reads the projected queries.
-        is_original: whether the projection was trained for this language model. If not, the projection is initialised
-            again, with a warning.
-    """
+    """Join a Q-Former and a language model without copying weights. If the projection was trained for another one, it
+    is initialised again, with a warning."""
     width = cast(torch.Tensor, language_model.get_input_embeddings().weight).shape[1]
     config: MemoryBankQFormerConfig = copy.deepcopy(base.config)
     config.text_config, config.projection_dim = language_model.config, width
+    if config.video_token_id is None:
+        config.video_token_id = language_model.config.vocab_size
     # Configurations remember the folder that they were read from. A saved model must not name it.
     config.name_or_path = config.text_config.name_or_path = ""
     if not is_original:
@@ -129,14 +90,8 @@ def load_tokenizer(source: str, subfolder: str = "") -> Any:
 
 
 def make_video_processor(image_size: Any, num_frames: int, **settings: Any) -> VideoClipProcessor:
-    """
-    The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP.
-
-    Args:
-        image_size: size of the frames in pixels, one number or height and width.
-        num_frames: number of frames to take of a video.
-        settings: options that differ from the recipe.
-    """
+    """The evaluation recipe, with other `settings`: frames spread over the video, squeezed to a square, mean and
+    deviation of CLIP."""
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
     recipe = {
         "sampling_strategy": "linspace",
@@ -155,13 +110,8 @@ def make_processor(
     tokenizer: Any,
     qformer_tokenizer: Any,
 ) -> VideoClipProcessor | MemoryBankQFormerProcessor:
-    """
-    The processor of videos and texts, or of videos alone if there is no tokenizer. If the tokenizer has more tokens
-    than the language model has embeddings, the model gets embeddings for the others.
-
-    Raises:
-        ConversionError: if the tokenizer does not know the token that holds the place of a video.
-    """
+    """The processor of videos and texts, or of videos alone if there is no tokenizer. For tokens beyond its embeddings
+    the language model gets more."""
     if tokenizer is None:
         return video_processor
     config = model.config
@@ -171,14 +121,17 @@ def make_processor(
             "alone. Put its tokenizer into the folder `qformer_tokenizer`, or name it by `--qformer-tokenizer`.",
             stacklevel=2,
         )
-    video_token = None
-    if config.video_token_id is not None:
+    video_token = "<video>"
+    if config.video_token_id < config.text_config.vocab_size:
+        # The language model was trained with this token.
         video_token = tokenizer.convert_ids_to_tokens(config.video_token_id)
         if video_token is None:
             raise ConversionError(
                 f"The tokenizer has no token {config.video_token_id}, which holds the place of a video: it has "
                 f"{len(tokenizer)} tokens, and belongs to another model."
             )
+    # A placeholder that is added needs no embedding: the video takes its place.
+    num_words = len(tokenizer)
     # Without memory the language model reads every frame's queries.
     has_memory = model.memory_bank_qformer.has_memory
     processor = MemoryBankQFormerProcessor(
@@ -189,6 +142,7 @@ def make_processor(
         video_token=video_token,
         is_encoder_decoder=config.text_config.is_encoder_decoder,
     )
-    if len(tokenizer) > model.config.text_config.vocab_size:
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    config.video_token_id = processor.video_token_id
+    if num_words > config.text_config.vocab_size:
+        model.resize_token_embeddings(num_words, mean_resizing=False)
     return processor

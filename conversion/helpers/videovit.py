@@ -1,7 +1,7 @@
-"""Functions that the sources of VideoViT share: rules for names of tensors, sizes read from tensors, and settings."""
+"""What the sources of VideoViT share: names of tensors, and the sizes and settings of VideoMAE-like ViTs."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,17 +9,44 @@ import torch
 from hf_video.models.videovit import VideoViTConfig
 
 from .checkpoint import ConversionError, count_layers, preview, shape_of
+from .fields import UNKNOWN, Arguments, read_fields
 from .weight_rules import Rule, rename
 
-# Attention heads of the published sizes, by width.
-ENCODER_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
-DECODER_HEADS = {192: 3, 384: 6, 512: 8, 640: 8}
-
+PROJECTIONS = ("query", "key", "value")
 # What the processors of images and of videos have in common.
 PROCESSOR_OPTIONS = (
     *("do_resize", "size", "resample", "do_center_crop", "crop_size"),
     *("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
 )
+# Attention heads of the published sizes, by width.
+ENCODER_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
+DECODER_HEADS = {192: 3, 384: 6, 512: 8, 640: 8}
+
+# What the constructors of all classes take.
+ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "img_size": ("image_size", 224),
+    "patch_size": ("patch_size", 16),
+    "tubelet_size": ("tubelet_size", 2),
+    "all_frames": ("num_frames", 16),
+    "qkv_bias": ("qkv_bias", False),
+    "qk_scale": ("qk_scale", None),
+    "drop_rate": ("hidden_dropout_prob", 0.0),
+    "attn_drop_rate": ("attention_probs_dropout_prob", 0.0),
+    "drop_path_rate": ("drop_path_rate", 0.0),
+    "cos_attn": ("use_cosine_attention", False),
+    "mlp_ratio": (None, 4),
+    "init_values": (None, 0.0),
+    "use_learnable_pos_emb": (None, False),
+    # Recompute all layers. Here training decides whether layers are recomputed.
+    "use_checkpoint": (None, False),
+    "with_cp": (None, False),
+}
+ENCODER_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "in_chans": ("num_channels", 3),
+    "embed_dim": ("hidden_size", 768),
+    "depth": ("num_hidden_layers", 12),
+    "num_heads": ("num_attention_heads", 12),
+}
 
 
 def patch_embedding_rules(
@@ -34,7 +61,7 @@ def patch_embedding_rules(
 
 
 def block_rules(source: str, target: str) -> list[Rule]:
-    """The transformer blocks under a prefix; the biases of queries and values become one vector."""
+    """The transformer blocks under a prefix; the matrix of all queries, keys and values becomes three."""
     block = rf"{source}blocks\.(\d+)\."
     pairs = {
         "norm1": "layernorm_before",
@@ -48,12 +75,9 @@ def block_rules(source: str, target: str) -> list[Rule]:
         for old, new in pairs.items()
     ]
     return rules + [
-        rename(block + r"attn\.qkv\.weight", rf"{target}layers.\1.attention.qkv.weight"),
-        Rule(
-            (block + r"attn\.q_bias", block + r"attn\.v_bias"),
-            rf"{target}layers.\1.attention.qv_bias",
-            join,
-        ),
+        rename(block + r"attn\.qkv\.weight", rf"{target}layers.\1.attention.*.weight", split_projection),
+        rename(block + r"attn\.q_bias", rf"{target}layers.\1.attention.query.bias"),
+        rename(block + r"attn\.v_bias", rf"{target}layers.\1.attention.value.bias"),
         rename(block + r"attn\.scale", rf"{target}layers.\1.attention.logit_scale"),
         rename(block + r"gamma_([12])", rf"{target}layers.\1.layer_scale\2"),
     ]
@@ -61,26 +85,24 @@ def block_rules(source: str, target: str) -> list[Rule]:
 
 def transformers_block_rules(source: str, target: str) -> list[Rule]:
     """
-    The transformer blocks of Transformers' VideoMAE and ViT. The names are those of all versions of Transformers;
-    separate queries, keys and values are joined.
+    The transformer blocks of Transformers' VideoMAE and ViT. The names are those of all versions of Transformers.
     """
     block = rf"{source}\.(\d+)\."
     attention = block + r"attention\.(?:attention\.)?"
-    query, key, value = (attention + name for name in ("(?:query|q_proj)", "(?:key|k_proj)", "(?:value|v_proj)"))
     pairs = {
         r"(layernorm_before|layernorm_after)": r"\2",
         r"attention\.(output\.dense|o_proj)": "attention.o_proj",
         r"(intermediate\.dense|mlp\.fc1)": "mlp.fc1",
         r"(output\.dense|mlp\.fc2)": "mlp.fc2",
     }
-    attention_of_target = rf"{target}.\1.attention"
-    return [
-        *(rename(block + old + r"\.(weight|bias)", rf"{target}.\1.{new}.\3") for old, new in pairs.items()),
-        Rule((query + r"\.weight", key + r"\.weight", value + r"\.weight"), f"{attention_of_target}.qkv.weight", join),
-        Rule((attention + "q_bias", attention + "v_bias"), f"{attention_of_target}.qv_bias", join),
-        Rule((query + r"\.bias", value + r"\.bias"), f"{attention_of_target}.qv_bias", join),
-        rename(key + r"\.bias", f"{attention_of_target}.k_bias"),
-    ]
+    rules = [rename(block + old + r"\.(weight|bias)", rf"{target}.\1.{new}.\3") for old, new in pairs.items()]
+    for name in PROJECTIONS:
+        ours, letter = rf"{target}.\1.attention.{name}", name[0]
+        rules += [
+            rename(attention + rf"(?:{name}|{letter}_proj)\.(weight|bias)", ours + r".\2"),
+            rename(attention + f"{letter}_bias", ours + ".bias"),
+        ]
+    return rules
 
 
 def encoder_fields(original: dict[str, Any], *others: str) -> dict[str, Any]:
@@ -99,98 +121,78 @@ def has_key_bias(weights: dict[str, torch.Tensor]) -> bool:
     return any(name.endswith((".key.bias", ".k_proj.bias")) for name in weights)
 
 
-def join(*parts: torch.Tensor) -> torch.Tensor:
-    """The rows of a fused projection, or its biases, from those of its parts."""
-    return torch.cat(parts)
+def split_projection(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The rows of one projection for queries, keys and values."""
+    return dict(zip(PROJECTIONS, weight.chunk(3), strict=True))
+
+
+def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict[str, Any]:
+    """Options of [`VideoClipProcessor`]: those of an image processor's file, by default one centre crop of the model's
+    size."""
+    height, width = config.image_shape
+    settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
+    return settings | {name: original[name] for name in PROCESSOR_OPTIONS if original.get(name) is not None}
+
+
+def original_fields(
+    given: Mapping[str, Any], arguments: Arguments, weights: dict[str, torch.Tensor], prefix: str = "", **others: Any
+) -> dict[str, Any]:
+    """Fields of [`VideoViTConfig`] from the tensors of an encoder under a prefix, other tensors, and the original's
+    arguments."""
+    found = read_patch_sizes(weights, prefix) | read_block_sizes(weights, prefix) | others
+    is_learned = f"{prefix}pos_embed" in weights
+    tells = {
+        "mlp_ratio": lambda ratio: int(found["hidden_size"] * ratio) == found["intermediate_size"],
+        "init_values": lambda value: bool(value) == bool(found["layer_scale_init_value"]),
+        "use_learnable_pos_emb": lambda value: bool(value) == is_learned,
+    }
+    fields = read_fields(given, arguments, found)
+    said = {name.lower(): value for name, value in given.items()}
+    for name, fits in tells.items():
+        if said.get(name) is not None and not fits(said[name]):
+            raise ConversionError(f"The original configuration says {name}={said[name]!r}, the tensors say otherwise.")
+    if not {"num_heads", "encoder_num_heads"} & said.keys() | found.keys() & {"num_attention_heads"}:
+        fields["num_attention_heads"] = ENCODER_HEADS.get(fields["hidden_size"], UNKNOWN)
+    if fields["layer_scale_init_value"] and said.get("init_values"):
+        fields["layer_scale_init_value"] = said["init_values"]
+    # The originals take 0 for "not given": `qk_scale or head_dim ** -0.5`.
+    return fields | {"qk_scale": fields["qk_scale"] or None, "gradient_checkpointing_layers": None}
+
+
+def position_fields(weights: dict[str, torch.Tensor], resize: str) -> dict[str, Any]:
+    """The fields for the positions of a classifier: learned ones are a table, others are computed, and `resize`d."""
+    is_learned = "pos_embed" in weights
+    return {
+        "position_embedding_type": "learned" if is_learned else "sinusoidal",
+        "position_embedding_resize": resize,
+        "detach_position_embeddings": is_learned,
+    }
 
 
 def read_patch_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict[str, Any]:
-    """
-    The original's arguments that the patch embedding under a prefix shows: `embed_dim`, `in_chans`, `tubelet_size` and
-    `patch_size`.
-
-    Raises:
-        ConversionError: if there is no such patch embedding, or it is not one of videos.
-    """
+    """The fields that the patch embedding of videos under a prefix shows; without one it is a `ConversionError`."""
     name = f"{prefix}patch_embed.proj.weight"
     if name not in weights:
         raise ConversionError(
             f"These are not the weights of a VideoMAE-like ViT, which has {name}. Found: {preview(weights)}."
         )
-    width, in_chans, tubelet_size, patch_height, patch_width = shape_of(weights, name, 5)
-    return {
-        "embed_dim": width,
-        "in_chans": in_chans,
-        "tubelet_size": tubelet_size,
-        "patch_size": patch_height if patch_height == patch_width else [patch_height, patch_width],
-    }
+    width, channels, tubelet_size, height, patch_width = shape_of(weights, name, 5)
+    patch_size = height if height == patch_width else [height, patch_width]
+    sizes = {"num_channels": channels, "tubelet_size": tubelet_size, "patch_size": patch_size}
+    return {"hidden_size": width, **sizes}
 
 
 def read_block_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict[str, Any]:
-    """
-    What the transformer blocks under a prefix show: the original's arguments `depth`, `qkv_bias`, `cos_attn` and, with
-    cosine attention, `num_heads`; and beside them `mlp_hidden`, a width, and `layer_scale`, a switch.
-
-    Raises:
-        ConversionError: if there are no blocks, or the tensors have other dimensions.
-    """
+    """The fields that the transformer blocks under a prefix show, with cosine attention also the number of heads."""
+    block = f"{prefix}blocks.0."
     sizes = {
-        "depth": count_layers(weights, rf"{re.escape(prefix)}blocks\.(\d+)\."),
-        "qkv_bias": f"{prefix}blocks.0.attn.q_bias" in weights,
-        "cos_attn": f"{prefix}blocks.0.attn.scale" in weights,
-        "mlp_hidden": shape_of(weights, f"{prefix}blocks.0.mlp.fc1.weight", 2)[0],
-        "layer_scale": f"{prefix}blocks.0.gamma_1" in weights,
-    }
-    if sizes["cos_attn"]:
-        sizes["num_heads"] = shape_of(weights, f"{prefix}blocks.0.attn.scale", 3)[0]
-    return sizes
-
-
-def check_blocks(config: dict[str, Any], width: int, blocks: dict[str, Any]) -> None:
-    """Raise `ConversionError` if the configuration's `mlp_ratio` or `init_values` contradict the blocks."""
-    if config.get("mlp_ratio") is not None and int(width * config["mlp_ratio"]) != blocks["mlp_hidden"]:
-        ratio = blocks["mlp_hidden"] / width
-        raise ConversionError(
-            f"The original configuration says mlp_ratio={config['mlp_ratio']!r}, the tensors say {ratio:g}."
-        )
-    if "init_values" in config and bool(config["init_values"]) != blocks["layer_scale"]:
-        has = "has" if blocks["layer_scale"] else "has no"
-        raise ConversionError(
-            f"The original configuration says init_values={config['init_values']!r}, the checkpoint {has} `gamma_1`."
-        )
-
-
-def encoder_config(original: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] for the encoder, whose arguments in `original` begin with `prefix`."""
-    return {
-        "image_size": original["img_size"],
-        "patch_size": original["patch_size"],
-        "num_channels": original[f"{prefix}in_chans"],
-        "num_frames": original["all_frames"],
-        "tubelet_size": original["tubelet_size"],
-        "hidden_size": original[f"{prefix}embed_dim"],
-        "num_hidden_layers": original[f"{prefix}depth"],
-        "num_attention_heads": original[f"{prefix}num_heads"],
-        "intermediate_size": original["mlp_hidden"],
-        "hidden_dropout_prob": original["drop_rate"],
-        "attention_probs_dropout_prob": original["attn_drop_rate"],
-        "drop_path_rate": original["drop_path_rate"],
-        "qkv_bias": original["qkv_bias"],
-        # The originals take 0 for "not given": `qk_scale or head_dim ** -0.5`.
-        "qk_scale": original["qk_scale"] or None,
-        "use_cosine_attention": original["cos_attn"],
-        # `use_checkpoint` and `with_cp` recompute all layers. Here training decides whether layers are recomputed.
-        "gradient_checkpointing_layers": None,
+        "num_hidden_layers": count_layers(weights, rf"{re.escape(prefix)}blocks\.(\d+)\."),
+        "intermediate_size": shape_of(weights, f"{block}mlp.fc1.weight", 2)[0],
+        "qkv_bias": f"{block}attn.q_bias" in weights,
+        "use_cosine_attention": f"{block}attn.scale" in weights,
         # Any value above 0 makes layer scale a part of the model; its weights come from the checkpoint.
-        "layer_scale_init_value": (original["init_values"] or 0.1) if original["layer_scale"] else 0.0,
+        "layer_scale_init_value": 0.1 if f"{block}gamma_1" in weights else 0.0,
     }
-
-
-def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict[str, Any]:
-    """
-    Options of [`VideoClipProcessor`]: those in `original`, the content of an image processor's file, and by default
-    resizing and one centre crop to the model's size.
-    """
-    height, width = config.image_shape
-    settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
-    return settings | {name: original[name] for name in PROCESSOR_OPTIONS if original.get(name) is not None}
+    if sizes["use_cosine_attention"]:
+        sizes["num_attention_heads"] = shape_of(weights, f"{block}attn.scale", 3)[0]
+    return sizes

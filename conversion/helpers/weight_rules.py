@@ -23,16 +23,19 @@ class Rule(NamedTuple):
         sources: regular expressions for whole names. Several of them are joined into one target.
         target: name in our model, with the groups of the match filled in; `None` drops the tensor.
         transform: called with the tensors of all sources, in their order. Without it, a single tensor stays as it is.
+            It may return several tensors by the words that take the place of `*` in `target`.
         reason: why a tensor is dropped.
     """
 
     sources: tuple[str, ...]
     target: str | None
-    transform: Callable[..., torch.Tensor] | None = None
+    transform: Callable[..., torch.Tensor | dict[str, torch.Tensor]] | None = None
     reason: str = ""
 
 
-def rename(source: str, target: str, transform: Callable[..., torch.Tensor] | None = None) -> Rule:
+def rename(
+    source: str, target: str, transform: Callable[..., torch.Tensor | dict[str, torch.Tensor]] | None = None
+) -> Rule:
     """The rule that one tensor gets another name and, with `transform`, another form."""
     return Rule((source,), target, transform)
 
@@ -40,6 +43,18 @@ def rename(source: str, target: str, transform: Callable[..., torch.Tensor] | No
 def drop(source: str, reason: str) -> Rule:
     """The rule that tensors are left out, for a reason."""
     return Rule((source,), None, reason=reason)
+
+
+def inside(source: str, rules: Iterable[Rule], move: Callable[[str], str]) -> list[Rule]:
+    """The rules of a model that is a part of another one: its names stand after `source`, and `move` gives the target
+    that a target has there."""
+    return [
+        rule._replace(
+            sources=tuple(f"{source}(?:{each})" for each in rule.sources),
+            target=None if rule.target is None else move(rule.target),
+        )
+        for rule in rules
+    ]
 
 
 def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict[str, torch.Tensor]:
@@ -70,7 +85,7 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
     if unknown:
         raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {preview(sorted(unknown))}.")
 
-    converted = {}
+    converted: dict[str, torch.Tensor] = {}
     for target, found in parts.items():
         rule = rule_of_target[target]
         absent = [source for i, source in enumerate(rule.sources) if i not in found]
@@ -78,12 +93,14 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
             raise ConversionError(f"{target} needs tensors named {preview(absent)}, which the checkpoint lacks.")
         tensors = [found[i] for i in sorted(found)]
         try:
-            converted[target] = rule.transform(*tensors) if rule.transform else tensors[0]
+            made = rule.transform(*tensors) if rule.transform else tensors[0]
         except (RuntimeError, ValueError, IndexError) as error:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
             raise ConversionError(
                 f"{target} cannot be made of tensors of the shapes {shapes}, named {preview(rule.sources)}: {error}"
             ) from error
+        parts_of_target = made if isinstance(made, dict) else {"*": made}
+        converted |= {target.replace("*", word): tensor for word, tensor in parts_of_target.items()}
     for reason, names in dropped.items():
         name_left_out(names, reason)
     return converted
@@ -97,18 +114,9 @@ def _matches(name: str, rules: Iterable[Rule]):
 
 
 def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_initial: Iterable[str] = ()) -> None:
-    """
-    Load converted weights into a model, in the model's own dtype.
-
-    Args:
-        model: the model that takes the weights.
-        weights: tensors by their names in the model.
-        keep_initial: regular expressions for whole names. Weights with such names may be absent, and then stay as
-            initialised.
-
-    Raises:
-        ConversionError: with the lists of tensors that are missing, superfluous, or of another shape.
-    """
+    """Load weights, by their names in a model, into it and its dtype. Those whose whole names match one of
+    `keep_initial` may be absent, and stay as initialised. Others that are missing, superfluous or of another shape are
+    listed in a `ConversionError`."""
     expected = model.state_dict()
     missing = [
         name for name in expected if name not in weights and not any(re.fullmatch(k, name) for k in keep_initial)
@@ -127,13 +135,7 @@ def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_init
 
 
 def check_values(name: str, tensor: torch.Tensor) -> None:
-    """
-    Check that a tensor holds dense floating-point numbers that are finite as float32. A tensor on the meta device has
-    no values to check.
-
-    Raises:
-        ConversionError: for another dtype or layout, or values that are NaN or infinite.
-    """
+    """Refuse (`ConversionError`) a tensor unless it is dense, of floating-point numbers that are finite as float32."""
     if tensor.dtype not in FLOAT_DTYPES or tensor.layout != torch.strided:
         kind = tensor.dtype if tensor.layout == torch.strided else tensor.layout
         raise ConversionError(

@@ -11,9 +11,11 @@ import gradio as gr
 from gradio.data_classes import FileData
 
 from hf_video.inference.inference_settings import TimelineSettings
+from hf_video.reading.frame_streaming import stream_frames
 
-from .work import LoadedModel, Step, annotate, answer, classify, draw_heat_map, find_segments, first_frame
+from .work import THRESHOLDS, LoadedModel, Step, annotate, answer, classify, draw_heat_map, find_segments
 
+Tell = Callable[[Exception], str]
 # Seconds: how often files are looked at, and how old those are that are removed.
 _REMOVED = (600, 6 * 3600)
 # Puts in place of the last value that is sent: the time of the player, or whether the browser can play the video.
@@ -27,6 +29,12 @@ _WITH_PLAYS = """
   player.onerror = () => tell([video, false]);
 }) : [video, true]
 """
+# The sliders: from, to, step and label.
+_THRESHOLDS = (
+    (0.05, 1, 0.05, "Score with which a segment begins"),
+    (0, 10, 0.1, "Shortest segment, seconds"),
+    (0, 10, 0.1, "Shortest gap, seconds"),
+)
 # The player goes to a time such as 0:01:02.5, and plays.
 _JUMP = """
 (time) => {
@@ -40,27 +48,12 @@ _JUMP = """
 
 
 class Page:
-    """
-    A page for some models, of which the first is chosen at the start. Its methods are what its buttons do.
-
-    Args:
-        models: the models.
-        workers: requests that are worked on at a time, over all visitors.
-        tell_error: gives a sentence for an error.
-        examples: videos that the page offers.
-
-    Attributes:
-        blocks: the page, as Gradio has it.
-    """
+    """A page for some models, and for videos that it offers; `blocks` is what Gradio serves. At most `workers`
+    requests are worked on at a time, over all visitors. `tell_error` gives a sentence for an error."""
 
     def __init__(
-        self,
-        models: Sequence[LoadedModel],
-        *,
-        workers: int,
-        tell_error: Callable[[Exception], str],
-        examples: Sequence[Path] = (),
-    ):
+        self, models: Sequence[LoadedModel], workers: int, tell_error: Tell, examples: Sequence[Path] = ()
+    ) -> None:
         self.models = {model.name: model for model in models}
         self.workers, self.tell_error, self.examples = workers, tell_error, examples
         title = models[0].name if len(models) == 1 else "Video models"
@@ -71,8 +64,8 @@ class Page:
             self._wire()
 
     def _lay_out(self, first: LoadedModel) -> None:
-        several = len(self.models) > 1
-        self.model = gr.Dropdown(list(self.models), value=first.name, label="Model", elem_id="model", visible=several)
+        names = list(self.models)
+        self.model = gr.Dropdown(names, value=first.name, label="Model", elem_id="model", visible=len(names) > 1)
         with gr.Row():
             with gr.Column(min_width=320, elem_id="player"):
                 self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video")
@@ -87,11 +80,8 @@ class Page:
         self.plays, self.moment = gr.Checkbox(visible=False), gr.Number(0, visible=False)
         self.begin = gr.Textbox(visible=False)
         if self.examples:
-            names = [[file.name] for file in self.examples]
-            texts = [gr.Textbox(render=False)]
-            self.example = gr.Dataset(
-                components=texts, samples=names, type="index", label="Examples", elem_id="examples"
-            )
+            texts, samples = [gr.Textbox(render=False)], [[file.name] for file in self.examples]
+            self.example = gr.Dataset(texts, samples=samples, type="index", label="Examples", elem_id="examples")
         # Two groups, because Gradio does not hide a tab that was shown.
         with gr.Column(visible=not first.answers) as self.for_classes, gr.Tabs():
             with gr.Tab("Classes"):
@@ -100,13 +90,8 @@ class Page:
             with gr.Tab("Timeline"):
                 with gr.Row():
                     self.thresholds = [
-                        gr.Slider(
-                            0.05, 1, TimelineSettings.onset, step=0.05, label="Score with which a segment begins"
-                        ),
-                        gr.Slider(
-                            0, 10, TimelineSettings.min_duration_on, step=0.1, label="Shortest segment, seconds"
-                        ),
-                        gr.Slider(0, 10, TimelineSettings.min_duration_off, step=0.1, label="Shortest gap, seconds"),
+                        gr.Slider(low, high, getattr(TimelineSettings, name), step=step, label=label)
+                        for name, (low, high, step, label) in zip(THRESHOLDS, _THRESHOLDS, strict=True)
                     ]
                 self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
                 self.segments = _result(gr.Dataframe, "Segments", "segments", max_height=400, wrap=True, buttons=[])
@@ -115,36 +100,27 @@ class Page:
                 self.annotate = gr.Button("Draw the segments on the video", elem_id="annotate")
                 self.annotated = _result(VideoFile, "Annotated video", "annotated", height=360)
             with gr.Tab("Heat map"):
-                targets = _targets(first)
-                self.target = gr.Dropdown(targets, value="", label="What speaks for", elem_id="heat-map-class")
+                self.target = gr.Dropdown(_targets(first), value="", label="What speaks for", elem_id="heat-map-class")
                 parts = [("frames of the whole video", False), ("two seconds around where the player is", True)]
                 self.part = gr.Radio(parts, value=False, label="Frames to look at", elem_id="heat-map-part")
                 self.explain = gr.Button("Show the heat map", variant="primary", elem_id="explain")
                 self.heat_map = _result(VideoFile, "Heat map", "heat-map", height=360, loop=True, autoplay=True)
                 self.heat_map_frames = _result(gr.Image, "Frames", "heat-map-frames")
-        with gr.Column(visible=first.answers) as self.for_questions, gr.Tabs(), gr.Tab("Question"):
+        with gr.Column(visible=first.answers) as self.for_questions, gr.Tab("Question"):
             self.question = gr.Textbox(label="Question", elem_id="question", max_lines=3)
             self.ask = gr.Button("Ask", variant="primary", elem_id="ask")
             self.answer = gr.Textbox(label="Answer", interactive=False, elem_id="answer", lines=2)
 
     def _wire(self) -> None:
         at_once: dict[str, Any] = {"api_visibility": "private", "queue": False, "show_progress": "hidden"}
-        works = []
+        works = list[Any]()
+
+        queued = {"api_visibility": "private", "concurrency_id": "work", "concurrency_limit": self.workers}
+        queued |= {"show_progress": "minimal", "show_progress_on": self.message}
 
         def work(trigger: Callable, step: Callable, inputs: list, outputs: list, js: str | None = None) -> None:
-            works.append(
-                trigger(
-                    self._guarded(step, outputs),
-                    [self.video, self.model, *inputs],
-                    [self.message, *outputs],
-                    js=js,
-                    api_visibility="private",
-                    concurrency_id="work",
-                    concurrency_limit=self.workers,
-                    show_progress="minimal",
-                    show_progress_on=self.message,
-                )
-            )
+            run, given = self._guarded(step, outputs), [self.video, self.model, *inputs]
+            works.append(trigger(run, given, [self.message, *outputs], js=js, **queued))
 
         segments = [self.segments, self.timeline_picture, self.files, self.annotated, self.found]
         part, heat_map = [self.target, self.part, self.moment], [self.heat_map, self.heat_map_frames]
@@ -171,20 +147,18 @@ class Page:
             trigger(None, None, [self.message, *results], js=cleared, **at_once)
         about = [self.about, self.first_frame]
         self.video.change(self._describe, [self.video, self.plays], about, js=_WITH_PLAYS, **at_once)
-        shown = [self.for_classes, self.for_questions, self.target]
-        self.model.change(self._show_tabs, self.model, shown, **at_once)
+        self.model.change(self._show_tabs, self.model, [self.for_classes, self.for_questions, self.target], **at_once)
 
-    def _show_tabs(self, name: str) -> tuple[Any, Any, Any]:
-        model = self.models[name]
-        targets = gr.update(choices=_targets(model), value="")
-        return gr.update(visible=not model.answers), gr.update(visible=model.answers), targets
+    def _show_tabs(self, name: str) -> tuple[Any, ...]:
+        answers, targets = self.models[name].answers, _targets(self.models[name])
+        return gr.update(visible=not answers), gr.update(visible=answers), gr.update(choices=targets, value="")
 
     def _describe(self, video: str | None, plays: bool) -> tuple[str, Any]:
         """Says of a file if it is no video, or none that the browser can play."""
         if video is None or plays:
             return "", None
         try:
-            frame = first_frame(Path(video))
+            frame = next(stream_frames(video)).image
         except Exception as error:
             return self._problem(error, video), None
         return _message(f"Your browser cannot play {Path(video).name}. The model can read it."), frame
@@ -194,7 +168,9 @@ class Page:
 
         def run(video: str | None, name: str, *inputs: Any) -> Iterator[dict]:
             try:
-                for said, *values in work(self.models[name], _file(video), *inputs):
+                if video is None or not Path(video).is_file():
+                    raise ValueError("There is no video, or it was removed: drop one, or record one.")
+                for said, *values in work(self.models[name], Path(video), *inputs):
                     shown = _message(said) if isinstance(said, str) else self._problem(said, video, name)
                     yield {self.message: shown} | dict(zip(outputs, values, strict=False))
             except Exception as error:
@@ -203,7 +179,7 @@ class Page:
         return run
 
     def _problem(self, error: Exception, video: str | None, model: str | None = None) -> str:
-        """The sentence for an error, under the names that the visitor knows."""
+        """The sentence for an error, with the names that the visitor knows."""
         sentence = self.tell_error(error)
         if video is not None:
             sentence = sentence.replace(video, Path(video).name)
@@ -220,18 +196,8 @@ def _message(sentence: str = "", is_problem: bool = False) -> str:
 
 def _result(kind: Callable, label: str, name: str, **options: Any) -> Any:
     """What shows a result, and takes no place before there is one."""
-    interactive = {} if kind is gr.Label else {"interactive": False}
-    return kind(label=label, elem_id=name, elem_classes="result", **interactive, **options)
-
-
-def _file(video: str | None) -> Path:
-    """The video; it is a `ValueError` if there is none."""
-    if video is None:
-        raise ValueError("There is no video yet: drop one, or record one.")
-    # A folder would be read as frames; nobody can send one.
-    if not Path(video).is_file():
-        raise ValueError("The video was removed: open it again.")
-    return Path(video)
+    options |= {} if kind is gr.Label else {"interactive": False}
+    return kind(label=label, elem_id=name, elem_classes="result", **options)
 
 
 def _targets(model: LoadedModel) -> list[tuple[str, str]]:
@@ -247,19 +213,15 @@ class _AsItIs:
     missing, and fetches any address that a browser names, of any size."""
 
     def get_block_name(self) -> str:
-        """What shows it in the browser."""
         return "video"
 
     def preprocess(self, payload: FileData | None) -> str | None:
-        """The path of the file."""
         return None if payload is None else payload.path
 
-    def postprocess(self, value: str | Path | None) -> FileData | None:
-        """The file at a path."""
-        return None if value is None else FileData(path=str(value), orig_name=Path(value).name)
+    def postprocess(self, value: str | None) -> FileData | None:
+        return None if value is None else FileData(path=value, orig_name=Path(value).name)
 
     async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
-        """The path of the file in the folder of the page; an address is a `gr.Error`."""
         if url_or_file_path is not None and "://" in str(url_or_file_path):
             raise gr.Error("A video is uploaded; no address is opened.")
         return await super().async_move_resource_to_block_cache(url_or_file_path)  # type: ignore[misc]

@@ -7,47 +7,23 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from .work import LoadedModel
 
 
 def is_loopback(host: str) -> bool:
     """Whether a name or an address is this machine's own, which no other machine reaches."""
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback
     except ValueError:
         return False
 
 
-def serve(
-    models: Sequence[LoadedModel],
-    *,
-    host: str,
-    port: int,
-    queue: int,
-    max_upload: int,
-    tell_address: Callable[[str], None],
-    **options,
-) -> None:
-    """
-    Serves the page until an interrupt.
-
-    Args:
-        models: the models.
-        host: the address to listen at. A page for this machine alone answers at its names alone: another site could
-            point its own name at this machine, and would then be the page for the browser.
-        port: the port.
-        queue: requests that may wait.
-        max_upload: megabytes that a video may have.
-        tell_address: called with the address of the page when it can be opened.
-        options: of [`Page`].
-
-    Raises:
-        OSError: the port is in use.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; everything is removed.
-    """
+def serve(models: Sequence[LoadedModel], settings: Any, tell_address: Callable[[str], object], **options: Any) -> None:
+    """Serves the page by the settings of `hf-video app` until Ctrl-C or SIGTERM, and then removes everything.
+    `tell_address` is called with the address when the page can be opened; the options are those of [`Page`]."""
+    host = settings.host
     with tempfile.TemporaryDirectory(prefix="hf-video-", ignore_cleanup_errors=True) as folder:
         # Gradio reads its place, and whether to tell its makers of its use, when it is imported.
         os.environ |= {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
@@ -57,15 +33,16 @@ def serve(
 
         from .page import Page
 
+        # Another site could point its own name at this machine, and would then be the page for the browser.
         names = ["localhost", "127.0.0.1", "[::1]", host] if is_loopback(host) else ["*"]
         theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-        page = Page(models, **options).blocks
-        page.queue(max_size=queue, api_open=False)
+        page = Page(models, settings.workers, **options).blocks
+        page.queue(max_size=settings.queue, api_open=False)
         try:
             page.launch(
                 server_name=host,
-                server_port=port,
-                max_file_size=f"{max_upload}mb",
+                server_port=settings.port,
+                max_file_size=f"{settings.max_upload}mb",
                 allowed_paths=[str(example) for example in options["examples"]],
                 app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names)]},
                 theme=theme,
@@ -73,12 +50,7 @@ def serve(
                 footer_links=[],
                 prevent_thread_lock=True,
                 quiet=True,
-                share=False,
-                ssr_mode=False,
-                mcp_server=False,
-                pwa=False,
-                run_history=False,
-                enable_monitoring=False,
+                **dict.fromkeys(("share", "ssr_mode", "mcp_server", "pwa", "run_history", "enable_monitoring"), False),
             )
             tell_address(page.local_url)
             Event().wait()

@@ -1,11 +1,10 @@
-"""What the buttons of the page do with a model and a video. Gradio closes a work that is cancelled between two steps.
+"""What the buttons of the page do with a model and a video; nothing here imports Gradio.
 
-The work of a button gives steps: a sentence, or at the end the error that cut it short, and the values of the outputs
-of the button, or of the first of them. It takes the model, the video and the other inputs of the button. Besides what
-it names it raises `VideoReadError` if the video cannot be read.
+The work of a button takes the model, the video and the other inputs of the button. It gives steps: a sentence, or at
+the end the error that cut it short, and the values of the first outputs of the button, or of all. Gradio closes a work
+that is cancelled between two steps.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedModel
 
 from hf_video.drawing import draw_heat_maps, draw_timeline, write_heat_map_video
@@ -24,8 +22,9 @@ from hf_video.inference import Segment, explain, frame_shares, predict_scores, r
 from hf_video.inference.scores import is_frame_classifier, score_frames
 from hf_video.inference.segments import make_finder
 from hf_video.inference.timeline import Timeline
+from hf_video.inference.video_watcher import VideoWatcher
 from hf_video.inference.windows import choose_windows
-from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
+from hf_video.loading.class_names import class_names_of
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
 from hf_video.texts import class_color, clock
@@ -33,6 +32,8 @@ from hf_video.texts import class_color, clock
 Step = tuple[Any, ...]
 
 _WINDOWS_AT_ONCE = 4
+# What a visitor decides about segments.
+THRESHOLDS = ("onset", "min_duration_on", "min_duration_off")
 # Frames of each second that a question is about, and those in the vision tower at once.
 _FRAMES_PER_SECOND = 1.0
 _FRAMES_AT_ONCE = 4
@@ -40,16 +41,8 @@ _FRAMES_AT_ONCE = 4
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """
-    A model and its processor.
-
-    Attributes:
-        name: what the page calls it.
-        network: the model in evaluation mode.
-        processor: a `VideoClipProcessor`, or the processor of a model that answers questions.
-        lock: held while the network computes. An explanation changes the network for a moment, and two requests at
-            once would also need the memory of both.
-    """
+    """A model in evaluation mode and its processor, under the name that the page has for it. The lock is held while
+    the network computes: an explanation changes it for a moment, and two requests would need the memory of both."""
 
     name: str
     network: PreTrainedModel
@@ -61,83 +54,59 @@ class LoadedModel:
         """Whether the model answers questions instead of choosing a class."""
         return self.network.can_generate()
 
-    @property
-    def of_frames(self) -> bool:
-        """Whether the model gives classes of frames instead of clips."""
-        return is_frame_classifier(self.network)
-
     def check_clips(self) -> None:
         """Refuses (`ValueError`) a model that gives no class of a clip."""
-        if self.of_frames:
+        if is_frame_classifier(self.network):
             raise ValueError(f"{self.name} gives a class for every frame, and none for a clip: find segments instead.")
 
     @property
     def class_names(self) -> list[str]:
         """The names of its classes, by number; empty if it answers."""
-        config = self.network.config
-        return [] if self.answers else [config.id2label[index] for index in range(config.num_labels)]
+        return [] if self.answers else class_names_of(self.network.config)
 
     def locked(self, steps: Any) -> Iterator[Any]:
         """What a generator gives, which is closed at the end. Others may use the model between two steps."""
-        nothing = object()
+
+        def step() -> Any:
+            with self.lock:
+                return next(steps, None)
+
         with closing(steps):
-            while True:
-                with self.lock:
-                    step = next(steps, nothing)
-                if step is nothing:
-                    return
-                yield step
+            yield from iter(step, None)
 
 
 def name_models(models: Iterable[str]) -> list[str]:
     """The names that a page shows for folders and names of the Hub: of a folder only its own name, of several with
     one name also a number."""
     names = [Path(model).resolve().name if Path(model).is_dir() else model for model in models]
-    total, seen = Counter(names), Counter[str]()
-    shown = []
-    for name in names:
-        seen[name] += 1
-        shown.append(f"{name} ({seen[name]})" if total[name] > 1 else name)
-    return shown
-
-
-def first_frame(file: Path) -> np.ndarray:
-    """(height, width, 3) uint8: the first frame of a video."""
-    return next(frame.image for frame in stream_frames(str(file)))
+    return [
+        f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
 
 
 def classify(model: LoadedModel, file: Path) -> Iterator[Step]:
-    """The classes with their scores. It is a `ValueError` if the model gives classes of frames, or the scores are not
-    finite."""
+    """The classes with their scores."""
     model.check_clips()
     yield "Reading the video ...", None
     clips = model.processor(str(file), return_tensors="pt")[model.processor.model_input_names[0]]
     with model.lock:
         scores = predict_scores(model.network, clips)[0]
-    if not scores.isfinite().all():
-        raise ValueError("The model's scores of this video are not finite.")
     # Of classes with one name, the highest comes last and stays.
     shown = {model.class_names[index]: scores[index].item() for index in scores.argsort().tolist()}
     best = int(scores.argmax())
     yield f"{model.class_names[best]}: {scores[best]:.1%}.", shown
 
 
-def find_segments(
-    model: LoadedModel, file: Path, onset: float, min_duration_on: float, min_duration_off: float
-) -> Iterator[Step]:
+def find_segments(model: LoadedModel, file: Path, *values: float) -> Iterator[Step]:
     """The table of the segments, whenever it has grown, and at the end the picture of the timeline, the files that
-    `hf-video timeline` writes, and what [`annotate`] takes; options of [`SegmentFinder`]. A damaged video gives the
+    `hf-video timeline` writes, and what [`annotate`] takes, by the values of `THRESHOLDS`. A damaged video gives the
     part before the damage."""
     damage: Exception | None = None
     yield "Opening the video ...", None, None, None, None, None
-    thresholds: dict[str, Any] = {
-        "onset": onset,
-        "min_duration_on": min_duration_on,
-        "min_duration_off": min_duration_off,
-    }
-    finder = make_finder(model.network, **thresholds)
-    sizes = {} if model.of_frames else choose_windows(model.processor)
-    score = score_frames if model.of_frames else score_windows
+    thresholds: dict[str, Any] = dict(zip(THRESHOLDS, values, strict=True))
+    finder, of_frames = make_finder(model.network, **thresholds), is_frame_classifier(model.network)
+    score, sizes = (score_frames, {}) if of_frames else (score_windows, choose_windows(model.processor))
     # Gradio copies a file before the next step.
     with TemporaryDirectory() as name:
         timeline, folder = Timeline(finder, file.name, name), Path(name)
@@ -162,18 +131,16 @@ def find_segments(
         yield damage or said, _table(segments), str(folder / "timeline.png"), files, None, found
 
 
-def _table(segments: list[Segment]) -> dict[str, Any] | None:
+def _table(segments: list[Segment]) -> dict[str, Any]:
     """What a `gr.Dataframe` shows; a class has its colour."""
-    if not segments:
-        return None
     rows = [[clock(each.start, 1), clock(each.end, 1), each.label, f"{each.score:.0%}"] for each in segments]
     styles = [["", "", f"border-left: 0.8rem solid {class_color(each.class_id)}", ""] for each in segments]
     return {"headers": ["Begin", "End", "Class", "Score"], "data": rows, "metadata": {"styling": styles}}
 
 
 def annotate(model: LoadedModel, file: Path, found: tuple[Any, ...] | None) -> Iterator[Step]:
-    """The video, with the segments on it that [`find_segments`] gave. A damaged one gives the part before the damage.
-    It is a `ValueError` if none were found in it."""
+    """The video, with the segments on it that [`find_segments`] gave. A damaged one gives the part before the
+    damage."""
     if found is None or found[:2] != (model, file):
         raise ValueError("There are no segments of this video yet: find them first.")
     yield "Drawing on the video ...", None
@@ -195,19 +162,9 @@ def _count(segments: list[Segment]) -> str:
 
 
 def draw_heat_map(model: LoadedModel, file: Path, target: str, is_around: bool, moment: float) -> Iterator[Step]:
-    """The evidence for a class in the clip that the model sees: a video of the frames with their heat maps, and a
-    picture of all frames, in which those that counted most are marked.
-
-    Args:
-        model, file: see above.
-        target: name of the class; empty for the predicted one.
-        is_around: whether the clip is from one second before and after `moment`, not from the whole video.
-        moment: seconds.
-
-    Raises:
-        ValueError: the model cannot be explained.
-        ImportError: what explains or draws is not installed.
-    """
+    """The evidence for a class, by default the predicted one, in the clip that the model sees: a video of the frames
+    with their heat maps, and a picture of all frames. The clip is from the whole video, or `is_around` from one second
+    before a moment, in seconds, to one after it."""
     model.check_clips()
     yield "Reading the video ...", None, None
     part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
@@ -222,15 +179,13 @@ def draw_heat_map(model: LoadedModel, file: Path, target: str, is_around: bool, 
         save_figure(draw_heat_maps(clip.images, heat_maps, times, f"{file.name}\nwhat speaks for {label}"), picture)
         write_heat_map_video(moving, clip.images, heat_maps, times, clip.end)
         top = [clock(times[frame], 2) for frame in top_frames(frame_shares(heat_maps))]
-        said = f"For {label} the frames at {', '.join(top)} counted most."
-        if not top:
-            said = f"Nothing in these frames speaks for {label}."
-        yield said, str(moving), str(picture)
+        most = f"For {label} the frames at {', '.join(top)} counted most."
+        yield most if top else f"Nothing in these frames speaks for {label}.", str(moving), str(picture)
 
 
 def answer(model: LoadedModel, file: Path, watched: tuple[Any, ...] | None, question: str) -> Iterator[Step]:
     """The answer to a question, and what the model keeps of the video, which the first question decides: `watched` for
-    further ones. It is a `ValueError` if there is no question, or it is too long."""
+    further ones."""
     question = question.strip()
     if not question:
         raise ValueError("There is no question: type one first.")
@@ -238,15 +193,9 @@ def answer(model: LoadedModel, file: Path, watched: tuple[Any, ...] | None, ques
     if watched is None or watched[:2] != (model, file):
         watcher = VideoWatcher(model.network, model.processor, question, chunk_size=_FRAMES_AT_ONCE)
         watcher.check_question(question)
-        times: list[float] = []
-
-        def images() -> Iterator:
-            for frame in stream_frames(str(file), _FRAMES_PER_SECOND):
-                times.append(frame.seconds)
-                yield frame.image
-
-        for _ in model.locked(watcher.watch(images())):
-            yield (f"Watched {clock(times[watcher.frames_seen - 1])} ...",)
+        frames = (frame.image for frame in stream_frames(str(file), _FRAMES_PER_SECOND))
+        for seen in model.locked(watcher.watch(frames)):
+            yield (f"Watched {clock((seen - 1) / _FRAMES_PER_SECOND)} ...",)
         watched = model, file, watcher
     with model.lock:
         text = watched[2].answer(question, do_sample=False)

@@ -15,7 +15,6 @@ from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, DataContext, from_items
@@ -24,12 +23,10 @@ from ray.data.exceptions import SystemException
 from ray.exceptions import RayError
 
 from hf_video.data.loader import available_cores
-from hf_video.data.video_listing import ListedVideo
 
 from .rows import RowFolder, table_of
-from .run import Row, Todo, batches, encode, read_rows
-from .settings_kept import as_utf8, reason_of
-from .tasks import Piece, Task
+from .run import Row, Todo, batches, encode, read_rows, reason_of
+from .tasks import Task
 
 # Ray would read a video that ends its process for ever.
 _RETRIES = 3
@@ -44,17 +41,10 @@ class Reader:
         self.task = task
 
     def __call__(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        todo: Todo = pickle.loads(item["todo"])
-        texts = {"key": as_utf8(todo.video.id), "path": as_utf8(todo.video.source), "content": todo.content}
-        for row in read_rows(self.task, todo):
-            error = None if row.error is None else reason_of(row.error)
-            facts = texts | {"number": row.number, "is_last": row.is_last, "error": error}
-            if (piece := row.piece) is None:
-                yield facts | {"times": [None, None], "shape": None, "pixel_values": None}
-            else:
-                pixels = np.ascontiguousarray(piece.pixel_values)
-                times = [piece.start, piece.end]
-                yield facts | {"times": times, "shape": pixels.shape, "pixel_values": pixels.tobytes()}
+        for row in read_rows(self.task, pickle.loads(item["todo"])):
+            # What a decoder raises may not travel.
+            error = None if row.error is None else RuntimeError(reason_of(row.error))
+            yield {"row": pickle.dumps(row._replace(error=error))}
 
 
 class Model:
@@ -69,15 +59,7 @@ class Model:
         self.task, self.model = folder.task, load()[0].eval()
 
     def __call__(self, table: pa.Table) -> Iterator[pa.Table]:
-        rows: list[Row] = []
-        for place, facts in enumerate(table.drop_columns("pixel_values").to_pylist()):
-            todo = Todo(ListedVideo(facts["key"], facts["path"]), facts["content"])
-            error, piece, shape = facts["error"], None, facts["shape"]
-            if shape is not None:
-                pixels = np.frombuffer(table["pixel_values"][place].as_buffer(), np.uint8).reshape(shape)
-                piece = Piece(pixels, *facts["times"])
-            error = None if error is None else RuntimeError(error)
-            rows.append(Row(todo, facts["number"], facts["is_last"], piece, error=error))
+        rows: list[Row] = [pickle.loads(row.as_buffer()) for row in table["row"]]
         found = (encode(self.task, self.model, batch) for batch in batches(rows, len(rows)))
         yield table_of(self.task, list(chain.from_iterable(found)))
 

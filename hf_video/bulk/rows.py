@@ -15,16 +15,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from hf_video.inference.detection import KeyFrame, Person, assign_tracks
+from hf_video.inference.detection import KeyFrame, Person, with_tracks
 from hf_video.io import StoredFolder
 
-from .run import Row, Todo, content_of
-from .settings_kept import as_utf8, reason_of, require_no_files, require_same_settings
+from .run import Row, Todo, as_utf8, content_of, reason_of, require_no_files, require_same_settings
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -51,13 +49,7 @@ _PART_BYTES = 32 * 2**20
 class RowFolder:
     """A folder of parts, on this machine or at an fsspec URL. Each row has the `key` and `path` of its video, its
     `content` (digits that change when the file does), the number of the `piece`, whether it `is_last`, an `error` or
-    null, and the columns of the task.
-
-    Args:
-        place: path or URL.
-        task: what the rows have.
-        notes: JSON values that are kept beside the key of the task, and may differ.
-    """
+    null, and the columns of the task. `notes` are JSON values beside the key of the task, which may differ."""
 
     def __init__(self, place: str, task: Task, notes: dict[str, Any] | None = None):
         self.stored, self.task = StoredFolder(place), task
@@ -67,11 +59,8 @@ class RowFolder:
         return str(self.stored)
 
     def is_claimed(self) -> bool:
-        """Whether a run has begun here.
-
-        Raises:
-            ValueError: the folder is a file, or has other files, or rows of other settings.
-        """
+        """Whether a run has begun here. It is a `ValueError` if the folder is a file, or has other files, or rows of
+        other settings."""
         text = self.stored.read(SETTINGS_FILE)
         if text is None:
             system, root = self.stored.find()
@@ -97,11 +86,7 @@ class RowFolder:
     def left(self, videos: Sequence[ListedVideo], *, retry_errors: bool = False, prune: bool = False) -> list[Todo]:
         """The videos whose rows are not all there. Rows of a file that has changed since are removed, and rows that
         are there twice; with `retry_errors` those of videos with an error, and with `prune` those of videos that are
-        not among these.
-
-        Raises:
-            ValueError: the folder has another video under the key of one of these.
-        """
+        not among these. Refuses a video whose key is another's."""
         facts, contents = self.facts(), {as_utf8(each.id): content_of(each) for each in videos}
         paths = facts["key"].map({as_utf8(each.id): as_utf8(each.source) for each in videos})
         if (others := facts[paths.notna() & (paths != facts["path"])]).size:
@@ -206,14 +191,12 @@ def read_detections(place: str | os.PathLike) -> dict[str, list[KeyFrame]]:
     found: dict[str, list[KeyFrame]] = {}
     by_time = rows.filter(rows["second"].is_valid()).sort_by([("path", "ascending"), ("second", "ascending")])
     for path, of_video in groupby(by_time.to_pylist(), itemgetter("path")):
-        frames, found[path] = list(of_video), []
-        boxes = [np.array([[each[side] for side in BOX] for each in row["persons"]]).reshape(-1, 4) for row in frames]
-        for row, tracks in zip(frames, assign_tracks(boxes, [row["second"] for row in frames]), strict=True):
-            persons = [
-                Person(track, each["score"], tuple(each[side] for side in BOX), _actions(each))
-                for track, each in zip(tracks, row["persons"], strict=True)
-            ]
-            found[path].append(KeyFrame(row["second"], sorted(persons)))
+        frames = list(of_video)
+        persons = [
+            [Person(-1, each["score"], tuple(each[side] for side in BOX), _actions(each)) for each in frame["persons"]]
+            for frame in frames
+        ]
+        found[path] = with_tracks([frame["second"] for frame in frames], persons)
     return found
 
 

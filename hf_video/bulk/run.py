@@ -8,17 +8,18 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain, groupby, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
 from hf_video.data.loader import iterate_ahead, map_ahead
+from hf_video.inference.windows import Piece
 from hf_video.io import FULL_DISK, write_error_number
 
-from .tasks import Piece, Task
+from .tasks import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,17 +57,9 @@ def run(
     total: int | None = None,
     ends_run: bool = True,
 ) -> Iterator[Row]:
-    """The rows of videos that are not known, in their order. The next pieces are read while the model computes.
-
-    Args:
-        task: what is computed.
-        model: on the device to compute on; put into evaluation mode.
-        todo: the videos.
-        batch_size: pieces in a batch.
-        threads: those that read videos of a single piece, see `map_ahead`; the pieces of others are read in one.
-        total: number of videos for a progress bar, done before or not; None shows none.
-        ends_run: whether an error of the machine is raised. It is otherwise one of a video, as all others are.
-    """
+    """The rows of videos that are not known, in their order. The next pieces are read while the model computes; videos
+    of a single piece are read by several threads, those of others in one. With a `total` number of videos there is a
+    progress bar. Without `ends_run`, an error of the machine is one of a video, as all others are."""
     model.eval()
     if task.is_single:
         found = map_ahead(lambda each: list(read_rows(task, each, ends_run)), todo, threads, 2 * batch_size)
@@ -117,20 +110,16 @@ def by_video(rows: Iterator[Row]) -> Iterator[tuple[Todo, Iterator[Row]]]:
 
 def batches(rows: Iterable[Row], batch_size: int) -> Iterator[list[Row]]:
     """Rows whose pieces have one shape."""
-    batch: list[Row] = []
     shape: tuple[int, ...] | None = None
-    for row in rows:
-        if row.piece is not None and row.piece.pixel_values.shape != shape:
-            if shape is not None and batch:
-                yield batch
-                batch = []
-            shape = row.piece.pixel_values.shape
-        batch.append(row)
-        if len(batch) == batch_size:
+
+    def shape_of(row: Row) -> tuple[int, ...] | None:
+        nonlocal shape
+        shape = shape if row.piece is None else row.piece.pixel_values.shape
+        return shape
+
+    for _, of_shape in groupby(rows, shape_of):
+        while batch := list(islice(of_shape, batch_size)):
             yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def encode(task: Task, model: PreTrainedModel, rows: Sequence[Row], ends_run: bool = True) -> Iterator[Row]:
@@ -196,3 +185,39 @@ def telling_what_is_kept(contents: str, place: str, total: int, left: Callable[[
             f"The {contents} of {total - len(left())} of {total} videos are kept in {place}; the same command "
             "continues."
         ) from None
+
+
+def reason_of(error: Exception) -> str:
+    """The error in words."""
+    return str(error) or type(error).__name__
+
+
+def as_utf8(text: str) -> str:
+    """The text for a column. Names of files, and messages with them, may have bytes that are not UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def require_no_files(place: str, is_file: bool, names: Sequence[str]) -> None:
+    """Raises `ValueError` if a place that no run has begun is a file, or a folder with files."""
+    visible = sorted(name for name in names if not name.startswith("."))
+    if is_file:
+        raise ValueError(f"{place} is a file; a folder is expected.")
+    if visible:
+        listed = ", ".join(visible[:3]) + (", ..." if len(visible) > 3 else "")
+        raise ValueError(f"{place} has other files ({listed}): choose another folder for the results.")
+
+
+def require_same_settings(place: str, contents: str, known: dict[str, Any], key: dict[str, Any]) -> None:
+    """Raises `ValueError` if what a place has follows from another key: outputs of different settings are never
+    mixed."""
+
+    def difference(name: str) -> str:
+        values = known.get(name), key.get(name)
+        is_short = not isinstance(values[1], dict) and sum(len(str(value)) for value in values) < 60
+        return f"{name} {values[0]!r}, not {values[1]!r}" if is_short else f"other {name}"
+
+    if differing := sorted(name for name in key.keys() | known.keys() if known.get(name) != key.get(name)):
+        raise ValueError(
+            f"{place} has {contents} of other settings ({'; '.join(map(difference, differing))}), which are never "
+            "mixed: choose another folder, or the same settings."
+        )

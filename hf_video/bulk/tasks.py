@@ -10,13 +10,13 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from hf_video.inference.windows import warn_if_sparse
+from hf_video.inference.windows import Piece, warn_if_sparse
 from hf_video.reading.sources import describe
 
 if TYPE_CHECKING:
@@ -27,26 +27,17 @@ if TYPE_CHECKING:
     from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
 
 Windows = dict[str, Any]
+Encode = Callable[["PreTrainedModel", torch.Tensor], np.ndarray]
 
 _FLOATS = pa.list_(pa.float32())
-_BEST = pa.schema({"labels": pa.list_(pa.string()), "scores": _FLOATS})
 _PERSON = {name: pa.float32() for name in ("score", "x1", "y1", "x2", "y2")}
 _PERSON |= {"actions": pa.list_(pa.string()), "action_scores": _FLOATS}
 
 
-class Piece(NamedTuple):
-    """What becomes one row: the clip of a video, a window, or a key frame, from `start` to `end` in seconds.
-    `pixel_values` is (num_frames, num_channels, height, width), or (num_views, num_frames, ...) uint8, resized and
-    cropped but not normalised: a quarter of the bytes then passes between processes."""
-
-    pixel_values: np.ndarray
-    start: float = 0.0
-    end: float = 0.0
-
-
 @dataclass(frozen=True)
 class Task:
-    """How a video becomes rows.
+    """How a video becomes rows, one a piece. The `pixel_values` of a piece are uint8, resized and cropped but not
+    normalised: a quarter of the bytes then passes between processes.
 
     Attributes:
         name: what it is called in a folder of rows.
@@ -64,7 +55,7 @@ class Task:
     key: dict[str, Any]
     columns: pa.Schema
     read: Callable[[Any], Iterator[Piece]]
-    encode: Callable[[PreTrainedModel, torch.Tensor], np.ndarray]
+    encode: Encode
     values: Callable[[Piece, np.ndarray], tuple[Any, ...]]
     is_single: bool = False
 
@@ -73,10 +64,16 @@ def predict_task(
     model: PreTrainedModel, processor: VideoClipProcessor, class_names: Sequence[str], top_k: int
 ) -> Task:
     """The most likely classes of a video, the best first: `labels` and `scores` of the best `top_k`."""
-    key = _key("predict", model, processor, top_k=top_k, classes=class_names, **_head(model))
-    encode = partial(_class_scores, processor)
-    read, values = partial(_read_clip, _without_normalizing(processor)), partial(_best, class_names, top_k)
-    return Task("predict", "scores", key, _BEST, read, encode, values, is_single=True)
+    from hf_video.inference.features import weights_digest
+    from hf_video.inference.scores import predict_scores
+
+    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        return predict_scores(network, _normalize(processor, pixel_values, network.device)).numpy()
+
+    # What scores follow from, besides the features.
+    head = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
+    more = {"problem_type": model.config.problem_type, "head": weights_digest(head)}
+    return _class_task(model, processor, class_names, top_k, encode, more)
 
 
 def zero_shot_task(model: SearchModel, labels: Sequence[str], top_k: int, template: str) -> Task:
@@ -93,9 +90,7 @@ def zero_shot_task(model: SearchModel, labels: Sequence[str], top_k: int, templa
         clips = _normalize(processor, pixel_values, network.device)
         return adapter_of(network).score_texts(clips, texts).softmax(-1).numpy()
 
-    key = _key("predict", model.network, processor, classes=labels, template=template, top_k=top_k)
-    read, values = partial(_read_clip, _without_normalizing(processor)), partial(_best, labels, top_k)
-    return Task("predict", "scores", key, _BEST, read, encode, values, is_single=True)
+    return _class_task(model.network, processor, labels, top_k, encode, {"template": template})
 
 
 def extract_task(
@@ -151,8 +146,7 @@ def detect_task(
     times, thresholds = (sorted(set(settings.seconds)), settings.every), thresholds_of(processor, settings)
 
     def read(source: Any) -> Iterator[Piece]:
-        for second, clip in key_frame_clips(processor, source, *times):
-            yield Piece(clip, second, second)
+        return key_frame_clips(processor, source, *times)
 
     def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
         return detect_clips(network, processor, pixel_values)
@@ -174,7 +168,7 @@ def _window_task(
     kind: pa.DataType,
     processor: VideoClipProcessor,
     windows: Windows,
-    encode: Callable[[PreTrainedModel, torch.Tensor], np.ndarray],
+    encode: Encode,
 ) -> Task:
     columns, frames = pa.schema({"start": pa.float64(), "end": pa.float64(), quantity: kind}), dict(windows)
     source_fps, frame_processor = frames.pop("source_fps"), _without_normalizing(processor)
@@ -183,9 +177,8 @@ def _window_task(
         from hf_video.inference.video_search import read_clips
 
         piece = None
-        for clip in read_clips(frame_processor, source, frames or None, source_fps=source_fps, dtype=torch.uint8):
-            piece = Piece(clip.pixel_values.numpy(), clip.start, clip.end)
-            yield piece
+        for piece in read_clips(frame_processor, source, frames or None, source_fps=source_fps, dtype=torch.uint8):
+            yield piece._replace(pixel_values=piece.pixel_values.numpy())
         if piece is None and name == "index":
             raise ValueError("The video is shorter than a window: change --last-window, or take a smaller --window.")
 
@@ -196,21 +189,23 @@ def _window_task(
     return Task(name, quantity, key, columns, read, encode, values, is_single=not frames)
 
 
+def _class_task(
+    model: PreTrainedModel, processor: Any, names: Sequence[str], top_k: int, encode: Encode, more: dict[str, Any]
+) -> Task:
+    def values(piece: Piece, output: np.ndarray) -> tuple[list[str], list[float]]:
+        best = torch.from_numpy(output).topk(min(top_k, len(names)))
+        return [names[index] for index in best.indices.tolist()], best.values.tolist()
+
+    key = _key("predict", model, processor, top_k=top_k, classes=names, **more)
+    columns = pa.schema({"labels": pa.list_(pa.string()), "scores": _FLOATS})
+    read = partial(_read_clip, _without_normalizing(processor))
+    return Task("predict", "scores", key, columns, read, encode, values, is_single=True)
+
+
 def _read_clip(frame_processor: VideoClipProcessor, source: Any) -> Iterator[Piece]:
     inputs = frame_processor(source, return_tensors="pt", return_metadata=True)
     warn_if_sparse(frame_processor, inputs["video_metadata"][0], describe(source))
     yield Piece(inputs[frame_processor.model_input_names[0]][0].numpy())
-
-
-def _class_scores(processor: VideoClipProcessor, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-    from hf_video.inference.scores import predict_scores
-
-    return predict_scores(model, _normalize(processor, pixel_values, model.device)).numpy()
-
-
-def _best(class_names: Sequence[str], top_k: int, piece: Piece, output: np.ndarray) -> tuple[list[str], list[float]]:
-    best = torch.from_numpy(output).topk(min(top_k, len(class_names)))
-    return [class_names[index] for index in best.indices.tolist()], best.values.tolist()
 
 
 def _key(name: str, model: PreTrainedModel, processor: Any, **settings: Any) -> dict[str, Any]:
@@ -218,14 +213,6 @@ def _key(name: str, model: PreTrainedModel, processor: Any, **settings: Any) -> 
 
     # A row a piece: a folder with a row a video is of another key.
     return {"task": name, "row": "piece"} | feature_key(model, processor, **settings)
-
-
-def _head(model: PreTrainedModel) -> dict[str, Any]:
-    """What scores follow from, besides the features."""
-    from hf_video.inference.features import weights_digest
-
-    head = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
-    return {"problem_type": model.config.problem_type, "head": weights_digest(head)}
 
 
 def _without_normalizing(processor: VideoClipProcessor) -> VideoClipProcessor:

@@ -1,7 +1,7 @@
 """Open models in a browser: drop a video or record one, and see its classes, when it shows which, what the model
-looked at, and answers to questions where the model gives them.
+looked at, and answers to questions if the model gives them.
 
-The page is for this machine alone, unless --host says otherwise. Videos and results are removed after six hours, and
+The page is only for this machine, unless you set --host. Videos and results are removed after six hours, and
 all of them when the command ends: with Ctrl-C or SIGTERM.
 
 example: hf-video app my_model
@@ -68,7 +68,7 @@ def run(settings: AppSettings) -> int:
 
     serve(
         models,
-        **{name: getattr(settings, name) for name in ("host", "port", "queue", "max_upload", "workers")},
+        settings,
         tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
         tell_error=tell_error,
         examples=examples,

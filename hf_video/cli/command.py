@@ -1,6 +1,7 @@
 """What a command is, and how the words of a command line become its settings."""
 
 import argparse
+import itertools
 import os
 import sys
 import typing
@@ -38,6 +39,7 @@ class Command:
         run: gets the settings, and returns an exit code (`EXIT_CODES`).
         description, epilog, usage: texts of its `--help`.
         takes_several_processes: whether a launcher may start it several times at once.
+        group: the title above it in the list of commands.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Command:
     epilog: str | Callable[[], str] = ""
     usage: str | None = None
     takes_several_processes: bool = False
+    group: str = "Commands"
 
 
 def command(help: str, **texts: Any) -> Callable[[Callable[[Any], int]], Command]:
@@ -95,21 +98,21 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
     says that there is no such flag, or what is wrong with a value."""
     parser = _Parser(
         prog="hf-video",
-        description="Train, evaluate and use video classifiers with Hugging Face Transformers.",
+        usage="hf-video [-h] [--version] COMMAND ...",
+        description="Train, evaluate and use video models with Hugging Face Transformers." + _list_commands(commands),
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
-    added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    added = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     kind: Any = None
     words = [*argv]
     for command in commands:
         if words[:1] != [command.name]:
-            added.add_parser(command.name, help=command.help)
+            added.add_parser(command.name)
             continue
         of_command = added.add_parser(
             command.name,
-            help=command.help,
             description=command.description,
             epilog=command.epilog if isinstance(command.epilog, str) else command.epilog(),
             usage=command.usage,
@@ -131,6 +134,13 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
             if word.startswith("-") and os.path.lexists(word):
                 raise ValueError(f"{word} is a file here. Its name begins like an option: write ./{word}") from error
         raise
+
+
+def _list_commands(commands: Sequence[Command]) -> str:
+    lines = [""]
+    for group, listed in itertools.groupby(commands, lambda command: command.group):
+        lines += ["", f"{group}:", *(f"  {command.name:<14}{command.help}" for command in listed)]
+    return "\n".join(lines)
 
 
 def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Measure top-1 and top-5 accuracy, or mean average precision where a video may have several classes. Probabilities
+"""Measure top-1 and top-5 accuracy, or mean average precision if a video may have several classes. Probabilities
 are averaged over the views of a video.
 
 With --task retrieval, DATA are videos with `caption`, a text or a list, in a JSON file as those of MSRVTT and DiDeMo,
@@ -6,9 +6,10 @@ or as for `hf-video train --task retrieval`: R@1, R@5 and R@10 of search among v
 video. With --task detection, DATA are persons at key frames, as for `hf-video train --task detection`, or a file of
 detections with --ground-truth: mean average precision at IoU 0.5. With --task frames, DATA are segments of long
 videos, as for `hf-video train --task frames`: the share of right frames, edit score and F1 of segments as MS-TCN
-measures them. With --task segments, DATA are predicted segments of untrimmed videos in ActivityNet's layout, as
-`hf-video timeline` writes them, and --ground-truth the annotated ones: average precision at thresholds of temporal
-IoU, as ActivityNet defines it, and precision, recall, F1 and border errors of all predictions.
+measures them. With --task segments, DATA are predicted segments of untrimmed videos, in ActivityNet's layout or as a
+table, both of which `hf-video timeline` writes; --ground-truth has the annotated ones, and may be a list of times or
+an annotation file: average precision at thresholds of temporal IoU, as ActivityNet defines it, and precision, recall,
+F1 and border errors of all predictions.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 most. The model sees one clip, as its processor samples it, in the centre of the frames. --start and --end choose the
 part of a long video that it is sampled from.
 
-A MemoryBankQFormer is explained by its memory alone: which frames it held when the answer was given. One that answers
+For a MemoryBankQFormer the explanation is its memory: the frames that it held when it answered. One that answers
 in words has no classes, and needs a --question.
 
 files in the folder of --output, which is complete or not there (needs matplotlib):
   heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
-  heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
+  heat_maps.mp4     the frames with their heat maps, each shown for the time that it covers in the video
   top_frames/       a picture of each frame that counted most
   explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
 
@@ -127,7 +127,7 @@ def _explain_answer(settings: ExplainSettings) -> tuple[dict[str, Any], Clip, No
         raise ValueError(f"{settings.model} answers in words, without classes: give a --question, and no --class.")
     model, processor = load_answering_model(settings.model, device=settings.device, dtype=settings.dtype)
 
-    from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
+    from hf_video.inference.video_watcher import VideoWatcher
 
     clip = _read_clip(settings, processor.video_processor)
     # The images of the clip have their size already.

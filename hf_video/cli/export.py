@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hf_video.loading.models import load_trained_model, locate_model
 from hf_video.output_folders import require_fresh
-from hf_video.settings import AtLeast1, Mark, Settings, few, setting
+from hf_video.settings import AtLeast1, Mark, Settings, setting
 
 from .command import command
 
@@ -101,18 +101,16 @@ def _load(settings: ExportSettings, name: str) -> tuple[PreTrainedModel, Any, tu
     frames = () if takes_images else (getattr(processor, "num_frames", None) or kept.num_frames,)
     shape = *frames, getattr(config, "num_channels", 3), *sizes
     if None in shape:
-        raise ValueError(f"{settings.model} does not say how large its input is: save its processor beside it.")
+        raise ValueError(f"{settings.model} does not define the size of its input: save its processor beside it.")
     return model, processor, shape
 
 
 def _load_whole(name: str, network: Any, processors: Any) -> tuple[PreTrainedModel, Any]:
     """A model with all of its weights, and its processor if it has one."""
-    from hf_video.loading.configurations import loading
+    from hf_video.loading.configurations import load_weights, refuse_missing
 
-    with loading(name):
-        model, report = network.from_pretrained(name, dtype="float32", output_loading_info=True)
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{name} lacks weights ({few(missing)}), which would be random numbers.")
+    model, report = load_weights(network, name, dtype="float32")
+    refuse_missing(name, model, report["missing_keys"])
     try:
         return model.eval(), processors.from_pretrained(name)
     except (OSError, ValueError):

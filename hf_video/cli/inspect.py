@@ -1,6 +1,6 @@
 """Decode every video of a data set and report splits, classes, durations, sizes, broken files, and clips that have
-different labels or stand in several splits. The exit code is 1 where a video is broken, or splits share seconds
-of one. --output keeps what was found: other commands take that file as DATA, and a training on it opens no
+different labels or are in several splits. The exit code is 1 if a video is broken, or if splits share seconds of
+one. --output keeps what was found: other commands take that file as DATA, and a training on it opens no
 video before the first step.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hf_video.data.folders import listed
-from hf_video.data.video_settings import LabelledVideosSettings
+from hf_video.data.video_settings import LabelledVideosSettings, annotation_choices
 from hf_video.output_folders import check_output_file
 from hf_video.settings import AtLeast1, Settings, setting
 
@@ -56,7 +56,8 @@ def run(settings: InspectSettings) -> int:
     from hf_video.data.video_dataset import left_out
     from hf_video.io import replace_file
 
-    splits = load_video_dataset(settings.data, video_root=settings.video_root, columns=None)
+    choices = annotation_choices(settings)
+    splits = load_video_dataset(settings.data, video_root=settings.video_root, columns=None, choices=choices)
     rows = concatenate_datasets([*splits.values()])
     if output is not None and BYTES in rows.column_names:
         raise ValueError(

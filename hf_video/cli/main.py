@@ -4,13 +4,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from hf_video.data.folders import require_inputs
 from hf_video.loading.models import require_model
-from hf_video.loading.released import find_released
-from hf_video.loading.start import SHIPPED
+from hf_video.loading.released import SHIPPED, find_released
 from hf_video.processes import launched_processes
 from hf_video.settings import settings_of
 
@@ -18,14 +18,18 @@ from .command import Command, parse
 from .errors import run_guarded
 from .signals import end_process
 
-# Files with commands, in the order in which `--help` lists these.
-_FILES = (
-    "inspect train probe evaluate predict extract index search timeline detect explain watch app export publish "
-    "verify demo models convert env"
-).split()
+# Files with commands, in the groups and the order in which `--help` lists these.
+_FILES = {
+    "First steps": "example demo",
+    "Train and measure": "inspect train probe evaluate",
+    "Use": "predict timeline detect index search watch extract explain app",
+    "Share": "publish verify export",
+    "Released models, this machine": "models convert env",
+}
 COMMANDS = [
-    found
-    for name in _FILES
+    replace(found, group=group)
+    for group, names in _FILES.items()
+    for name in names.split()
     for found in vars(import_module(f".{name}", __package__)).values()
     if isinstance(found, Command)
 ]

@@ -1,9 +1,9 @@
 """List the models that their authors released. Every command takes one by its name, as in `--model NAME`: the first
 time, the authors' file is fetched from the Hub and converted. `hf-video convert NAME OUTPUT_DIR` writes a folder of
-your own. The accuracies are those of the authors; nothing was measured again. A size after ~ is that of four bytes a
-parameter.
+your own. The accuracies are those that the authors report. A size after ~ is that of four bytes a parameter.
 
-A file "by hand" is not on the Hub: `--model NAME` says where it is, and the command that converts it.
+The file of a model is on the Hub, or you download it yourself (manual): `hf-video convert NAME OUTPUT_DIR` prints
+where it is, and the command that converts it.
 """
 
 import json
@@ -29,7 +29,7 @@ def run(settings: ModelsSettings) -> int:
     if settings.json:
         print(json.dumps({model.name: _facts(model) for model in models}))
         return 0
-    rows = [("name", "parameters", "accuracy as reported", "licence", "size", "here"), *map(_cells, models)]
+    rows = [("name", "parameters", "accuracy as reported", "licence", "size", "file"), *map(_cells, models)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -43,10 +43,10 @@ def _cells(model: ReleasedModel) -> tuple[str, ...]:
     for first in model.results[:1]:
         metric = first["metric"].removesuffix("top-1 accuracy")
         accuracy = f"{metric} {first['value']:g} {first['data']}".strip()
-    found = {"file": model.cached_file is not None, "converted": model.folder.is_dir()}
-    here = ", ".join(name for name, is_here in found.items() if is_here) or "-"
-    here = here if model.repository else "by hand"
-    return model.name, size, accuracy, model.license or "unknown", model.describe_size(), here
+    file = "on the Hub" if model.repository else "manual"
+    file = "converted" if model.folder.is_dir() else "downloaded" if model.cached_file else file
+    size_of_file = model.describe_size() if model.parameters or model.cached_file else "-"
+    return model.name, size, accuracy, model.license or "-", size_of_file, file
 
 
 def _facts(model: ReleasedModel) -> dict:

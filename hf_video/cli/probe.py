@@ -1,9 +1,9 @@
 """Compute the features of every video once, with a frozen model, and train a linear classifier on them: one layer on
 the pooled features, batch-normalised. It is saved as a whole model, for --model of other commands.
 
-Features are kept: the next probe of the same model, processor and videos takes seconds, and after an interruption the
-same command goes on. The probe with the lowest validation loss is measured on the test split. If there is none, it is
-measured on the validation split.
+Features are kept: the next probe of the same model, processor and videos takes seconds. After an interruption the same
+command continues. The probe with the lowest validation loss is measured on the test split, or if there is none,
+on the validation split.
 
 --help-all lists every setting; each field of transformers.TrainingArguments is one.
 

@@ -1,5 +1,5 @@
 """Check a model folder, add the code and a model card, load it where hf_video is not installed, and upload it as one
-commit. After an interruption, run the same command again: the upload goes on.
+commit. After an interruption, run the same command again: the upload continues.
 """
 
 import tempfile

@@ -1,15 +1,15 @@
-"""Find when a video shows which class. The model looks at windows that slide over the video; a segment of a class
-begins with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are
-complete. Time per window and memory do not grow with the video, which may be a stream; with --output memory holds the
-scores of all windows, so a stream without an end is cut into parts of a day.
+"""Find when a video shows each class. The model scores windows that slide over the video. A segment of a class starts
+with a score of at least --onset and ends with one below --offset. Segments are printed as soon as they are complete.
+Time per window and memory do not grow with the video, which may be a stream. With --output the scores of all windows
+stay in memory: give an endless stream a new folder each day.
 
-A classifier of frames gives scores of every frame, and nothing slides: a causal VideoMamba sees each frame once. Of a
-live stream, each begin and end of a class is then printed as soon as it is certain, with --json also the delay. If the
-model is slower than the stream, the oldest of the frames that wait are dropped, and counted.
+A frame classifier scores every frame, without windows: a causal VideoMamba sees each frame once. For a live stream,
+each start and end of a class is printed as soon as it is certain, with --json also the delay. If the model is slower
+than the stream, the oldest waiting frames are dropped and counted.
 
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
-before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
-stays that would be in the way of the next try; the segments of a stream, which does not come again, always stay.
+before the damage, and exit code 2. If no window was read, or the disk is full, files that would block the next try are
+removed. The segments of a stream always stay.
 
 files in the folder of --output:
   segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
@@ -85,7 +85,7 @@ def run(settings: TimelineCommandSettings) -> int:
 def _check_annotated(settings: TimelineCommandSettings) -> None:
     """Refuses an annotated video that would fail after hours of reading."""
     if settings.annotate and settings.output is None:
-        raise ValueError("--annotate writes a video into the folder of --output: say which with --output DIR.")
+        raise ValueError("--annotate writes a video into the folder of --output: add --output DIR.")
     if settings.annotate and not Path(settings.video).is_file():
         raise ValueError(
             f"--annotate reads the video a second time, but {settings.video} is not a file on this machine."

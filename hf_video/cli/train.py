@@ -102,7 +102,7 @@ A VideoViT reconstructs the pixels of patches that a mask hides (VideoMAE; with 
 VideoMamba sees few patches and learns the features that --teacher, an image model, has for them.
 
 DATA is one of these:
-  a folder with videos at any depth; if it has train/, that alone
+  a folder with videos at any depth; if it has train/, only that
   a list of paths (CSV, .txt or JSON), a Parquet file or a data set, as for `hf-video train`; labels are not read
 """,
 )

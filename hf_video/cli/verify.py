@@ -1,6 +1,6 @@
-"""Say whether a published model gives on this machine what it gave where it was published. The videos of its self-test
-are read, prepared and put through the model, and each step is compared; so are the names of the classes and the
-options of the processor.
+"""Check that a published model gives the same numbers here as where it was published. The videos of its self-test are
+read, prepared and put through the model, and each step is compared; so are the names of the classes and the options of
+the processor.
 
 The exit code is 1 if something differs; the last line names the first part that does.
 
@@ -28,7 +28,7 @@ class VerifySettings(ComputingSettings, Settings):
     revision: str | None = setting(None, "Branch, tag or commit on the Hub; by default main.")
 
 
-@command(help="say whether a published model gives the same numbers here")
+@command(help="check that a published model gives the same numbers here")
 def run(settings: VerifySettings) -> int:
     """Prints a line for each part that was compared, and the first one that differs."""
     from hf_video.hub import verify_model

@@ -2,7 +2,7 @@
 a memory of constant size: time per frame and memory do not grow with the video.
 
 The first question decides what the model keeps of each frame. Other questions are answered from what the memory kept.
-A resumed memory keeps the question that it was begun with.
+A resumed memory keeps the question that it was started with.
 Ctrl-C, SIGTERM and SIGHUP stop after the current frame, answer once more, and save.
 Only a video file can be gone on with by --resume: a stream does not come again.
 
@@ -97,7 +97,7 @@ def run(settings: WatchSettings) -> int:
         if not is_covered and not stopped and not errors:
             raise ValueError(
                 f"{settings.memory} has seen {watcher.frames_seen} frames, but {settings.video} has {len(times)} of "
-                f"them at --fps {settings.fps:g}: go on with the video and the rate that it was begun with."
+                f"them at --fps {settings.fps:g}: continue with the same video and rate."
             )
         if is_covered and watcher.frames_seen:
             with collected(errors):
@@ -126,12 +126,12 @@ def _check_files(settings: WatchSettings) -> None:
     memory, is_file = settings.memory, os.path.isfile(settings.video)
     if settings.resume:
         if memory is None:
-            raise ValueError("--resume goes on from a memory: say which with --memory FILE.")
+            raise ValueError("--resume continues from a memory: add --memory FILE.")
         if not memory.is_file():
             raise ValueError(f"There is no memory {memory} to resume. Leave --resume out to begin one.")
         if not is_file:
             name = public_url(settings.video)
-            raise ValueError(f"--resume goes on with a video file; the frames of {name} do not come again.")
+            raise ValueError(f"--resume needs a video file: the frames of {name} do not come again.")
         if memory.samefile(settings.video):
             raise ValueError(f"The video and --memory are one file, {memory}: give each its own.")
     elif memory is not None:
@@ -141,8 +141,8 @@ def _check_files(settings: WatchSettings) -> None:
 
 
 def _make_watcher(settings: WatchSettings) -> Any:
+    from hf_video.inference.video_watcher import VideoWatcher
     from hf_video.models.memory_bank_qformer.memory_bank import MemoryBank
-    from hf_video.models.memory_bank_qformer.video_watcher import VideoWatcher
 
     memory, origin = MemoryBank.load(str(settings.memory)) if settings.resume else None, _origin(settings)
     if memory is not None:
@@ -167,16 +167,16 @@ def _origin(settings: WatchSettings) -> dict[str, Any]:
 
 def _check_origin(kept: dict[str, Any], given: dict[str, Any], settings: WatchSettings) -> None:
     """Refuses a video or rate other than those that the memory was begun with. A video may be renamed, or grow."""
-    begun = f"{settings.memory} was begun with"
+    begun = f"{settings.memory} was started with"
     if kept.get("fps", settings.fps) != settings.fps:
-        raise ValueError(f"{begun} --fps {kept['fps']:g}: go on with it, not {settings.fps:g}.")
+        raise ValueError(f"{begun} --fps {kept['fps']:g}: continue with it, not {settings.fps:g}.")
     if "video" in kept and "bytes" not in kept:
         raise ValueError(f"{begun} {kept['video']}, which is not a file and does not come again.")
     has_grown = kept.get("video") == given["video"] and kept.get("bytes", 0) < given["bytes"]
     if not has_grown and kept.get("bytes", given["bytes"]) != given["bytes"]:
         raise ValueError(
-            f"{begun} {kept['video']} of {kept['bytes']} bytes, but {settings.video} has {given['bytes']}: go on with "
-            "the video that it was begun with, or choose another --memory."
+            f"{begun} {kept['video']} of {kept['bytes']} bytes, but {settings.video} has {given['bytes']}: continue "
+            "with the video that it was started with, or choose another --memory."
         )
 
 
@@ -206,4 +206,4 @@ def _what_was_kept(settings: WatchSettings, frames_seen: int) -> str:
     if settings.memory is None or not frames_seen:
         return "Without --memory nothing is kept."
     kept = f"{settings.memory} holds the {frames_seen} frames so far"
-    return f"{kept}; run the same command with --resume to go on." if os.path.isfile(settings.video) else f"{kept}."
+    return f"{kept}; run the same command with --resume to continue." if os.path.isfile(settings.video) else f"{kept}."

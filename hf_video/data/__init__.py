@@ -21,12 +21,14 @@ _PUBLIC_NAMES = {
     "load_video_dataset": ".video_dataset",
     "load_video_stream": ".video_stream",
     "MixingCollator": ".mixing",
+    "read_annotations": ".annotations",
     "read_key_frame_clip": ".key_frames",
     "ReadAheadLoader": ".loader",
     "Task": ".tasks",
     "TextTask": ".tasks",
     "VideoDataset": ".dataset",
     "VideoStream": ".video_stream",
+    "write_annotations": ".annotations",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from .checks import read_durations
 from .holding_out import TIME, VIDEO, hold_out
-from .rows import DURATION, VideoRows, arrow_column, label_ids, label_names
+from .rows import DURATION, UNKNOWN_SPANS, VideoRows, arrow_column, label_ids, label_names
 
 UNKNOWN = -100
 # Labels of moments at a border do not depend on rounding.
@@ -56,10 +56,14 @@ def annotated_videos(dataset: Dataset) -> list[AnnotatedVideo]:
     durations = read_durations(dataset, share=True)
     if without := [video for video, duration in durations.items() if not duration]:
         raise ValueError(f"{without[0]} has no times, so its frames cannot be labelled: give a video file.")
-    return [
-        AnnotatedVideo(dataset[rows[0]], starts, ends, labels, [(0.0, duration)])
-        for (rows, starts, ends, labels), duration in zip(_by_video(dataset), durations.values(), strict=True)
-    ]
+    found = []
+    for (rows, starts, ends, labels), duration in zip(_by_video(dataset), durations.values(), strict=True):
+        row = dataset[rows[0]]
+        spans = sorted(map(tuple, row.get(UNKNOWN_SPANS) or ()))
+        borders = [0.0, *(time for span in spans for time in span), duration]
+        parts = [(begin, end) for begin, end in zip(borders[::2], borders[1::2], strict=True) if end > begin]
+        found.append(AnnotatedVideo(row, starts, ends, labels, parts))
+    return found
 
 
 def _by_video(dataset: Dataset) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, list[list[int]]]]:
@@ -116,10 +120,12 @@ def _segments(videos: Sequence[AnnotatedVideo], names: list[str], background: st
     """The segments of videos as rows for `hold_out`, and those between them if these are background."""
     columns: dict[str, list[Any]] = {"video": [], "start": [], "end": [], "labels": [], DURATION: []}
     for video in videos:
-        [(_, duration)] = video.parts
+        duration = video.parts[-1][1]
         found = [*zip(video.starts, np.minimum(video.ends, duration), video.labels, strict=True)]
         if background is not None:
-            starts, ends = np.array(sorted(row[:2] for row in found)).T
+            times = [0.0, *np.ravel(video.parts)]  # between parts nobody looked
+            unused = [*zip(times[::2], times[1::2], strict=False)]
+            starts, ends = np.array(sorted([*unused, *(row[:2] for row in found)])).T
             ends = np.maximum.accumulate([0.0, *ends])
             gaps = zip(ends, [*starts, duration], strict=True)
             found += [(end, start, [names.index(background)]) for end, start in gaps if start - end > _ROUNDING]
@@ -141,14 +147,14 @@ def _cut(
 ) -> list[list[tuple[float, float]]]:
     """The parts of a video to train on, and those that are held out, of the times of all segments, of what is left of
     them for training, and of what is held out. Moments without a label are seen in training."""
-    [(_, duration)] = video.parts
-    borders = np.unique(np.concatenate([every, kept, held_out, [[0.0, duration]]]))
+    used = np.array(video.parts)
+    borders = np.unique(np.concatenate([every, kept, held_out, used]))
     middles = (borders[1:] + borders[:-1])[:, None] / 2
-    is_labelled, is_kept, is_held = (
-        ((middles > each[:, 0]) & (middles < each[:, 1])).any(axis=1) for each in (every, kept, held_out)
+    is_used, is_labelled, is_kept, is_held = (
+        ((middles > each[:, 0]) & (middles < each[:, 1])).any(axis=1) for each in (used, every, kept, held_out)
     )
     found = []
-    for chosen in (~is_held & (is_kept | ~is_labelled), is_held):
+    for chosen in (is_used & ~is_held & (is_kept | ~is_labelled), is_used & is_held):
         changes = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(int)))
         found.append([(float(borders[begin]), float(borders[end])) for begin, end in changes.reshape(-1, 2)])
     return found

@@ -21,6 +21,8 @@ from .folders import listed
 logger = logging.getLogger(__name__)
 # The column of video files that are stored inside a data set, and what a table says of the videos.
 BYTES, FRAMES, DURATION = "bytes", "frames", "duration"
+# The column of the spans of a video that nobody annotated, [start, end] in seconds, which are never background.
+UNKNOWN_SPANS = "unknown"
 # Columns of data that have a meaning of their own; no further column has such a name.
 KNOWN_COLUMNS = frozenset({"path", "label", "labels", "start", "end", "video", "split", BYTES, FRAMES, DURATION})
 

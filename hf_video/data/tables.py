@@ -37,6 +37,7 @@ from huggingface_hub.utils import validate_repo_id
 from hf_video.io import check_regular_file
 from hf_video.reading.sources import is_url
 
+from .annotations import find_format, read_as_rows
 from .folders import (
     LAYOUTS,
     LIST_SUFFIXES,
@@ -241,9 +242,11 @@ def open_tables(
     revision: str | None = None,
     train_split: str | None = None,
     validation_split: str | None = None,
+    choices: Mapping[str, Any] | None = None,
 ) -> dict[str, Table]:
     """The tables of data, see `load_video_dataset`, by "train", "validation" and "test". `read_folder` makes that of a
-    folder without any; by default that is an error, which says what is `expected`."""
+    folder without any; by default that is an error, which says what is `expected`. `choices` are of
+    `read_annotations`."""
     named = {"config": config, "revision": revision, "train_split": train_split, "validation_split": validation_split}
     require_root(video_root)
     if isinstance(data, IterableDataset) or (isinstance(data, Mapping) and not isinstance(data, DatasetDict)):
@@ -275,6 +278,8 @@ def open_tables(
         if read_folder is not None and source.is_dir():
             return read_folder(source)
         root = absolute(video_root or source.parent)
+        if find_format(source, choices) is not None:
+            return Table(Dataset(read_as_rows(source, video_root, choices or {})), str(source), root)
         columns, lines, word = read_list(source, root, expected)
         return Table(Dataset(pa.table(columns)), str(source), root, lines, word)
 

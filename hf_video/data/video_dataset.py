@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, DatasetDict, Value
+from datasets import ClassLabel, Dataset, DatasetDict, List, Value
 
 from .folders import find_videos, read_class_folders, sources_by_split, split_sources, tell_others, visible_entries
-from .rows import DURATION, FRAMES, KNOWN_COLUMNS, data_sets, item_of
+from .rows import DURATION, FRAMES, KNOWN_COLUMNS, UNKNOWN_SPANS, data_sets, item_of
 from .tables import Table, cell_text, column_of, holds_table, open_tables, require_videos
 
 logger = logging.getLogger(__name__)
 # What a table says of its videos, if the columns have these types.
-_FACTS = {FRAMES: Value("int64"), DURATION: Value("float64")}
+_FACTS = {FRAMES: Value("int64"), DURATION: Value("float64"), UNKNOWN_SPANS: List(List(Value("float64")))}
 # Values of labels that are kept secret, as in the test splits of benchmarks.
 _UNKNOWN = (None, -1)
 _EXPECTED = (
@@ -64,6 +64,7 @@ def load_video_dataset(
             `Video`, or `path`; whole files are in that feature or in `bytes`. Labels are in `label`, `labels`, or the
             only column of `ClassLabel`. Videos of which a table has `frames` and `duration`, as that of `hf-video
             inspect --output`, are not looked for.
+            Or an annotation file that [`read_annotations`] reads, such as a project of BORIS.
         labels: The class names in the order of their ids, such as those of a trained model. By default they are those
             that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
         order: Class names whose order the ids have if the data have the same classes, as those of a model to train.
@@ -72,6 +73,7 @@ def load_video_dataset(
         columns: Further columns that are kept, such as "person" for `hold_out`; None for all.
         options: Of a data set of the `datasets` library: `config`, the name of its configuration; `revision`, on the
             Hub a branch, tag or commit; `train_split` and `validation_split`, by default those with a usual name.
+            Of an annotation file: `choices`, see [`read_annotations`].
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`

@@ -1,6 +1,8 @@
 """Declares the settings of labelled videos and of training clips: broken videos, augmentation and mixing."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Le
@@ -14,6 +16,11 @@ ReadingThreads = NotNegative[int] | None
 READING_THREADS = (
     "Threads that read videos while the model works, if no processes do; default: half the cores, 0: none."
 )
+
+_NAMES = partial(str.split, sep=",")
+# What can be chosen for an annotation file, and how the text of a choice is read.
+CHOICES: dict[str, Callable[[str], Any]] = {"classes": _NAMES, "tiers": _NAMES, "tier_is_class": _NAMES}
+CHOICES |= {"attribute": str, "point_width": float}
 
 
 @dataclass(kw_only=True)
@@ -32,6 +39,23 @@ class LabelledVideosSettings(VideoRootSettings):
     data: Annotated[str, Mark(common=True, form="word", names="videos")] = setting(
         help="Labelled videos, as for `hf-video train`.", metavar="DATA"
     )
+    class_from: Literal["code", "code+modifier", "subject+code"] = setting(
+        "code", "Annotation files of BORIS, ELAN and others: what the class of a row is made of."
+    )
+    choose: Annotated[list[str] | None, Mark(form="several")] = setting(
+        None,
+        "Annotation files: what they do not say: classes=NAME,NAME (columns, of SimBA), tiers= and tier_is_class= (of "
+        "ELAN), attribute= (of VIA), point_width=SECONDS (around points, which are left out otherwise).",
+        "NAME=VALUE",
+    )
+
+
+def annotation_choices(settings: LabelledVideosSettings) -> dict[str, Any]:
+    """What the settings say of an annotation file, as `choices` of `read_annotations`."""
+    given = [each.partition("=") for each in settings.choose or ()]
+    if wrong := [name for name, _, value in given if name not in CHOICES or not value]:
+        raise ValueError(f"--choose {wrong[0]}: one of {', '.join(f'{name}=VALUE' for name in CHOICES)} is expected.")
+    return {"class_from": settings.class_from, **{name: CHOICES[name](value) for name, _, value in given}}
 
 
 @dataclass(kw_only=True)

@@ -35,9 +35,8 @@ class VideoEncoder:
     H.264 if this build of FFmpeg can encode it, else MPEG-4. The index of an MP4 comes first, so that a browser plays
     it while it loads."""
 
-    def __init__(self, path: str | os.PathLike, container_format: str = "mp4"):
-        options = {"movflags": "faststart"} if container_format == "mp4" else {}
-        self._container = av.open(os.fspath(path), "w", format=container_format, options=options)
+    def __init__(self, path: str | os.PathLike):
+        self._container = av.open(os.fspath(path), "w", format="mp4", options={"movflags": "faststart"})
         self._stream: Any = None
         self._ticks = -1
 
@@ -84,11 +83,7 @@ def enlarge(image: np.ndarray) -> np.ndarray:
 
 
 def annotate_video(
-    source: str | os.PathLike,
-    target: str | os.PathLike,
-    segments: Sequence[Segment],
-    end: float,
-    container_format: str = "mp4",
+    source: str | os.PathLike, target: str | os.PathLike, segments: Sequence[Segment], end: float
 ) -> None:
     """
     Writes a video file again, with the time, the classes of the moment and their scores in the upper left corner, and
@@ -100,22 +95,17 @@ def annotate_video(
         target: the file to write.
         segments: the segments, in the order in which they begin.
         end: seconds at which to stop.
-        container_format: FFmpeg's name of the container.
 
     Raises:
         ImportError: matplotlib, which finds fonts, is not installed.
         VideoReadError: the video is damaged. The frames before the damage are in `target`, which can be played.
         OSError: `target` cannot be written.
     """
-    deque(annotate_frames(source, target, segments, end, container_format), maxlen=0)
+    deque(annotate_frames(source, target, segments, end), maxlen=0)
 
 
 def annotate_frames(
-    source: str | os.PathLike,
-    target: str | os.PathLike,
-    segments: Sequence[Segment],
-    end: float,
-    container_format: str = "mp4",
+    source: str | os.PathLike, target: str | os.PathLike, segments: Sequence[Segment], end: float
 ) -> Iterator[float]:
     """Does what [`annotate_video`] does, and gives the seconds of each frame after it was written."""
     waiting, active = deque(segments), list[Segment]()
@@ -123,7 +113,7 @@ def annotate_frames(
     lines: Any = None
     bar: Any = None
     damage: VideoReadError | None = None
-    with VideoEncoder(target, container_format) as encoder:
+    with VideoEncoder(target) as encoder:
         try:
             for frame in stream_frames(source):
                 if frame.seconds > end:

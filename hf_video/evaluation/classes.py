@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
 from hf_video.data.clip_duration import cut_splits
 from hf_video.data.holding_out import further_columns
 from hf_video.data.trained_data import count_trained, parts_of_training, read_training
-from hf_video.data.video_settings import dataset_options
+from hf_video.data.video_settings import annotation_choices, dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.scores import predict_scores
 from hf_video.io import replacing_file
@@ -35,8 +35,9 @@ from hf_video.metrics import (
 )
 from hf_video.output_folders import check_output_file
 
+from .matching import Tell
+
 TABLE_SUFFIXES = (".csv", ".parquet")
-Tell = Callable[[dict[str, Any]], object]
 
 
 def evaluate_dataset(
@@ -105,14 +106,9 @@ def write_predictions(
         class_names: num_classes names.
 
     Raises:
-        ValueError: the file name ends differently, or the lengths do not match each other.
+        ValueError: the file name ends differently.
     """
     path = check_table_name(path)
-    if not len(videos) == len(scores) == len(labels) or scores.shape[1:] != (len(class_names),):
-        raise ValueError(
-            f"There are {len(videos)} videos and {len(labels)} labels for scores of shape {scores.shape}, and "
-            f"{len(class_names)} class names."
-        )
     names = np.array(class_names, dtype=object)
     if labels.ndim == 1:
         predicted, sureness = scores.argmax(axis=1), scores.max(axis=1)
@@ -225,7 +221,7 @@ def load_measured(settings: EvaluateSettings, names: list[str]) -> tuple[dict[st
     """What is known of the training of the model, and the data, with the column that a training of them split by."""
     training = read_training(settings.model or "")
     columns = further_columns(training.get("split_by"))
-    options = dataset_options(settings)
+    options = dataset_options(settings) | {"choices": annotation_choices(settings)}
     return training, load_video_dataset(
         settings.data, labels=names, video_root=settings.video_root, columns=columns, **options
     )

@@ -18,7 +18,7 @@ may mix equal scores of long lists, in another way on another machine; here thei
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
 
-from .matching import find_annotations, interpolated_average_precision
+from .matching import Tell, find_annotations, interpolated_average_precision
 
 # Decimals of a detection in a file.
 _DECIMALS = 5
@@ -210,17 +210,9 @@ def _frame_numbers(*tables: LabelledBoxes) -> list[np.ndarray]:
 def measure_persons(
     persons: Iterable[Mapping[str, Any]], rows: datasets.Dataset, classes: list[str] | None = None
 ) -> dict[str, Any]:
-    """The mean average precision of what a detector found at key frames.
-
-    Args:
-        persons: for each row, what `post_process_action_detection(..., original=True)` gives.
-        rows: annotations, as of `load_detections`.
-        classes: the names of the actions that `action_scores` are for, which are measured; by default those of the
-            rows.
-
-    Returns:
-        As [`frame_mean_ap`].
-    """
+    """What [`frame_mean_ap`] says of the persons that `post_process_action_detection(..., original=True)` gives for
+    each row of annotations. `classes` names the actions of the scores, which are measured; by default those of the
+    rows."""
     names = action_names(rows)
     classes = names if classes is None else classes
     number_of = {name: number for number, name in enumerate(classes)}
@@ -231,9 +223,7 @@ def measure_persons(
     return frame_mean_ap(detected_boxes(persons, frames), truth, classes)
 
 
-def evaluate_detections(
-    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
-) -> dict[str, Any]:
+def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures detected actions, as `hf-video evaluate --task detection`.
 
     Args:

@@ -27,8 +27,8 @@ from hf_video.loading.models import load_trained_model
 from hf_video.reading import VideoReadError
 from hf_video.settings import few
 
-from .classes import Tell, load_measured, part_of_training, tell_known, trained_rows
-from .matching import find_annotations
+from .classes import load_measured, part_of_training, tell_known, trained_rows
+from .matching import Tell, find_annotations
 
 # The usual thresholds of segments of frames.
 TIOUS = (0.10, 0.25, 0.50)

@@ -1,8 +1,12 @@
 """Matches predictions with annotations and measures their ranking, for segments of time as for boxes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+
+# Is called with the result of an evaluation.
+Tell = Callable[[dict[str, Any]], object]
 
 
 def iou(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -23,17 +27,10 @@ def find_annotations(
     *,
     tries_next: bool = False,
 ) -> np.ndarray:
-    """Which annotation of its group each prediction finds, greedily: (num_thresholds, num_predictions) int64, -1 for
-    none. At each threshold annotations are taken anew.
-
-    Args:
-        predictions: (num_predictions, 2 d) boxes, see `iou`, in the order in which they choose.
-        groups: (num_predictions,) int, such as the number of a frame.
-        annotations: (num_annotations, 2 d) boxes. Of several with the same overlap the first is best.
-        true_groups: (num_annotations,) int.
-        thresholds: smallest overlap, above 0.
-        tries_next: whether a prediction whose best annotation is taken gets the next best one, or none.
-    """
+    """Which annotation of its group (int, such as the number of a frame) each prediction finds, greedily:
+    (num_thresholds, num_predictions) int64, -1 for none. Both are (n, 2 d) boxes, see `iou`; predictions choose in
+    their order, and of several annotations with the same overlap the first is best. At each threshold annotations are
+    taken anew. If the best one is taken, a prediction that `tries_next` gets the next best one."""
     order = np.argsort(true_groups, kind="stable")
     begin, end = (np.searchsorted(true_groups[order], groups, side) for side in ("left", "right"))
     # Each prediction with each annotation of its group.

@@ -1,7 +1,7 @@
 """Scores videos and texts for each other, and measures how well one finds the other."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import datasets
@@ -20,21 +20,16 @@ from hf_video.inference.video_text import EmbeddedTexts, adapter_of
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
 
+from .matching import Tell
+
 # The score of a pair that is not among those which are ranked again.
 NOT_RANKED = -100.0
 
 
 class RetrievalScores(NamedTuple):
-    """
-    Scores of videos and texts for each other, each (num_videos, num_texts) float32.
-
-    Attributes:
-        similarity: the mean of the cosines of the vectors of a video with that of the text, as the model itself
-            compares them: X-CLIP adds a prompt from the video to each text.
-        of_texts: the match logits of each video with the texts that are most similar to it, -100 for other texts; None
-            without re-ranking.
-        of_videos: the same of each text with the videos that are most similar to it.
-    """
+    """Scores of videos and texts for each other, each (num_videos, num_texts) float32: the mean of the cosines of the
+    vectors of a video with that of the text, as the model itself compares them; and of re-ranking the match logits of
+    each video with the texts that are most similar to it, and of each text with such videos, -100 for others."""
 
     similarity: np.ndarray
     of_texts: np.ndarray | None = None
@@ -42,14 +37,8 @@ class RetrievalScores(NamedTuple):
 
 
 class CaptionedVideos(NamedTuple):
-    """
-    Videos and the texts that are looked for.
-
-    Attributes:
-        videos: rows of a [`VideoDataset`], one a video or segment.
-        texts: num_texts texts.
-        relevant: (num_videos, num_texts) bool, whether a text belongs to a video.
-    """
+    """Rows of a [`VideoDataset`], one a video or segment; the texts that are looked for; and (num_videos, num_texts)
+    bool, whether a text belongs to a video."""
 
     videos: datasets.Dataset
     texts: list[str]
@@ -149,9 +138,7 @@ def group_captions(
     return CaptionedVideos(videos, [text for each in captions for text in each], relevant)
 
 
-def evaluate_retrieval(
-    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
-) -> dict[str, Any]:
+def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`.
 
     Args:

@@ -19,19 +19,24 @@ segments, the IoU is 0 here. So an empty annotation, or one that ends before it 
 """
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat
 
+from hf_video.data.annotations import find_format
+from hf_video.data.tables import open_tables
+from hf_video.data.video_settings import annotation_choices
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.segments import Segment
 from hf_video.io import read_object
+from hf_video.reading.sources import name_of
 from hf_video.settings import closest, few
 
-from .matching import find_annotations, interpolated_average_precision
+from .matching import Tell, find_annotations, interpolated_average_precision
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -66,12 +71,14 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
 
     Args:
         path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`; other keys
-            are not read.
+            are not read. Or a table with a row a segment, such as `segments.csv` of a timeline.
 
     Raises:
         FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
             is not finite, or a segment ends before it starts.
     """
+    if is_table(path):
+        return _read_table(path)
     results = _read(path, _Predictions)["results"]
     predictions = {
         video: [_segment(each, float(each["score"])) for each in entries] for video, entries in results.items()
@@ -86,19 +93,22 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
     return predictions
 
 
-def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[Segment]]:
+def read_ground_truth(path: str | os.PathLike, subset: str | None = None, **options: Any) -> dict[str, list[Segment]]:
     """The annotated segments of each video, in the order of the file. A segment may be empty or end before it starts,
     since published annotations have such mistakes.
 
     Args:
         path: a file `{"database": {VIDEO: {"subset": ..., "annotations": [{"label": ..., "segment": [start, end]},
-            ...]}}}`; other keys are not read.
+            ...]}}}`; other keys are not read. Or a list of times, or an annotation file, as a training reads them.
         subset: only videos of this subset, such as "validation"; by default all videos.
+        options: of a list of times or an annotation file: `video_root`, and `choices` of `read_annotations`.
 
     Raises:
         FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
             is not finite, or no video is of the subset.
     """
+    if is_table(path):
+        return _read_table(path, **options)
     database = _read(path, _GroundTruth)["database"]
     chosen = {video: entry for video, entry in database.items() if subset in (None, entry.get("subset"))}
     if not chosen and subset is not None:
@@ -108,6 +118,25 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dic
             f"{path} has no video of the subset {subset!r}, only of {', '.join(subsets) or 'none'}. {hint}".rstrip()
         )
     return {video: [_segment(each) for each in entry["annotations"]] for video, entry in chosen.items()}
+
+
+def is_table(path: str | os.PathLike) -> bool:
+    """Whether a file is a list of times or an annotation file, which trainings read, and none of ActivityNet's."""
+    return Path(path).suffix.lower() != ".json" or find_format(path) is not None
+
+
+def _read_table(path: str | os.PathLike, **options: Any) -> dict[str, list[Segment]]:
+    """The segments of the rows of a table by the name of their video, as a timeline calls it."""
+    segments: dict[str, list[Segment]] = {}
+    for table in open_tables(path, expected="Expected rows of path, start, end and label.", **options).values():
+        times, names = table.times(), table.column("video").to_pylist()
+        scores = table.numbers("score", lambda place, name, value: float(value or 1.0), optional=True)
+        columns = [table.texts("label"), times["start"].fill_null(0.0), times["end"], scores.fill_null(1.0)]
+        for row, (name, *values) in enumerate(zip(names, *(each.to_pylist() for each in columns), strict=True)):
+            if None in values:
+                raise ValueError(f"{table.place(row)}: a label and an end are expected.")
+            segments.setdefault(name_of(name), []).append(Segment(*values))
+    return segments
 
 
 def _segment(entry: dict[str, Any], score: float = 1.0) -> Segment:
@@ -124,24 +153,11 @@ def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
         raise
 
 
-class _Matches(NamedTuple):
-    """The predictions of a class in all videos, the most confident first: starts and ends, (num_predictions, 2)
-    float64; those of the annotations, (num_annotations, 2); and the annotation that each prediction found at each
-    threshold, (num_tious, num_predictions) int64, -1 if it is wrong."""
-
-    predictions: np.ndarray
-    annotations: np.ndarray
-    found: np.ndarray
-
-    def border_errors(self, threshold: int) -> np.ndarray:
-        """(num_right, 2) float64: by how many seconds the start and the end of each right prediction miss those of its
-        annotation, at the threshold of this index."""
-        is_right = self.found[threshold] >= 0
-        return np.abs(self.predictions[is_right] - self.annotations[self.found[threshold][is_right]])
-
-
-def _match(predictions: _Segments, ground_truth: _Segments, tious: Sequence[float]) -> dict[str, _Matches]:
-    """The matches of each class, by its name in alphabetical order."""
+def _match(
+    predictions: _Segments, ground_truth: _Segments, tious: Sequence[float]
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of each class by its name: starts and ends of its predictions, the most confident first, and of its annotations,
+    (n, 2) float64; and the annotation that each prediction finds at each threshold, -1 if it is wrong."""
     videos = {video: number for number, video in enumerate({**predictions, **ground_truth})}
     labels, values = [], []
     for by_video in (predictions, ground_truth):
@@ -154,7 +170,7 @@ def _match(predictions: _Segments, ground_truth: _Segments, tious: Sequence[floa
         found, true = (cells[names == label] for names, cells in zip(labels, values, strict=True))
         found = found[np.argsort(-found[:, 0], kind="stable")]
         places = find_annotations(found[:, 2:], found[:, 1], true[:, 2:], true[:, 1], tious, tries_next=True)
-        matches[label] = _Matches(found[:, 2:], true[:, 2:], places)
+        matches[label] = found[:, 2:], true[:, 2:], places
     return matches
 
 
@@ -192,18 +208,21 @@ def evaluate_segments(
     matches = _match(predictions, ground_truth, tious)
     classes: dict[str, dict[str, Any]] = {
         label: {
-            "num_segments": len(each.annotations),
-            "average_precision": [
-                interpolated_average_precision(row >= 0, len(each.annotations)) for row in each.found
-            ],
+            "num_segments": len(true),
+            "average_precision": [interpolated_average_precision(row >= 0, len(true)) for row in places],
         }
-        for label, each in matches.items()
-        if len(each.annotations)
+        for label, (_, true, places) in matches.items()
+        if len(true)
     }
     warnings = _warnings(predictions, ground_truth, classes)
+    with_truth = [each for each in matches.values() if len(each[1])]
     mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
-    num_right = sum((each.found >= 0).sum(axis=1) for each in matches.values())
-    errors = [np.concatenate([each.border_errors(row) for each in matches.values()]) for row in range(len(tious))]
+    num_right = sum((places >= 0).sum(axis=1) for _, _, places in matches.values())
+    # Of the starts and ends of right predictions, at each threshold.
+    errors = [
+        np.concatenate([np.abs(found - true[places[row]])[places[row] >= 0] for found, true, places in with_truth])
+        for row in range(len(tious))
+    ]
     return {
         "tious": tious,
         "num_videos": len(ground_truth),
@@ -256,22 +275,11 @@ def _some(names: Iterable[str]) -> str:
     return few(map(repr, names))
 
 
-def evaluate_segment_file(
-    settings: EvaluateSettings, tell: Callable[[dict[str, Any]], object] = lambda result: None
-) -> dict[str, Any]:
-    """Measures a file of predicted segments, as `hf-video evaluate --task segments`.
-
-    Args:
-        settings: `data` and `ground_truth` in ActivityNet's layout, `subset`, and `tiou`.
-        tell: is called with the result.
-
-    Returns:
-        As [`evaluate_segments`].
-
-    Raises:
-        ValueError, OSError: a file cannot be used.
-    """
-    truth = read_ground_truth(settings.ground_truth or "", settings.subset)
+def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
+    """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]. `data`
+    and `ground_truth` are files in ActivityNet's layout, or tables. `tell` is called with the result."""
+    options = {"video_root": settings.video_root, "choices": annotation_choices(settings)}
+    truth = read_ground_truth(settings.ground_truth or "", settings.subset, **options)
     result = evaluate_segments(read_predictions(settings.data), truth, settings.tiou)
     tell(result)
     return result

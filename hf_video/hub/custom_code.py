@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +27,16 @@ class CustomCode(NamedTuple):
     files: dict[str, Path]
 
 
-def classes_of(model_type: str) -> dict[str, str]:
-    """The class names of a family by Auto class. Empty for a model type of Transformers, which needs no code."""
+def classes_of(model_type: str, architectures: Sequence[str] | None = None) -> dict[str, str]:
+    """The class names of a family by Auto class. Empty for a model type of Transformers, which needs no code. With
+    `architectures`, the class for pre-training goes along only if it is one of them."""
     config_class = _families().get(model_type)
     if config_class is None:
         return {}
-    return {"AutoConfig": config_class} | {auto_class: name for _, name, auto_class in FAMILIES[config_class]}
+    classes = {"AutoConfig": config_class} | {auto_class: name for _, name, auto_class in FAMILIES[config_class]}
+    if architectures is not None and classes.get("AutoModelForPreTraining") not in architectures:
+        classes.pop("AutoModelForPreTraining", None)
+    return classes
 
 
 def collect(classes: dict[str, str]) -> CustomCode:
@@ -58,7 +63,7 @@ def add_code(staging: Path) -> None:
     """Puts the code of all classes that Transformers does not have beside the model, and names them in `auto_map`. It
     is a `PublishError` if the model has code of others."""
     config = read_part(staging, "config.json")
-    classes = classes_of(config["model_type"])
+    classes = classes_of(config["model_type"], config.get("architectures") or [])
     processors = {name: read_part(staging, name, Processor) for name in PROCESSORS if (staging / name).is_file()}
     if not classes and config.get("auto_map"):
         raise PublishError(f"The code of {config['model_type']!r} is not of hf_video: publish it with its own tools.")

@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
@@ -19,7 +18,6 @@ from hf_video.settings import few
 from .folder_checks import CARD
 from .self_test import RECORD
 
-EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
 REPORT = "report/metrics.json"
 FEATURES = "feature-extraction"
 DETECTOR = "AutoModelForObjectDetection"
@@ -101,22 +99,6 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], license: str |
         tables=_tables(facts),
     )
     (folder / CARD).write_text(text.strip() + "\n", encoding="utf-8")
-
-
-def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
-    """Writes the top-1 accuracy in the Hub's `.eval_results` format, if the data set is on the Hub."""
-    data = facts.get("data", {}).get("validation", {})
-    if "hub_id" not in data:
-        return
-    auto_class = auto_class_of(read_object(folder / "config.json")["architectures"][0])
-    top1 = next((result for result in results(facts, auto_class) if result.metric.name == "top1_accuracy"), None)
-    if top1 is None:
-        return
-    value, notes = round(100 * top1.value, 2), f"{top1.split} split, {top1.views}"
-    entry = EvalResultEntry(data["hub_id"], "default", value, dataset_revision=data.get("revision"), notes=notes)
-    path = folder / EVALUATION_RESULTS
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False), encoding="utf-8")
 
 
 def auto_class_of(architecture: str) -> str:

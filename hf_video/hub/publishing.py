@@ -32,7 +32,7 @@ from .folder_checks import (
     read_part,
     select_files,
 )
-from .model_card import is_repository, read_facts, write_card, write_evaluation_results
+from .model_card import is_repository, read_facts, write_card
 from .self_test import write_self_test
 
 logger = logging.getLogger(__name__)
@@ -48,13 +48,8 @@ REFUSALS = {
 
 @dataclass
 class Publication:
-    """A complete repository in a folder, checked and ready for the upload.
-
-    Attributes:
-        folder: holds exactly the files of the repository.
-        left_out: files of the model folder that are not published, with the reason.
-        card_is_generated: whether the card was written here. Such a card does not replace one on the Hub.
-        repo_id: `user/name`.
+    """A complete repository in a folder, checked and ready for the upload to `user/name`; the files of the model
+    folder that are left out, with the reason; and whether its card was written here, which replaces none on the Hub.
     """
 
     folder: Path
@@ -154,7 +149,6 @@ def stage(
     write_self_test(staging)
     if CARD not in chosen:
         write_card(staging, repo_id, facts, license or _license_of(facts.get("source") or {}, api))
-    write_evaluation_results(staging, facts)
     return Publication(staging, left_out, CARD not in chosen, repo_id)
 
 

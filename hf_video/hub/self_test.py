@@ -21,8 +21,8 @@ from transformers.utils import VIDEO_PROCESSOR_NAME, cached_file
 
 import hf_video
 from hf_video.io import read_object
-from hf_video.loading.classifiers import load_pretraining_model, load_trained_classifier
 from hf_video.loading.configurations import load_config
+from hf_video.loading.heads import load_pretraining_model, load_trained_classifier
 from hf_video.loading.models import choose_device, locate_model
 from hf_video.loading.processors import load_processor
 from hf_video.reading import read_video
@@ -51,14 +51,9 @@ Measured = Literal["frames", "pixel_values", "logits", "features"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether a part of a model is here as it was where it was published.
-
-    Attributes:
-        part: `frames`, `processor`, `pixel_values`, `labels`, `logits` or `features`.
-        agrees: None if it was not compared.
-        text: what was compared, or the first thing that differs.
-        difference: the largest difference as a share of the largest value; None for what is equal or is not.
-    """
+    """Whether a part of a model (`frames`, `processor`, `pixel_values`, `labels`, `logits` or `features`) is here as
+    it was where it was published, None if it was not compared; what was compared, or the first thing that differs; and
+    of numbers the largest difference as a share of the largest value."""
 
     part: str
     agrees: bool | None
@@ -68,13 +63,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """What [`verify_model`] found.
-
-    Attributes:
-        findings: one for each part, in the order in which a video passes them.
-        here: device, dtype, scan, versions and machine of this run.
-        made_with: versions and machine that the self-test was made with.
-    """
+    """What [`verify_model`] found of each part, in the order in which a video passes them; device, dtype, scan,
+    versions and machine of this run; and versions and machine that the self-test was made with."""
 
     findings: list[Finding]
     here: str

@@ -36,7 +36,6 @@ _PUBLIC_NAMES = {
     "top_frames": ".explanation",
     "VideoIndex": ".video_search",
     "VideoSearch": ".video_search",
-    "watch_features": ".features",
     "weights_digest": ".features",
     "window_batches": ".windows",
     "WindowBatch": ".windows",

@@ -22,6 +22,7 @@ from hf_video.reading.sources import describe
 from hf_video.reading.video import TIME_ROUNDING
 
 from .inference_settings import DetectSettings
+from .windows import Piece
 
 CSV_COLUMNS = ("video", "second", "track", "score", "x1", "y1", "x2", "y2", "action", "action_score")
 
@@ -32,14 +33,9 @@ MAX_MISSED = 2
 
 
 class Person(NamedTuple):
-    """A person at a key frame.
-
-    Attributes:
-        track: a number that the person has at all key frames, as far as its boxes overlap from one to the next.
-        score: of being a person, in [0, 1].
-        box: left, top, right and bottom in pixels of the video.
-        actions: the score in [0, 1] of each action, by its name, the best first.
-    """
+    """A person at a key frame: a number that it has at all key frames, as far as its boxes overlap from one to the
+    next; the score of being a person, in [0, 1]; left, top, right and bottom of its box in pixels of the video; and
+    the score in [0, 1] of each action, by its name, the best first."""
 
     track: int
     score: float
@@ -48,12 +44,7 @@ class Person(NamedTuple):
 
 
 class KeyFrame(NamedTuple):
-    """What was found at a key frame.
-
-    Attributes:
-        second: seconds after the first frame of the video.
-        persons: the persons, in the order of their tracks.
-    """
+    """What was found at a key frame, some seconds after the first frame: persons in the order of their tracks."""
 
     second: float
     persons: list[Person]
@@ -89,11 +80,11 @@ def detect_actions(
         VideoReadError: the video cannot be read, or does not show one of the seconds.
         ImportError: scipy, which finds the tracks, is not installed.
     """
-    clips = key_frame_clips(processor, video, () if seconds is None else seconds, every)
+    pieces = key_frame_clips(processor, video, () if seconds is None else seconds, every)
     times, rows = list[float](), list[np.ndarray]()
-    while batch := list(islice(clips, batch_size)):
-        times += [second for second, _ in batch]
-        rows += list(detect_clips(model, processor, torch.from_numpy(np.stack([clip for _, clip in batch]))))
+    while batch := list(islice(pieces, batch_size)):
+        times += [piece.start for piece in batch]
+        rows += list(detect_clips(model, processor, torch.from_numpy(np.stack([each.pixel_values for each in batch]))))
     metadata = probe_video(video)
     return read_persons(
         times,
@@ -107,10 +98,10 @@ def detect_actions(
 
 def key_frame_clips(
     processor: VideoDetectionProcessor, video: Any, seconds: Sequence[float] = (), every: float = 1.0
-) -> Iterator[tuple[float, np.ndarray]]:
-    """The time of each key frame, and the clip (num_frames, num_channels, height, width) uint8 around it, in the size
-    that a model takes. Key frames that are close to each other are read in one pass over the video. Arguments and
-    errors are those of [`detect_actions`]."""
+) -> Iterator[Piece]:
+    """The clip (num_frames, num_channels, height, width) uint8 around each key frame, in the size that a model takes;
+    it starts and ends at the key frame. Key frames that are close to each other are read in one pass over the video.
+    Arguments and errors are those of [`detect_actions`]."""
     with VideoReader(video) as reader:
         rate = processor.fps if math.isnan(reader.end) else None
         end = reader.end if rate is None else len(reader) / rate
@@ -122,11 +113,11 @@ def key_frame_clips(
         first = reader.key_frames[np.searchsorted(reader.key_frames, numbers[:, 0], side="right") - 1]
         is_dense = (numbers[:, -1] + 1 - first).sum() > numbers.max(initial=0)
     if isinstance(video, (str, os.PathLike)) and is_dense and times[-1] < end:
-        yield from zip(times, _streamed_clips(processor, video, rate, numbers), strict=True)
+        yield from map(Piece, _streamed_clips(processor, video, rate, numbers), times, times)
         return
     for second in times:
         clip = torch.from_numpy(read_key_frame_clip(video, second, processor)).permute(0, 3, 1, 2)
-        yield second, processor.resize(clip, processor.size).numpy()
+        yield Piece(processor.resize(clip, processor.size).numpy(), second, second)
 
 
 def _streamed_clips(
@@ -149,17 +140,9 @@ def _streamed_clips(
 
 @torch.inference_mode()
 def detect_clips(model: PreTrainedModel, processor: VideoDetectionProcessor, clips: torch.Tensor) -> np.ndarray:
-    """All that a detector says about clips.
-
-    Args:
-        model: an action detector in evaluation mode.
-        processor: the processor of the model.
-        clips: (batch_size, num_frames, num_channels, height, width) uint8, see [`key_frame_clips`].
-
-    Returns:
-        (batch_size, num_queries, 5 + num_labels) float32: the score of being a person; left, top, right and bottom as
-        shares of width and height; and the score of each action.
-    """
+    """All that a detector says about clips (batch_size, num_frames, num_channels, height, width) uint8, see
+    [`key_frame_clips`]: (batch_size, num_queries, 5 + num_labels) float32, the score of being a person; left, top,
+    right and bottom as shares of width and height; and the score of each action."""
     inputs = processor(list(clips), do_resize=False, device=model.device, return_tensors="pt")
     sizes = inputs["original_sizes"]
     outputs = model(inputs["pixel_values"].to(model.dtype), original_sizes=sizes)
@@ -177,28 +160,28 @@ def read_persons(
     person_threshold: float,
     action_threshold: float,
 ) -> list[KeyFrame]:
-    """The persons and actions above thresholds.
-
-    Args:
-        seconds: times of the key frames, rising.
-        rows: what `detect_clips` gives for each of them.
-        class_names: the actions.
-        size: height and width of the frames that boxes are for; (1, 1) keeps them as shares.
-        person_threshold, action_threshold: smallest scores.
-    """
+    """The persons and actions above thresholds, from what `detect_clips` gives for each key frame, at rising times.
+    Boxes are for frames of `size`, height and width; (1, 1) keeps them as shares."""
     height, width = size
-    chosen = [of_frame[of_frame[:, 0] >= person_threshold] for of_frame in rows]
-    key_frames = []
-    tracks_of = assign_tracks([each[:, 1:5] for each in chosen], seconds)
-    for second, persons, tracks in zip(seconds, chosen, tracks_of, strict=True):
-        found = []
-        for track, row in sorted(zip(tracks, persons.tolist(), strict=True)):
+    found = []
+    for of_frame in rows:
+        persons = []
+        for row in of_frame[of_frame[:, 0] >= person_threshold].tolist():
             best = sorted(zip(row[5:], class_names, strict=True), key=lambda pair: -pair[0])
             actions = {name: score for score, name in best if score >= action_threshold}
             box = tuple(np.multiply(row[1:5], (width, height, width, height)).tolist())
-            found.append(Person(track, row[0], box, actions))
-        key_frames.append(KeyFrame(second, found))
-    return key_frames
+            persons.append(Person(-1, row[0], box, actions))
+        found.append(persons)
+    return with_tracks(seconds, found)
+
+
+def with_tracks(seconds: Sequence[float], found: Sequence[Sequence[Person]]) -> list[KeyFrame]:
+    """Key frames at rising times, whose persons get their tracks here."""
+    tracks_of = assign_tracks([np.reshape([each.box for each in persons], (-1, 4)) for persons in found], seconds)
+    return [
+        KeyFrame(second, sorted(each._replace(track=track) for track, each in zip(tracks, persons, strict=True)))
+        for second, persons, tracks in zip(seconds, found, tracks_of, strict=True)
+    ]
 
 
 def assign_tracks(
@@ -208,23 +191,11 @@ def assign_tracks(
     min_iou: float = MIN_TRACK_IOU,
     max_missed: int = MAX_MISSED,
 ) -> list[list[int]]:
-    """Numbers for boxes that are the same from one frame to the next.
-
-    Boxes are matched to the last ones of the tracks so that the sum of their IoU is largest.
-
-    Args:
-        boxes: (n, 4) for each frame, left, top, right and bottom.
-        seconds: time of each frame, rising; by default they are a second apart.
-        min_iou: smallest IoU of a box with the last one of its track.
-        max_missed: frames in a row without a box that do not end a track, at the median distance of two frames. So a
-            track ends in a longer pause.
-
-    Returns:
-        The number of the track of each box, for each frame. Tracks count from 0, in the order in which they begin.
-
-    Raises:
-        ImportError: scipy is not installed.
-    """
+    """Numbers for boxes, (n, 4) for each frame, that are the same from one frame to the next; they count from 0, in
+    the order in which tracks begin. Boxes are matched to the last ones of the tracks so that the sum of their IoU is
+    largest, and each is at least `min_iou`. Frames are a second apart, or at rising `seconds`; `max_missed` frames in
+    a row without a box do not end a track, at the median distance of two frames, so it ends in a longer pause. It is
+    an `ImportError` if scipy is not installed."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:

@@ -191,13 +191,8 @@ class RollOut:
 def roll_out_attention(
     model: PreTrainedModel, grid: tuple[int, int, int], clip: torch.Tensor, options: dict[str, Any], target: int
 ) -> torch.Tensor | None:
-    """
-    Evidence (1, t, h, w) of the patches of a clip, see `RollOut`.
-
-    Returns:
-        None if the model does not record attention over one sequence of a class token, or none, and then all patches
-        in the order time, row, column.
-    """
+    """Evidence (1, t, h, w) of the patches of a clip, see `RollOut`. None if the model does not record attention over
+    one sequence of a class token, or none, and then all patches in the order time, row, column."""
     if "attentions" not in (model._can_record_outputs or {}) or not model._can_set_attn_implementation():
         return None
     inputs = {model.main_input_name: clip.detach().requires_grad_(), **options}

@@ -12,17 +12,11 @@ from hf_video.reading import VideoReader
 
 
 class Clip(NamedTuple):
-    """
-    One view of a video.
-
-    Attributes:
-        pixel_values: (1, T, C, H, W) float32, as the model takes it.
-        images: (T, H, W, 3) uint8, the frames as the model sees them: resized and cropped, not normalised.
-        times: (T,) seconds of each frame after the first frame of the video. A short video repeats frames.
-        end: seconds at which the clip ends: a step after its last frame, at most the end of what was sampled from.
-        places: (H, W, 2) float32, the column and the row of the video that each pixel of an image comes from.
-        video_size: height and width of the video in pixels.
-    """
+    """One view of a video: (1, T, C, H, W) float32, as the model takes it; (T, H, W, 3) uint8, the frames as the model
+    sees them, resized and cropped, not normalised; (T,) seconds of each frame after the first frame of the video, some
+    twice in a short video; the second at which the clip ends, a step after its last frame, at most the end of what was
+    sampled from; (H, W, 2) float32, the column and the row of the video that each pixel comes from; and height and
+    width of the video in pixels."""
 
     pixel_values: torch.Tensor
     images: np.ndarray

@@ -35,14 +35,9 @@ Outputs = dict[str, torch.Tensor]
 
 
 class Export(NamedTuple):
-    """An exported model.
-
-    Attributes:
-        file: the path of the ONNX file or the program.
-        outputs: names of the outputs, in order: `logits`, or the stages of a backbone.
-        clip_shape: (num_frames, num_channels, height, width) of its input; (num_channels, height, width) for images.
-        difference: the largest difference from the model, as a share of the largest value of that output.
-    """
+    """An exported model: the path of the ONNX file or the program; the names of its outputs, `logits` or the stages of
+    a backbone; (num_frames, num_channels, height, width) of its input, (num_channels, height, width) for images; and
+    the largest difference from the model, as a share of the largest value of that output."""
 
     file: Path
     outputs: tuple[str, ...]
@@ -100,7 +95,9 @@ def export_model(
     exportable = _Exportable(model, model.main_input_name, output).eval()
     generator = torch.Generator().manual_seed(0)
     clips = [torch.randn(size, *clip_shape, generator=generator) for size in BATCH_SIZES]
-    with torch.no_grad(), _quiet():
+    # Exporters warn about their own code.
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
         expected = [exportable(batch) for batch in clips]
         names = tuple(getattr(model, "out_features", [])) if output == "feature_maps" else (output,)
         program = _trace(exportable, clips[1])
@@ -181,7 +178,6 @@ def _write_program(program: ExportedProgram, file: Path) -> Callable[[torch.Tens
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     file.write_bytes(buffer.getbuffer())
-    del buffer
     loaded = torch.export.load(file).module()
     return lambda batch: list(loaded(batch))
 
@@ -191,10 +187,11 @@ def _write_onnx(
 ) -> Callable[[torch.Tensor], list[torch.Tensor]]:
     import onnxruntime
 
-    options: dict[str, Any] = {"input_names": ["pixel_values"], "output_names": list(names), "verbose": False}
     exported: Any
     with _naming(f"{type(model).__name__} cannot be written as ONNX"):
-        exported = torch.onnx.export(program, dynamo=True, **options)
+        exported = torch.onnx.export(
+            program, dynamo=True, input_names=["pixel_values"], output_names=list(names), verbose=False
+        )
     labels = getattr(model.config, "id2label", None) or {}
     exported.model.metadata_props["labels"] = json.dumps([labels[index] for index in sorted(labels)])
     exported.save(file)
@@ -211,17 +208,3 @@ def _difference(found: list[torch.Tensor], wanted: tuple[torch.Tensor, ...]) -> 
         return np.inf
     shares = [(one - other).abs().max() / other.abs().max().clamp(min=1e-12) for one, other in pairs]
     return float(torch.stack(shares).max())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings that exporters give about their own code."""
-    logger = logging.getLogger("onnxscript")
-    level = logger.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            logger.setLevel(level)

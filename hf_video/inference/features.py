@@ -3,8 +3,7 @@ the weights and the configuration of a model, its processor, settings, and the v
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -29,41 +28,19 @@ Pooling = Literal["head", "mean", "cls", "none"]
 
 
 class FeatureSettings(NamedTuple):
-    """Which features of a clip are taken.
-
-    Attributes:
-        pooling: "head" for the input of the model's head; "mean" over the tokens, "cls" for the first token, or "none"
-            for all of them.
-        layer: number of the hidden state, as Transformers counts `hidden_states`: 0 is the input of the first layer,
-            -1 the last one. None takes the `last_hidden_state`.
-    """
+    """Which features of a clip are taken: "head" for the input of the model's head; "mean" over the tokens, "cls" for
+    the first token, or "none" for all of them; and the number of the hidden state, as Transformers counts
+    `hidden_states`: None takes the `last_hidden_state`."""
 
     pooling: Pooling
     layer: int | None = None
 
 
-@contextmanager
-def watch_features(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Collects the input of the head `classifier` in every forward pass within the context, (num_clips, hidden_size)
-    for each. It is a `ValueError` if the model has no such head."""
-    if not isinstance(getattr(model, "classifier", None), nn.Module):
-        raise ValueError(f"{type(model).__name__} has no head `classifier`, whose input would be the features.")
-    seen: list[torch.Tensor] = []
-    hook = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    try:
-        yield seen
-    finally:
-        hook.remove()
-
-
 def choose_features(
     model: PreTrainedModel, pooling: Pooling | None = None, layer: int | None = None
 ) -> FeatureSettings:
-    """The features to take of a model: by default the input of its head; without a head, or with `layer`, the mean.
-
-    Raises:
-        ValueError: there is no such pooling, or it does not go with the model or the layer.
-    """
+    """The features to take of a model: by default the input of its head; without a head, or with `layer`, the mean. It
+    is a `ValueError` if there is no such pooling, or it does not go with the model or the layer."""
     has_head = isinstance(getattr(model, "classifier", None), nn.Module) and layer is None
     pooling = pooling or ("head" if has_head else "mean")
     known = get_args(Pooling)[not has_head :]
@@ -75,23 +52,15 @@ def choose_features(
 
 @torch.inference_mode()
 def encode_clips(model: PreTrainedModel, pixel_values: torch.Tensor, settings: FeatureSettings) -> torch.Tensor:
-    """The features of a batch of clips.
-
-    Args:
-        model: a video classifier or the base of one, in evaluation mode.
-        pixel_values: (batch_size, num_frames, num_channels, height, width); moved to the model's device and dtype.
-        settings: from `choose_features`.
-
-    Returns:
-        (batch_size, hidden_size), or (batch_size, num_tokens, hidden_size) without pooling; float32, on the CPU.
-
-    Raises:
-        ValueError: the model has no such layer, or no tokens.
-    """
+    """The features of clips (batch_size, num_frames, num_channels, height, width), by a video classifier or the base
+    of one in evaluation mode: (batch_size, hidden_size), or (batch_size, num_tokens, hidden_size) without pooling;
+    float32, on the CPU. It is a `ValueError` if the model has no such layer, or no tokens."""
     pooling, layer = settings
     inputs = {model.main_input_name: pixel_values.to(model.device, model.dtype)}
     if pooling == "head":
-        with watch_features(model) as seen:
+        seen: list[torch.Tensor] = []
+        head: Any = model.classifier
+        with head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0])):
             model(**inputs)
         return seen[0].float().cpu()
     base = model.base_model
@@ -116,18 +85,12 @@ def encode_clips(model: PreTrainedModel, pixel_values: torch.Tensor, settings: F
 
 
 class WindowFeatures(NamedTuple):
-    """Features of windows, in their order.
-
-    Attributes:
-        features: (num_windows, hidden_size), or (num_windows, num_tokens, hidden_size) without pooling; float32.
-        starts, ends: times of each window in seconds after the first frame, see `SampleGroup`.
-        num_real: samples of each window that are not padding.
-    """
+    """Features of windows, in their order: (num_windows, hidden_size), or (num_windows, num_tokens, hidden_size)
+    without pooling, float32; and when each window starts and ends, in seconds after the first frame."""
 
     features: np.ndarray
     starts: list[float]
     ends: list[float]
-    num_real: list[int]
 
 
 def extract_window_features(
@@ -157,16 +120,13 @@ def extract_window_features(
     settings = choose_features(model, pooling, layer)
     num_frames = choose_windows(processor, num_frames=windows.get("num_frames"))["num_frames"]
     features = [np.empty((0, *feature_shape(model, processor, settings, num_frames)), np.float32)]
-    starts, ends, num_real = [], [], []
-    batches = window_batches(
-        processor, video, batch_size=batch_size, device=model.device, dtype=model.dtype, **windows
-    )
-    for batch in iterate_ahead(batches):
+    starts, ends = [], []
+    options = {"batch_size": batch_size, "device": model.device, "dtype": model.dtype, **windows}
+    for batch in iterate_ahead(window_batches(processor, video, **options)):
         features.append(encode_clips(model, batch.pixel_values, settings).numpy())
         starts += batch.starts
         ends += batch.ends
-        num_real += batch.num_real
-    return WindowFeatures(np.concatenate(features), starts, ends, num_real)
+    return WindowFeatures(np.concatenate(features), starts, ends)
 
 
 def feature_shape(
@@ -189,17 +149,9 @@ def feature_shape(
 
 
 def feature_key(model: PreTrainedModel, processor: BaseVideoProcessor, **settings: Any) -> dict[str, Any]:
-    """All that the features of a video follow from, besides the video: features with equal keys are equal.
-
-    Args:
-        model: its head, the names of its classes and its name do not count.
-        processor: prepares the videos.
-        settings: whatever else decides the features; JSON holds their values.
-
-    Returns:
-        The settings, and `model` (its class), `weights` (a digest), `config`, `processor` and `hf_video` (the
-        version). JSON holds all of it.
-    """
+    """All that the features of a video follow from, besides the video, as JSON holds it: features with equal keys are
+    equal. These are the settings, and `model` (its class), `weights` (a digest), `config`, `processor` and `hf_video`
+    (the version). The head of the model, the names of its classes and its name do not count."""
     weights = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEAD)}
     facts = {
         **settings,
@@ -226,15 +178,9 @@ def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
 
 
 def video_identity(video: str, sha256: str | None = None) -> list[Any]:
-    """Values that differ between videos, and change when the content of a file does.
-
-    Args:
-        video: path of a file or of a folder of frames, or a URL, of which only the name is known.
-        sha256: the digest of the file, if it is stored elsewhere; `video` is then a name.
-
-    Raises:
-        OSError: there is no such file or folder.
-    """
+    """Values that differ between videos, and change when the content of a file does; of a URL only the name is known.
+    With `sha256` the video is stored elsewhere, and `video` is a name. It is an `OSError` if there is no such file or
+    folder."""
     if sha256 is not None or is_url(video):
         return [video, sha256]
     path = Path(video)

@@ -299,8 +299,8 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
     )
     ground_truth: Annotated[str | None, Mark(needs=f"{_DETECTION} or segments")] = setting(
         None,
-        "Annotations, in AVA's form or with names of columns, or of segments in ActivityNet's; DATA is then a file of "
-        "detections or of segments, without a model.",
+        "Annotations, in AVA's form or with names of columns; or of segments, a list of times, an annotation file or "
+        "ActivityNet's JSON; DATA is then a file of detections or of segments, without a model.",
         "FILE",
     )
     detections: Annotated[str | None, Mark(needs=_DETECTION)] = setting(

@@ -24,15 +24,9 @@ from .windows import Watcher, choose_windows, image_transform, warn_if_far, wind
 
 
 class ScoredWindow(NamedTuple):
-    """
-    A window or a token frame of a video, and its class scores.
-
-    Attributes:
-        start: time of its first sample in seconds after the first frame.
-        end: time at which its last real sample ends.
-        scores: (num_classes,) float32 probabilities.
-        begins_anew: whether a classifier of frames began anew with it, at the start or after a gap.
-    """
+    """A window or a token frame of a video: when its first sample starts and its last real one ends, in seconds after
+    the first frame; (num_classes,) float32 probabilities; and whether a classifier of frames began anew with it, at
+    the start or after a gap."""
 
     start: float
     end: float

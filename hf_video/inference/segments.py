@@ -19,17 +19,9 @@ _ROUNDING = 1e-6
 
 
 class Segment(NamedTuple):
-    """
-    A time in which a video shows a class, found or annotated.
-
-    Attributes:
-        label: name of the class.
-        start: seconds after the first frame.
-        end: seconds after the first frame.
-        score: confidence; 1 for an annotation. Of a [`SegmentFinder`] the mean score of the class over the windows
-            from `start` to `end`, those of filled gaps included. Each window counts once.
-        class_id: number of the class; -1 if it has none.
-    """
+    """A time in which a video shows a class, found or annotated: the name of the class; seconds after the first frame;
+    a confidence, 1 for an annotation, of a [`SegmentFinder`] the mean score of the class over the windows of the
+    segment, those of filled gaps included, each once; and the number of the class, -1 if it has none."""
 
     label: str
     start: float
@@ -135,28 +127,18 @@ class SegmentFinder:
 
         Args:
             start: seconds at which the window begins.
-            end: seconds at which it ends.
+            end: seconds at which it ends; its middle comes after that of the window before.
             scores: (num_classes,) from 0 to 1.
             begins_anew: whether the video had a gap before the window. Segments then end with the window before.
 
         Raises:
-            ValueError: the scores are not one finite number for each class, or the window does not come after the one
-                before. The object is then as before.
+            ValueError: the scores are not finite. The object is then as before.
         """
         scores = np.asarray(scores, dtype=np.float64)
-        if scores.shape != (len(self.class_names),):
-            raise ValueError(f"The scores have the shape {scores.shape}; ({len(self.class_names)},) is expected.")
         if not np.isfinite(scores).all():
             raise ValueError(f"The scores of the window at {start:.3f} s are not finite.")
-        if not start < end:
-            raise ValueError(f"A window from {start} s to {end} s has no length.")
         middle = (start + end) / 2
         closed = self.finish() if begins_anew else []
-        if self._last is not None and middle <= self._last[0]:
-            raise ValueError(
-                f"The middle of the window from {start} to {end} s does not come after {self._last[0]} s, that of the "
-                "window before."
-            )
         shown = self._shown_by(scores)
         borders = self._borders(shown, start, middle, scores)
         for index, run in self._runs.items():
@@ -315,17 +297,9 @@ def find_segments(
 
 
 def make_finder(model: PreTrainedModel, background: Collection[str] | None = None, **options: Any) -> SegmentFinder:
-    """
-    What finds segments in the scores of a model. They exclude each other unless the model is multi-label.
-
-    Args:
-        model: a video classifier.
-        background: see [`find_segments`].
-        options: others of [`SegmentFinder`], without `exclusive`.
-
-    Raises:
-        ValueError: the model is a regression model, or an option is out of its bounds.
-    """
+    """What finds segments in the scores of a model, with options of [`SegmentFinder`] and the background of
+    [`find_segments`]. Segments exclude each other unless the model is multi-label. It is a `ValueError` if the model
+    is a regression model, or an option is out of its bounds."""
     require_classes(model.config.name_or_path or type(model).__name__, model.config)
     background = background_of(model.config) if background is None else background
     exclusive = problem_type_of(model.config) == "single_label_classification"

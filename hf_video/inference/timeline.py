@@ -15,13 +15,14 @@ import numpy as np
 from PIL import Image
 from transformers.utils import logging
 
+from hf_video.data.folders import absolute
 from hf_video.io import naming_disk_errors, replace_file, replace_text
 from hf_video.loading.models import load_trained_model
 from hf_video.output_folders import KEEP, collected, require_fresh
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import comes_live
 from hf_video.reading.live_queue import LiveQueue
-from hf_video.reading.sources import name_of
+from hf_video.reading.sources import name_of, public_url
 from hf_video.texts import clock, one_line, replace_json
 
 from .inference_settings import TimelineSettings
@@ -38,22 +39,15 @@ _MOST_WAITING = 8
 # What has no meaning where no window slides, and what it means to leave it out.
 _OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
 _THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
-_COLUMNS = ("label", "start", "end", "score", "class_id")
+_COLUMNS = ("path", "label", "start", "end", "score", "class_id")
 # Thumbnails that are held at most, their longest side in pixels, and seconds between the first of them.
 _MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
 
 class ClassChange(NamedTuple):
-    """
-    The begin or the end of a segment in a live video.
-
-    Attributes:
-        time: seconds after the first frame.
-        begins: whether the class begins, else it ends.
-        delay: seconds from the change until it is known; None for an end at which the video ended, was stopped or had
-            a gap.
-        segment: the segment, as far as it is known.
-    """
+    """The begin or the end of a segment in a live video, in seconds after the first frame; the seconds from then until
+    it is known, None for an end at which the video ended, was stopped or had a gap; and the segment, as far as it is
+    known."""
 
     time: float
     begins: bool
@@ -71,6 +65,7 @@ class Timeline:
         folder: a folder that does not exist or is empty; its parents are made.
         is_kept: whether segments, times, scores and thumbnails are kept. Otherwise memory does not grow with a video
             without an end, and nothing can be written or drawn.
+        path: where the video is, for `segments.csv`; by default its name.
 
     Attributes:
         num_segments: number of segments.
@@ -90,10 +85,15 @@ class Timeline:
     """
 
     def __init__(
-        self, finder: SegmentFinder, video: str, folder: str | os.PathLike | None = None, is_kept: bool = True
+        self,
+        finder: SegmentFinder,
+        video: str,
+        folder: str | os.PathLike | None = None,
+        is_kept: bool = True,
+        path: str = "",
     ) -> None:
         self.finder, self.video, self.folder = finder, video, None if folder is None else Path(folder)
-        self.is_kept = is_kept
+        self.is_kept, self.path = is_kept, path or video
         self.num_segments, self.end, self.highest = 0, 0.0, np.zeros(len(finder.class_names))
         self.segments: list[Segment] = []
         self.times: list[tuple[float, float]] = []
@@ -141,12 +141,8 @@ class Timeline:
         return self._keep(self.finder.finish())
 
     def write(self, details: dict[str, Any]) -> None:
-        """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`. What fails is in `errors`, and
-        the other files are written all the same.
-
-        Args:
-            details: what else `segments.json` is to say, such as the model.
-        """
+        """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`, with the details, such as the
+        model. What fails is in `errors`, and the other files are written all the same."""
         if self.folder is None:
             return
         details = {"duration": round(self.end, 3), "is_complete": self.ending is None, **details}
@@ -164,11 +160,6 @@ class Timeline:
             with collected(self.errors):
                 write(self.folder / name)
 
-    @property
-    def is_written(self) -> bool:
-        """Whether the folder has the segments, up to the end of the video or up to an error."""
-        return self.folder is not None and (self.folder / "segments.json").exists()
-
     def remove(self) -> None:
         """Removes the files, and the folder if this object made it, so that the same command can be run again."""
         if self.folder is None:
@@ -184,7 +175,7 @@ class Timeline:
         self.segments += closed if self.is_kept else []
         for segment in closed if self.folder is not None else []:
             with collected(self.errors):
-                self._append_row(_row(segment))
+                self._append_row((self.path, *_row(segment)))
         return closed
 
     def _append_row(self, row: Sequence[Any], mode: str = "a") -> None:
@@ -195,7 +186,7 @@ class Timeline:
     def _write_table(self, path: Path) -> None:
         """The rows in the order in which segments begin. A full disk may have torn one before."""
         with open(path, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([_COLUMNS, *map(_row, self.segments)])
+            csv.writer(file).writerows([_COLUMNS, *((self.path, *_row(each)) for each in self.segments)])
 
     def _write_scores(self, path: Path, details: dict[str, Any]) -> None:
         """Writes a table with `start` and `end` of each window in seconds, and `score: NAME` for each class. The
@@ -243,9 +234,10 @@ def make_timeline(
     thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
     finder = make_finder(model, **thresholds)
     of_frames = is_frame_classifier(model)
-    windows = _frame_options(settings, processor, is_live) if of_frames else _window_options(settings, processor)
+    windows = _options(settings, processor, of_frames, is_live)
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
-    found = Timeline(finder, name_of(settings.video), settings.output, is_kept)
+    path = public_url(absolute(settings.video))
+    found = Timeline(finder, name_of(settings.video), settings.output, is_kept, path)
     options = {"batch_size": settings.batch_size or (1 if is_live else 8), "watch": found.watch, **windows}
     score = partial(score_frames, queue=queue) if of_frames else score_windows
     scored = score(model, processor, settings.video, **options)
@@ -281,7 +273,8 @@ def make_timeline(
     with collected(found.errors):
         draw(found)
     # Nothing stays that a next try would give, and be refused for.
-    is_lost = not found.end or (not found.is_written and Path(settings.video).is_file())
+    is_written = found.folder is not None and (found.folder / "segments.json").exists()
+    is_lost = not found.end or (not is_written and Path(settings.video).is_file())
     if is_lost and (found.errors or not is_whole):
         found.remove()
     if found.errors:
@@ -289,33 +282,31 @@ def make_timeline(
     return found
 
 
-def _window_options(settings: TimelineSettings, processor: VideoClipProcessor) -> dict[str, Any]:
-    """The options of [`score_windows`]."""
+def _options(
+    settings: TimelineSettings, processor: VideoClipProcessor, of_frames: bool, is_live: bool
+) -> dict[str, Any]:
+    """The options of [`score_frames`], or of [`score_windows`]."""
+    windows = windows_of(settings, processor)
+    if of_frames:
+        for name, default in _OF_WINDOWS.items():
+            if (value := getattr(settings, name)) != default:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {value} is for classifiers of clips; {settings.model} is one of "
+                    "frames, which gives scores of every frame: leave it out."
+                )
+        rates = {name: windows[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
+        return rates | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
     if settings.longest_gap is not None:
         raise ValueError(
             f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of clips: "
             "leave it out."
         )
-    windows = windows_of(settings, processor)
     if (unseen := windows["stride"] - windows["num_frames"]) > 0:
         logger.warning(
             f"{unseen} of every {windows['stride']} samples are in no window; a border among them is estimated from "
             "the windows around it. Choose a --stride of at most --window to look at all of them."
         )
     return windows
-
-
-def _frame_options(settings: TimelineSettings, processor: VideoClipProcessor, is_live: bool) -> dict[str, Any]:
-    """The options of [`score_frames`]."""
-    for name, default in _OF_WINDOWS.items():
-        if (value := getattr(settings, name)) != default:
-            raise ValueError(
-                f"--{name.replace('_', '-')} {value} is for classifiers of clips; {settings.model} is one of frames, "
-                "which gives scores of every frame: leave it out."
-            )
-    windows = windows_of(settings, processor)
-    rates = {name: windows[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
-    return rates | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
 
 
 def _changes(

@@ -16,34 +16,21 @@ import numpy as np
 import torch
 
 from hf_video.io import StoredFolder
-from hf_video.loading.models import SearchModel, load_search_model
+from hf_video.loading.models import load_search_model
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
 from hf_video.reading.sources import kind_of
 
 from .features import feature_key
 from .inference_settings import SearchSettings
-from .video_text import EmbeddedTexts, adapter_of
-from .windows import window_batches
+from .video_text import adapter_of
+from .windows import Piece, window_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # What a run of `hf-video index` notes about its rows; hidden, as of every folder of Parquet parts.
 SETTINGS_FILE = ".bulk.json"
-
-
-class IndexedClip(NamedTuple):
-    """A clip of a video.
-
-    Attributes:
-        pixel_values: (num_frames, num_channels, height, width).
-        start, end: seconds after the first frame of the video. The end of a folder of frames is 0.
-    """
-
-    pixel_values: torch.Tensor
-    start: float
-    end: float
 
 
 def read_clips(
@@ -53,40 +40,26 @@ def read_clips(
     *,
     source_fps: float | None = None,
     dtype: torch.dtype = torch.float32,
-) -> Iterator[IndexedClip]:
-    """The clips of a video that an index has.
-
-    Args:
-        processor: prepares the frames.
-        source: what `read_video` takes.
-        windows: options of [`window_batches`]. None takes one clip of the whole video, as the processor samples it.
-        source_fps: rate of a folder of frames.
-        dtype: dtype of the windows.
-
-    Raises:
-        VideoReadError: the video cannot be read, or is damaged.
-    """
+) -> Iterator[Piece]:
+    """The clips of a video that an index has: its windows, by options of [`window_batches`], or one clip of the whole
+    video, as the processor samples it. The end of a folder of frames is 0, and `source_fps` its rate. It is a
+    `VideoReadError` if the video cannot be read, or is damaged."""
     if windows is None:
         found = processor(source, num_clips=1, num_crops=1, return_metadata=True, return_tensors="pt")
         clip, metadata = found[processor.model_input_names[0]][0], found["video_metadata"][0]
-        yield IndexedClip(clip, 0.0, metadata.duration or 0.0)
+        yield Piece(clip, 0.0, metadata.duration or 0.0)
         return
     is_frame_folder = isinstance(source, str) and kind_of(source) == "folder"
     options = windows | {"source_fps": source_fps if is_frame_folder else None, "dtype": dtype}
     for batch in window_batches(processor, source, **options):
-        yield IndexedClip(batch.pixel_values[0], batch.starts[0], batch.ends[0])
+        yield Piece(batch.pixel_values[0], batch.starts[0], batch.ends[0])
 
 
 @dataclass
 class VideoIndex:
-    """The clips of videos, and their vectors.
-
-    Attributes:
-        place: path or URL of the folder.
-        settings: what the vectors follow from, and in `notes` the name of the model.
-        rows: a table with `key`, `path`, `start` and `end` of each clip.
-        vectors: (num_clips, width) float32.
-    """
+    """The clips of videos, and their vectors: path or URL of the folder; what the vectors follow from, and in `notes`
+    the name of the model; a table with `key`, `path`, `start` and `end` of each clip; and (num_clips, width)
+    float32."""
 
     place: str
     settings: dict[str, Any]
@@ -149,14 +122,8 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
 
 
 class Hit(NamedTuple):
-    """A clip that was found.
-
-    Attributes:
-        path: the video.
-        start, end: seconds after its first frame.
-        score: the mean cosine of its vectors with that of a text; the cosine of its vector with that of a video.
-        match: the logit of a match of re-ranking; None without.
-    """
+    """A clip that was found: the path of the video; seconds after its first frame; the mean cosine of the clip's
+    vectors with that of a text, or the cosine of its vector with that of a video; and the logit of re-ranking."""
 
     path: str
     start: float
@@ -166,13 +133,8 @@ class Hit(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What a search found.
-
-    Attributes:
-        hits: the best clips, the best first: by `match` where there is re-ranking, otherwise by `score`.
-        seconds: time of "loading", "encoding", "search" and "reranking".
-        note: what to know about the scores; "" for nothing.
-    """
+    """The best clips, the best first: by `match` where there is re-ranking, otherwise by `score`; the seconds of
+    "loading", "encoding", "search" and "reranking"; and what to know about the scores, "" for nothing."""
 
     hits: list[Hit]
     seconds: dict[str, float]
@@ -183,8 +145,8 @@ class VideoSearch:
     """An index and the model that made it.
 
     Args:
-        index: the folder of an index, or an open one.
-        model: a loaded model, or where it is; by default where it was when the index was begun.
+        index: the folder of an index.
+        model: where it is; by default where it was when the index was begun.
         device: see `load_search_model`.
         dtype: type of the weights; by default that of the model that made the index.
         batch_size: clips in one forward pass of re-ranking.
@@ -196,8 +158,8 @@ class VideoSearch:
 
     def __init__(
         self,
-        index: str | os.PathLike | VideoIndex,
-        model: SearchModel | str | None = None,
+        index: str | os.PathLike,
+        model: str | None = None,
         *,
         device: str = "auto",
         dtype: str | None = None,
@@ -206,25 +168,22 @@ class VideoSearch:
         self.seconds: dict[str, float] = {}
         self.batch_size = batch_size
         with self._timed("loading"):
-            self.index = index if isinstance(index, VideoIndex) else open_index(index)
+            self.index = open_index(index)
             known = self.index.settings
-            if not isinstance(model, SearchModel):
-                noted = known["notes"]["model"]
-                if model is None and os.path.isabs(noted) and not os.path.isdir(noted):
-                    raise FileNotFoundError(
-                        f"The model of {self.index.place} was in {noted}, which is not there: name its folder with "
-                        "--model."
-                    )
-                dtype = dtype or known["config"].get("dtype") or "float32"
-                model = load_search_model(model or noted, device=device, dtype=dtype)
-            own = feature_key(model.network, model.processor)
+            noted = known["notes"]["model"]
+            if model is None and os.path.isabs(noted) and not os.path.isdir(noted):
+                raise FileNotFoundError(
+                    f"The model of {self.index.place} was in {noted}, which is not there: name its folder by --model."
+                )
+            dtype = dtype or known["config"].get("dtype") or "float32"
+            self.model = load_search_model(model or noted, device=device, dtype=dtype)
+            own = feature_key(self.model.network, self.model.processor)
             if any(known[name] != own[name] for name in ("model", "weights")):
                 raise ValueError(
-                    f"{self.index.place} is the index of another model, {known['notes']['model']} ({known['model']}): "
-                    f"its vectors do not compare with those of this {own['model']}. Name that model, or make an index "
-                    "of this one."
+                    f"{self.index.place} is the index of another model, {noted} ({known['model']}): its vectors do "
+                    f"not compare with those of this {own['model']}. Name that model, or make an index of this one."
                 )
-            self.model, self.adapter = model, adapter_of(model.network)
+            self.adapter = adapter_of(self.model.network)
 
     @torch.inference_mode()
     def search(
@@ -267,26 +226,21 @@ class VideoSearch:
         ]
         if rerank is not None and texts is not None:
             with self._timed("reranking"):
-                hits = sorted(self._match(hits, texts), key=lambda hit: -(hit.match or 0.0))
+                found = self._read_again(hits)
+                matched = list[Hit]()
+                while batch := list(islice(found, self.batch_size)):
+                    logits = self.adapter.match(torch.stack([clip for _, clip in batch]), texts).tolist()
+                    matched += [hit._replace(match=logit) for (hit, _), logit in zip(batch, logits, strict=True)]
+                hits = sorted(matched, key=lambda hit: -(hit.match or 0.0))
         return SearchResult(hits[:top_k], dict(self.seconds), self.adapter.note if text is not None else "")
-
-    def _match(self, hits: Sequence[Hit], texts: EmbeddedTexts) -> Iterator[Hit]:
-        """The hits with the logits of their match with the text."""
-        found = self._read_again(hits)
-        while batch := list(islice(found, self.batch_size)):
-            clips = torch.stack([clip for _, clip in batch])
-            for (hit, _), match in zip(batch, self.adapter.match(clips, texts).tolist(), strict=True):
-                yield hit._replace(match=match)
 
     def _read_again(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, torch.Tensor]]:
         """Each hit, and the frames of its clip. A video is read once."""
-        settings = self.index.settings
+        windows, source_fps = (self.index.settings[name] for name in ("windows", "source_fps"))
         for path in dict.fromkeys(hit.path for hit in hits):
             wanted = {hit.start: hit for hit in hits if hit.path == path}
             try:
-                for clip in read_clips(
-                    self.model.processor, path, settings["windows"], source_fps=settings["source_fps"]
-                ):
+                for clip in read_clips(self.model.processor, path, windows, source_fps=source_fps):
                     if clip.start in wanted:
                         yield wanted.pop(clip.start), clip.pixel_values
                     if not wanted:

@@ -10,28 +10,17 @@ from .features import FeatureSettings, encode_clips
 
 
 class EmbeddedTexts(NamedTuple):
-    """Texts as a model of videos and texts sees them.
-
-    Attributes:
-        vectors: (num_texts, width) float32 on the CPU, of length 1.
-        inputs: `input_ids` and `attention_mask`, (num_texts, sequence_length) each.
-    """
+    """Texts as a model of videos and texts sees them: (num_texts, width) float32 on the CPU, of length 1; and
+    `input_ids` and `attention_mask`, (num_texts, sequence_length) each."""
 
     vectors: torch.Tensor
     inputs: dict[str, torch.Tensor]
 
 
 class VideoTextAdapter:
-    """What a search asks of a model. This one is for encoders of videos, which know no texts.
-
-    Args:
-        model: in evaluation mode.
-
-    Attributes:
-        note: what a user should know about the first pass of a search; "" for nothing.
-        matches: whether the model sees a clip and a text together, so that it has [`VideoTextAdapter.match`].
-        temperature: divisor of the cosines of a clip with several texts.
-    """
+    """What a search asks of a model in evaluation mode; this one is for encoders of videos, which know no texts.
+    `note` is what a user should know about the first pass of a search. A model that `matches` sees a clip and a text
+    together. `temperature` divides the cosines of a clip with several texts."""
 
     note = ""
     matches = False

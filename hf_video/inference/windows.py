@@ -27,19 +27,23 @@ FAR, FAR_OF_WHOLE_VIDEOS = 1.5, 4
 Watcher = Callable[[float, np.ndarray], object]
 
 
-class WindowBatch(NamedTuple):
-    """Some windows of a video, in their order.
+class Piece(NamedTuple):
+    """A part of a video, from `start` to `end` in seconds after its first frame, which a model takes at once: a clip,
+    a window or a key frame. `pixel_values` is (num_frames, num_channels, height, width), a tensor or an array, or
+    (num_views, num_frames, ...)."""
 
-    Attributes:
-        starts: time of the first sample of each window, in seconds after the first frame of the source.
-        ends: time at which the last sample of each window that is not padding ends.
-        num_real: samples of each window that are not padding.
-        pixel_values: (batch_size, num_frames, num_channels, height, width), as a model takes them.
-    """
+    pixel_values: Any
+    start: float = 0.0
+    end: float = 0.0
+
+
+class WindowBatch(NamedTuple):
+    """Some windows of a video, in their order: when the first sample of each starts, and when the last one that is not
+    padding ends, in seconds after the first frame; and (batch_size, num_frames, num_channels, height, width), as a
+    model takes them."""
 
     starts: list[float]
     ends: list[float]
-    num_real: list[int]
     pixel_values: torch.Tensor
 
 
@@ -92,9 +96,9 @@ def window_batches(
         # Damage lies behind the last windows, which may not fill a batch.
         undamaged = until_error(groups, errors)
         while batch := list(islice(undamaged, batch_size)):
-            starts, ends, values, num_real = map(list, zip(*batch, strict=True))
+            starts, ends, values, _ = map(list, zip(*batch, strict=True))
             pixel_values = torch.stack([frame for of_window in values for frame in of_window])
-            yield WindowBatch(starts, ends, num_real, pixel_values.unflatten(0, (len(batch), -1)))
+            yield WindowBatch(starts, ends, pixel_values.unflatten(0, (len(batch), -1)))
         if errors:
             raise errors[0]
 
@@ -137,16 +141,10 @@ def choose_windows(
     fps: float | None = None,
     frame_sampling_rate: float | None = None,
 ) -> dict[str, Any]:
-    """These options of windows, as given, else as the processor takes clips from a video.
-
-    Args:
-        processor: its `num_frames` is the default length of a window, and its `frame_interval` the default distance of
-            samples, that of the clips in training. If that is unknown, a line of the log says what is taken: the rate
-            of its clips if its sampling strategy keeps one, otherwise every frame.
-        num_frames: samples in a window.
-        stride: samples from the start of a window to the start of the next; by default half a window.
-        fps, frame_sampling_rate: the rate of samples, see `timed_samples`.
-    """
+    """These options of windows, as given, else as the processor takes clips from a video: its `num_frames`, half of
+    them as `stride`, and its `frame_interval`, that of the clips in training. If that is unknown, a line of the log
+    says what is taken: the rate of its clips if its sampling strategy keeps one, otherwise every frame. For `fps` and
+    `frame_sampling_rate` see `timed_samples`."""
     if fps is None and frame_sampling_rate is None:
         interval = _learned_interval(processor)
         if interval is not None:
@@ -202,14 +200,9 @@ def warn_if_far(
 
 
 def warn_if_sparse(processor: VideoClipProcessor, metadata: VideoMetadata, video: str) -> str | None:
-    """Logs, and returns, a sentence if a clip of a whole video has frames that are more than `FAR_OF_WHOLE_VIDEOS`
-    times as far apart as those that the model learned from: it then sees moments, and no motion.
-
-    Args:
-        processor: took the clips.
-        metadata: what the processor gives of the video with `return_metadata=True`.
-        video: name of the video.
-    """
+    """Logs, and returns, a sentence if a clip of a whole video, with the metadata that the processor gives of it, has
+    frames that are more than `FAR_OF_WHOLE_VIDEOS` times as far apart as those that the model learned from: it then
+    sees moments, and no motion."""
     frames, interval = metadata.frames_indices, _learned_interval(processor)
     if interval is None or not frames or not metadata.fps or not processor.num_frames or processor.num_frames < 2:
         return None

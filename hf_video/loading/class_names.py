@@ -20,17 +20,11 @@ LISTS = {"kinetics400": ("video", "R3D_18_Weights"), "imagenet1k": ("resnet", "R
 
 
 def read_class_names(source: str | Path) -> list[str]:
-    """The names of classes by class id.
+    """The names of classes by class id: `kinetics400` or `imagenet1k` for torchvision's list, or those of a file.
 
-    Args:
-        source: `kinetics400` or `imagenet1k` for torchvision's list, or a file. A `.json` file holds a list of names,
-            an object that maps ids to names or names to ids, or such an object under `id2label`. A `.csv` file holds
-            rows of `id,name`, with or without a header. Any other file holds one name a line.
-
-    Raises:
-        ValueError: the file cannot be read or has another form, ids are not 0, 1, 2, ..., a name is empty, or two are
-            the same.
-    """
+    A `.json` file holds a list of names, an object that maps ids to names or names to ids, or such an object under
+    `id2label`. A `.csv` file holds rows of `id,name`, with or without a header. Any other file holds one name a line.
+    A `ValueError` names what is wrong: ids are not 0, 1, 2, ..., a name is empty, or two are the same."""
     if str(source) in LISTS:
         module, weights = LISTS[str(source)]
         return list(getattr(import_module(f"torchvision.models.{module}"), weights).DEFAULT.meta["categories"])
@@ -67,11 +61,7 @@ def _names_in(path: Path) -> Any:
 
 
 def class_names_of(config: "PreTrainedConfig") -> list[str]:
-    """The class names of a model by class id.
-
-    Raises:
-        ValueError: a class has no name.
-    """
+    """The class names of a model by class id. It is a `ValueError` if a class has no name."""
     names = [config.id2label.get(index) for index in range(config.num_labels)]
     if nameless := [str(index) for index, name in enumerate(names) if not isinstance(name, str)]:
         raise ValueError(

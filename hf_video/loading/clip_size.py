@@ -27,11 +27,8 @@ def clip_size(config: PreTrainedConfig) -> ClipSize:
 
 
 def set_input_size(model: PreTrainedModel, image_size: int | None = None, num_frames: int | None = None) -> None:
-    """Changes the input size of a model for good. None keeps what the model has.
-
-    Raises:
-        ValueError: the model cannot take the size.
-    """
+    """Changes the input size of a model for good. None keeps what the model has. It is a `ValueError` if the model
+    cannot take the size."""
     kept = clip_size(model.config)._asdict()
     wanted = {"image_size": image_size, "num_frames": num_frames}
     changes = {name: value for name, value in wanted.items() if value not in (None, kept[name])}

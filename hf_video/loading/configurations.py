@@ -1,8 +1,9 @@
-"""Reads the configuration of a model, and refuses what cannot be loaded: wrong fields, too large, quantised."""
+"""Reads configurations and weights, and refuses what cannot be loaded: wrong, damaged, too large, quantised."""
 
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 import psutil
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from pydantic import BaseModel, StringConstraints
 from safetensors import SafetensorError, safe_open
 from torch import nn
@@ -18,13 +20,10 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import (
-    ADAPTER_CONFIG_NAME,
-    CONFIG_NAME,
-    cached_file,
-)
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file, logging
 
 from hf_video.io import naming, read_object
+from hf_video.settings import few
 
 # Building so many takes seconds. Published video models have about a thousand.
 MOST_TENSORS = 20_000
@@ -56,12 +55,7 @@ class Index(BaseModel):
 
 
 def load_config(model: str | os.PathLike) -> PreTrainedConfig:
-    """`AutoConfig.from_pretrained` with errors that name the field of `config.json` that is wrong.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: a field is wrong.
-    """
+    """`AutoConfig.from_pretrained`, with a `ValueError` that names the field of `config.json` that is wrong."""
     try:
         with naming(model):
             return AutoConfig.from_pretrained(model)
@@ -82,9 +76,9 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 
 @contextmanager
 def bounded_models() -> Iterator[None]:
-    """Ends the building of a model, with a `ValueError`, when it has more than 20,000 tensors or more bytes than this
-    machine has memory. Transformers builds models without memory before it loads their weights, so that this is soon.
-    """
+    """Ends the building of a model, with a `ValueError`, when its configuration takes no such settings, or it has more
+    than 20,000 tensors or more bytes than this machine has memory. Transformers builds models without memory before it
+    loads their weights, so that this is soon."""
     memory = psutil.virtual_memory().total
     # Apart for tensors without memory, and for those that take their places when the weights are loaded.
     counts, sizes = Counter[bool](), Counter[bool]()
@@ -100,8 +94,11 @@ def bounded_models() -> Iterator[None]:
                 "memory of this machine: correct the configuration or the options, such as the number of layers."
             )
 
-    with register_module_parameter_registration_hook(add), register_module_buffer_registration_hook(add):
-        yield
+    try:
+        with register_module_parameter_registration_hook(add), register_module_buffer_registration_hook(add):
+            yield
+    except StrictDataclassError as error:
+        raise ValueError(f"These settings make no model: {' '.join(str(error.__cause__ or error).split())}") from error
 
 
 @contextmanager
@@ -125,6 +122,37 @@ def _is_safetensors(file: Path) -> bool:
             return True
     except (OSError, SafetensorError):
         return False
+
+
+def load_weights(
+    auto_class: Any, model: str | os.PathLike, head: str | None = None, **options: Any
+) -> tuple[Any, dict[str, list[Any]]]:
+    """A model, and the sorted `missing_keys` and `unexpected_keys` of its checkpoint, which Transformers then does not
+    list. Weights of another shape than the configuration says are a `ValueError`, except for those whose names begin
+    with the pattern `head`."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with loading(model):
+            network, report = auto_class.from_pretrained(
+                model, ignore_mismatched_sizes=True, output_loading_info=True, **options
+            )
+    finally:
+        logging.set_verbosity(level)
+    wrong = [row for row in sorted(report["mismatched_keys"]) if head is None or not re.match(head, row[0])]
+    if wrong:
+        shapes = [f"{name} {tuple(saved)} instead of {tuple(expected)}" for name, saved, expected in wrong]
+        raise ValueError(f"Weights of {model} have other shapes than its config.json says: {few(shapes)}.")
+    return network, {name: sorted(report[name]) for name in ("missing_keys", "unexpected_keys")}
+
+
+def refuse_missing(model: str | os.PathLike, network: nn.Module, missing: Sequence[str], way_out: str = "") -> None:
+    """Refuses (`ValueError`) a model whose checkpoint lacks weights."""
+    if missing:
+        raise ValueError(
+            f"{model} lacks weights of {type(network).__name__} ({few(missing)}), which would be random numbers"
+            f"{way_out}."
+        )
 
 
 def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | torch.dtype | None) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hf_video.io import naming
 from hf_video.settings import closest, few
 
-from .released import find_released, locate_released, released_models
-from .start import SHIPPED, START_FOLDER
+from .released import SHIPPED, START_FOLDER, find_released, locate_released, released_models
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,24 +21,18 @@ if TYPE_CHECKING:
 
     from hf_video.processing import VideoClipProcessor
 
-    from .classifiers import TrainedPart
+    from .heads import TrainedPart
 
 # The types of models that compare videos with texts.
 VIDEO_TEXT_TYPES = ("video_text_dual_encoder", "xclip", "videoprism")
 SECONDS_FOR_AN_ANSWER = 10
-ONE_VIEW = {"num_clips": 1, "num_crops": 1}
 
 
 def locate_model(name: str, option: str = "") -> str:
     """The folder or Hub name of a model: a folder comes before a released model of this name, and that before the Hub.
-
-    A released model is fetched and converted if that was not done before, see `locate_released`. "start" is the start
-    that ships.
-
-    Raises:
-        ValueError: there is no such folder, and the Hub allows no such name; or a released model cannot be had. The
-            first one has the option that the name comes from.
-    """
+    "start" is the start that ships. A released model is fetched and converted if that was not done before. It is a
+    `ValueError` if there is no such folder, and the Hub allows no such name, which `option` gave; or a released model
+    cannot be had."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     released, folder = find_released(name), Path(name).expanduser()
@@ -63,26 +56,20 @@ def require_model(name: str, option: str = "") -> str:
     """[`locate_model`], which then asks the Hub once for a model that is neither a folder nor in the cache. A download
     would be tried again and again for half a minute where the Hub does not answer.
 
-    Args:
-        name: a folder, a released model, or a name on the Hub.
-        option: what the error says the name comes from.
-
     Raises:
         ValueError: see [`locate_model`]; or the folder holds no model.
-        OSError: the Hub has no such model, does not answer, or must not be asked.
-    """
-    name = locate_model(name, option)
-    if (folder := Path(name)).is_dir():
-        if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
-            inside = few(path.parent.name for path in sorted(folder.glob("*/config.json")))
-            raise ValueError(
-                f"{f'{option} {name}'.strip()} has no config.json, so it is no folder of a model"
-                + (f", as {inside} inside it." if inside else ".")
-            )
-        return name
+        OSError: the Hub has no such model, does not answer, or must not be asked."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
+    name = locate_model(name, option)
+    named, folder = f"{option} {name}".strip(), Path(name)
+    if folder.is_dir():
+        if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
+            inside = few(path.parent.name for path in sorted(folder.glob("*/config.json")))
+            hint = f", as {inside} inside it" if inside else ""
+            raise ValueError(f"{named} has no config.json, so it is no folder of a model{hint}.")
+        return name
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return name
     try:
@@ -94,8 +81,8 @@ def require_model(name: str, option: str = "") -> str:
         pass  # such as of a busy server
     except Exception as error:
         raise ConnectionError(
-            f"{f'{option} {name}'.strip()}: there is no folder of this name here, and the Hub does not answer "
-            f"({error}). Check the name, the connection, HF_ENDPOINT and the proxies."
+            f"{named}: there is no folder of this name here, and the Hub does not answer ({error}). Check the name, "
+            "the connection, HF_ENDPOINT and the proxies."
         ) from error
     return name
 
@@ -145,11 +132,10 @@ def load_trained_model(
         ValueError: the model is not a video classifier, is damaged or does not take several views, or the device does
             not exist.
     """
-    model = require_model(model)
-    target = choose_device(device)
+    model, target = require_model(model), choose_device(device)
 
-    from .classifiers import load_trained_classifier
     from .clip_size import check_clips
+    from .heads import load_trained_classifier
     from .processors import load_processor
 
     network = load_trained_classifier(model, dtype=dtype, part=part)
@@ -161,21 +147,18 @@ def load_trained_model(
 def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
     """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts. Arguments
     and errors are those of [`load_trained_model`]."""
-    model = require_model(model)
-    target = choose_device(device)
+    expected = "which has no memory; a MemoryBankQFormer is expected"
+    return _load(model, "AutoModelForImageTextToText", device, dtype, ["memory_bank_qformer"], expected)
 
-    from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    from .configurations import check_quantization, load_config, loading
-
-    config = load_config(model)
-    check_quantization(model, config, dtype)
-    if config.model_type != "memory_bank_qformer":
-        raise ValueError(f"{model} is a {config.model_type}, which has no memory; a MemoryBankQFormer is expected.")
-    with loading(model):
-        network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
-        processor = AutoProcessor.from_pretrained(model)
-    return network.to(target).eval(), processor
+def load_action_detector(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
+    """An action detector such as STMixer in evaluation mode, and its processor. Arguments and errors are those of
+    [`load_trained_model`]."""
+    expected = (
+        "which detects no actions: an stmixer is expected. `hf-video train --task action-detection` makes one around "
+        "a backbone"
+    )
+    return _load(model, "AutoModelForObjectDetection", device, dtype, ["stmixer"], expected)
 
 
 def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
@@ -183,61 +166,53 @@ def load_video_text_model(model: str, *, device: str = "auto", dtype: str = "flo
     texts: a VideoTextDualEncoder, or a model of Transformers such as X-CLIP, which is given a
     [`VideoTextDualEncoderProcessor`] with its own options and tokenizer. Arguments and errors are those of
     [`load_trained_model`]."""
-    model = require_model(model)
-    target = choose_device(device)
+    expected = f"which does not compare videos with texts: {' or '.join(VIDEO_TEXT_TYPES)} is expected"
+    return _load(model, "AutoModel", device, dtype, VIDEO_TEXT_TYPES, expected)
 
-    from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
-    from hf_video.models.video_text.processing_video_text import VideoTextDualEncoderProcessor
+def _load(
+    model: str, auto_class: str, device: str, dtype: str, types: Sequence[str], expected: str
+) -> tuple[Any, Any]:
+    """A model of an Auto class with all of its weights, in evaluation mode, and its processor. It has one of these
+    types; `expected` is what is said of another one."""
+    model, target = require_model(model), choose_device(device)
 
-    from .configurations import check_quantization, load_config, loading
+    import transformers
+
+    from .configurations import check_quantization, load_config, load_weights, loading, refuse_missing
+
+    config = load_config(model)
+    check_quantization(model, config, dtype)
+    if config.model_type not in types:
+        raise ValueError(f"{model} is a {config.model_type}, {expected}.")
+    network, report = load_weights(getattr(transformers, auto_class), model, dtype=dtype)
+    refuse_missing(model, network, report["missing_keys"])
+    with loading(model):
+        return network.to(target).eval(), _processor_of(model, config, auto_class)
+
+
+def _processor_of(model: str, config: Any, auto_class: str) -> Any:
+    """The processor of a model of an Auto class. Models of Transformers that compare videos with texts have none."""
+    import transformers
+
     from .processors import load_processor
 
-    config = load_config(model)
-    check_quantization(model, config, dtype)
-    with loading(model):
-        network, report = AutoModel.from_pretrained(model, dtype=dtype, output_loading_info=True)
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{model} lacks weights ({few(missing)}), which would be random numbers.")
-    if not hasattr(network, "get_video_features") or not hasattr(network, "get_text_features"):
-        raise ValueError(f"{model} is a {type(network).__name__}, which does not compare videos with texts.")
-    with loading(model):
-        if config.model_type == "video_text_dual_encoder":
-            processor = AutoProcessor.from_pretrained(model)
-        else:
-            processor = VideoTextDualEncoderProcessor(
-                load_processor(model, config.vision_config),
-                AutoTokenizer.from_pretrained(model),
-                max_length=config.text_config.max_position_embeddings,
-                clean_text=False,
-            )
-    return network.to(target).eval(), processor
+    if auto_class in ("AutoModelForVideoClassification", "AutoModelForPreTraining"):
+        return load_processor(model, config)
+    if auto_class != "AutoModel" or config.model_type not in VIDEO_TEXT_TYPES[1:]:
+        own = {
+            "AutoModelForImageClassification": transformers.AutoImageProcessor,
+            "AutoModelForObjectDetection": transformers.AutoVideoProcessor,
+        }
+        return own.get(auto_class, transformers.AutoProcessor).from_pretrained(model)
+    from hf_video.models.video_text.processing_video_text import VideoTextDualEncoderProcessor
 
-
-def load_action_detector(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
-    """An action detector such as STMixer in evaluation mode, and its processor. Arguments and errors are those of
-    [`load_trained_model`]."""
-    model = require_model(model)
-    target = choose_device(device)
-
-    from transformers import AutoModelForObjectDetection, AutoVideoProcessor
-
-    from .configurations import check_quantization, load_config, loading
-
-    config = load_config(model)
-    check_quantization(model, config, dtype)
-    if config.model_type != "stmixer":
-        raise ValueError(
-            f"{model} is a {config.model_type}, which detects no actions: an stmixer is expected. `hf-video train "
-            "--task action-detection` makes one around a backbone."
-        )
-    with loading(model):
-        network, report = AutoModelForObjectDetection.from_pretrained(model, dtype=dtype, output_loading_info=True)
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{model} lacks weights ({few(missing)}), which would be random numbers.")
-    with loading(model):
-        processor = AutoVideoProcessor.from_pretrained(model)
-    return network.to(target).eval(), processor
+    return VideoTextDualEncoderProcessor(
+        load_processor(model, config.vision_config),
+        transformers.AutoTokenizer.from_pretrained(model),
+        max_length=config.text_config.max_position_embeddings,
+        clean_text=False,
+    )
 
 
 class SearchModel(NamedTuple):
@@ -270,7 +245,8 @@ def load_search_model(model: str, *, device: str = "auto", dtype: str = "float32
 
     model = require_model(model)
     if load_config(model).model_type not in VIDEO_TEXT_TYPES:
-        return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **ONE_VIEW))
+        one_view = {"num_clips": 1, "num_crops": 1}
+        return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **one_view))
     network, texts = load_video_text_model(model, device=device, dtype=dtype)
     return SearchModel(network, texts.video_processor, texts)
 
@@ -296,13 +272,7 @@ def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
 
     import transformers
 
-    from .configurations import loading
-    from .processors import load_processor
+    from .configurations import load_weights
 
-    with loading(folder):
-        network = getattr(transformers, auto_class).from_pretrained(folder, **options)
-    if auto_class == "AutoModelForImageClassification":
-        return network.eval(), transformers.AutoImageProcessor.from_pretrained(folder)
-    if auto_class == "AutoModel":
-        return network.eval(), transformers.AutoProcessor.from_pretrained(folder)
-    return network.eval(), load_processor(folder, network.config)
+    network, _ = load_weights(getattr(transformers, auto_class), folder, **options)
+    return network.eval(), _processor_of(folder, network.config, auto_class)

@@ -29,20 +29,13 @@ _OFFSET_CLASS = "VivitVideoProcessor"
 
 
 def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
-    """The `VideoClipProcessor` of a model.
+    """The `VideoClipProcessor` of a model, a folder or Hub repository.
 
-    Options that the saved file does not have follow the model's configuration. The file of another processor is read
-    as options of this one that give the same values, so that models of Transformers work as well.
+    Options that the saved file does not have follow the model's configuration, and `options` that are not None take
+    the place of both. The file of another processor is read as options of this one that give the same values, so that
+    models of Transformers work as well.
 
-    Args:
-        model: a folder or a Hub repository.
-        config: the model's configuration, read for the size of a clip.
-        options: options that override the saved ones, unless they are None.
-
-    Raises:
-        OSError: there is no such folder or repository.
-        ValueError: an option is wrong.
-    """
+    Raises: OSError: there is no such folder or repository. ValueError: an option is wrong."""
     num_frames, image_size = clip_size(config)
     settings: dict[str, Any] = {} if num_frames is None else {"num_frames": num_frames}
     if image_size is not None:

@@ -1,6 +1,7 @@
-"""The models that their original authors released: which there are, and how one is fetched and converted by its name.
+"""Models by their names: those that their authors released, fetched and converted, and the start that ships.
 
-`released_models.json` is written by `model_cards/generate.py`, from the facts that the model cards state.
+`released_models.json` is written by `model_cards/generate.py`, from the facts that the model cards state. The start
+is a small VideoViT, pre-trained on generated videos, from which few clips are enough; `SCRATCH` is for random weights.
 """
 
 from __future__ import annotations
@@ -24,6 +25,19 @@ from hf_video.processes import is_first_process
 # Found by its name, since the package knows no source of checkpoints.
 CONVERSION = "hf_video.conversion"
 FACTS_FILE = "training_facts.json"
+SHIPPED, SCRATCH = "start", "scratch"
+SHA256 = "[0-9a-f]{64}"
+START_FOLDER = Path(__file__).parents[1] / "start"
+
+
+def model_path(model: str | None) -> str | None:
+    """The folder or Hub name of a model that `SHIPPED` may stand for; None, for random weights, stays."""
+    return str(START_FOLDER) if model == SHIPPED else model
+
+
+def start_sha256() -> str:
+    """The SHA-256 of the weights of the start, in hexadecimal digits."""
+    return sha256_of(START_FOLDER / "model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -100,8 +114,7 @@ def find_released(name: str) -> ReleasedModel | None:
 
 def locate_released(model: ReleasedModel) -> str:
     """The folder of a released model, which is fetched and converted if that was not done before; or the repository of
-    one in Transformers' format. A line on stderr says which, and the licence. Errors are those of [`fetch_released`]
-    and of the conversion."""
+    one in Transformers' format. A line on stderr says which, and the licence."""
     if model.folder.is_dir():
         if cached := model.cached_file:
             _check_sha256(model, cached.resolve().name)
@@ -119,25 +132,15 @@ def locate_released(model: ReleasedModel) -> str:
 
 def convert_released(model: ReleasedModel, file: str, words: Sequence[str], **options: Any) -> None:
     """Converts the file of a released model, or its repository, as `hf-video convert SOURCE` does with a file at hand.
-
-    Args:
-        model: its command names the source and the options.
-        file: the file or repository.
-        words: the folder to write, and further options.
-        options: those of the source's `main`.
-    """
+    `words` are the folder to write, and further options of the command; `options` those of the source's `main`."""
     _, _, source, _, _, *own = shlex.split(model.command.splitlines()[-1])
     import_module(f"{CONVERSION}.{source}").main([file, *words, *own], **options)
 
 
 def fetch_released(model: ReleasedModel) -> str:
     """The authors' file in the cache of the Hub, whose size and licence are said before it is fetched; of a model in
-    Transformers' format the repository, from which nothing is fetched yet.
-
-    Raises:
-        ValueError: the file is not on the Hub or cannot be fetched, its SHA-256 is not the one that the Hub announces,
-            or it is not the file that was converted before.
-    """
+    Transformers' format the repository, from which nothing is fetched yet. It is a `ValueError` if the file cannot be
+    had, its SHA-256 is not the one that the Hub announces, or it is not the file that was converted before."""
     license = f"licence {model.license or 'unknown'}"
     if model.repository is None:
         command = " && ".join(model.command.splitlines())
@@ -148,7 +151,7 @@ def fetch_released(model: ReleasedModel) -> str:
     if model.file is None:
         _say_once(f"{model.name}: released in Transformers' format, {model.describe_size()}, {license}.")
         return model.repository
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import RemoteEntryNotFoundError
     from huggingface_hub.utils import httpx
 
@@ -165,13 +168,15 @@ def fetch_released(model: ReleasedModel) -> str:
     except (OSError, httpx.HTTPError) as error:
         if write_error_number(error) in FULL_DISK:
             raise
+        reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
         raise ValueError(
-            f"{model.name}: {place} cannot be fetched from the Hub ({_reason(error)}). Check the connection and "
+            f"{model.name}: {place} cannot be fetched from the Hub "
+            f"({'HF_HUB_OFFLINE is set' if constants.is_offline_mode() else reason}). Check the connection and "
             f"HF_ENDPOINT, {at_hand}"
         ) from error
     # The cache names a large file by the SHA-256 that the Hub announces.
     content, announced, found = file.resolve(), file.resolve().name, sha256_of(file)
-    if _is_sha256(announced) and found != announced:
+    if re.fullmatch(SHA256, announced) and found != announced:
         content.unlink()
         raise ValueError(
             f"{model.name}: {place} came with the SHA-256 {found}, and the Hub announces {announced}. It is removed "
@@ -182,24 +187,12 @@ def fetch_released(model: ReleasedModel) -> str:
 
 
 def _check_sha256(model: ReleasedModel, found: str) -> None:
-    if model.sha256 and _is_sha256(found) and found != model.sha256:
+    if model.sha256 and re.fullmatch(SHA256, found) and found != model.sha256:
         raise ValueError(
             f"{model.name}: {model.file} of {model.repository} has the SHA-256 {found}. The file that was converted "
             f"before had {model.sha256}. Its authors replaced it: to take theirs, remove {model.folder}; to keep the "
             "other, name that folder."
         )
-
-
-def _is_sha256(name: str) -> bool:
-    return re.fullmatch("[0-9a-f]{64}", name) is not None
-
-
-def _reason(error: Exception) -> str:
-    from huggingface_hub import constants
-
-    if constants.is_offline_mode():
-        return "HF_HUB_OFFLINE is set"
-    return str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
 
 
 @contextmanager
@@ -211,16 +204,14 @@ def _one_at_a_time(model: ReleasedModel) -> Iterator[None]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{model.name}.lock"))
     try:
-        lock.acquire(blocking=False)
+        held = lock.acquire(blocking=False)
     except Timeout:
         _say(f"{model.name}: another process fetches it; waiting for its end.")
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         for begun in folder.parent.glob(f".{model.name}.*.partial"):
             shutil.rmtree(begun)
         yield
-    finally:
-        lock.release()
 
 
 def _say(line: str) -> None:

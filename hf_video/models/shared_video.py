@@ -34,6 +34,17 @@ class VideoPreTrainedModel(PreTrainedModel):
             )
         super().save_pretrained(*args, **kwargs)
 
+    def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
+        """As in Transformers. Raises `ValueError` for a model that was saved before the first release."""
+        # Those of queries, keys and values in VideoViT, and of the time steps in VideoMamba.
+        former = (".attention.qkv.weight", "_scan.dt_proj.bias")
+        if found := [name for name in loading_info.unexpected_keys if name.endswith(former)]:
+            raise ValueError(
+                f"{min(found)} is of a model from before the first release, whose weights were others: convert the "
+                "original checkpoint anew, or train the model again."
+            )
+        super()._adjust_missing_and_unexpected_keys(loading_info)
+
 
 class LayeredPreTrainedModel(VideoPreTrainedModel):
     """The base class of a family whose base model has `embeddings` and `layers`."""
@@ -100,18 +111,31 @@ def token_grid(pixel_values: torch.Tensor, config: Any) -> tuple[int, int, int]:
     return grid
 
 
-def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+def select_tokens(tokens: torch.Tensor, selected: torch.Tensor, num_selected: int | None = None) -> torch.Tensor:
     """
     Gather the selected tokens of every clip, in raster order.
 
     Args:
         tokens: `(batch_size or 1, sequence_length, hidden_size)`.
         selected: `(batch_size, sequence_length)`, bool, with as many true entries in every row.
+        num_selected: their number. By default it is counted, for which a GPU is waited for.
 
     Returns:
         `(batch_size, num_selected, hidden_size)`.
     """
-    return tokens.expand(selected.shape[0], -1, -1)[selected].unflatten(0, (selected.shape[0], -1))
+    count = int(selected[0].sum()) if num_selected is None else num_selected
+    return take_tokens(tokens, places_of(selected, count))
+
+
+def places_of(selected: torch.Tensor, num_selected: int) -> torch.Tensor:
+    """The indices `(batch_size, num_selected)` of the true entries in every row, ascending."""
+    return (~selected).int().argsort(dim=1, stable=True)[:, :num_selected]
+
+
+def take_tokens(tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """The tokens of `(batch_size or 1, sequence_length, hidden_size)` at indices `(batch_size, num_selected)`."""
+    tokens = tokens.expand(places.shape[0], -1, -1)
+    return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[-1]))
 
 
 def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:

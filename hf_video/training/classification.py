@@ -26,12 +26,12 @@ from hf_video.data import (
 from hf_video.data.clip_duration import clip_duration, cut_splits, median_frame_interval
 from hf_video.data.mixing import SAMPLE_KEY
 from hf_video.data.rows import class_counts, label_ids
-from hf_video.data.video_settings import dataset_options
+from hf_video.data.video_settings import annotation_choices, dataset_options
 from hf_video.inference.scores import problem_type_of
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import drop_query_axis, load_classifier
-from hf_video.loading.start import SHIPPED, model_path
+from hf_video.loading.heads import drop_query_axis, load_classifier
+from hf_video.loading.released import SHIPPED, model_path
 from hf_video.metrics import compute_metrics as video_metrics
 from hf_video.metrics import regression_metrics
 from hf_video.processing import VideoClipProcessor
@@ -251,7 +251,8 @@ class ClassificationTask(Task):
         if chosen.streaming:
             reason = reason or "the number of training clips in a stream is not known"
         if not reason:
-            self.listed = load_data(chosen.data, None, chosen.video_root, chosen.split_by, **dataset_options(chosen))
+            options = dataset_options(chosen) | {"choices": annotation_choices(chosen)}
+            self.listed = load_data(chosen.data, None, chosen.video_root, chosen.split_by, **options)
             number = len(self.listed.get("train", ()))
             known = f"{number:,} training clips"
             if number <= MAX_CLIPS_FOR_START:
@@ -279,6 +280,7 @@ class ClassificationTask(Task):
             options["revision"] = (run.saved_data or {}).get("commit") or commit_of(chosen.data, chosen.revision)
             self.stream, splits, names = load_stream(chosen.data, named, chosen.video_root, **options)
             return TaskData(splits, names, commit=options["revision"])
+        options["choices"] = annotation_choices(chosen)
         splits = self.listed or load_data(chosen.data, named, chosen.video_root, chosen.split_by, **options)
         require_training(chosen.data, splits)
         return TaskData(splits, label_names(splits["train"]))

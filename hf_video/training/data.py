@@ -20,10 +20,10 @@ def load_data(
     model: str | Path | None,
     video_root: str | None = None,
     split_by: str | None = None,
-    **options: str | None,
+    **options: Any,
 ) -> DatasetDict:
     """The splits. Their class ids are in the order of the model if it has the same classes, else sorted. A column that
-    the data are split by is kept. `options` are those of `dataset_options`."""
+    the data are split by is kept. `options` are those of `load_video_dataset`."""
     from hf_video.data import load_video_dataset
     from hf_video.data.holding_out import further_columns
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_video.data import BoxTask, VideoDataset
 from hf_video.data.boxes import action_names, load_detections
 from hf_video.evaluation.detections import measure_persons
-from hf_video.loading.detectors import load_detector
+from hf_video.loading.heads import load_detector
 
 from .arguments import DetectionTrainingArguments
 from .data import require_training, warn_of_repetitions

@@ -19,8 +19,7 @@ from transformers.trainer_utils import has_length
 import hf_video
 from hf_video.data import is_multi_label, label_names
 from hf_video.io import read_own_json, replace_text
-from hf_video.loading.released import FACTS_FILE
-from hf_video.loading.start import SHIPPED, model_path, start_sha256
+from hf_video.loading.released import FACTS_FILE, SHIPPED, model_path, start_sha256
 from hf_video.metrics import count_clips
 
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")

@@ -11,10 +11,11 @@ from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, 
 from hf_video.data.frame_labels import UNKNOWN, frame_classes, have_several_labels, split_videos
 from hf_video.data.holding_out import further_columns
 from hf_video.data.tasks import collate_frames
+from hf_video.data.video_settings import annotation_choices
 from hf_video.evaluation.frames import evaluate_frames, figures_by_name
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.configurations import load_config
-from hf_video.loading.frame_classifiers import load_frame_classifier, make_frame_classifier
+from hf_video.loading.heads import load_frame_classifier, make_frame_classifier
 from hf_video.metrics import wilson_interval
 from hf_video.processes import is_first_process
 from hf_video.settings import settings_of
@@ -78,7 +79,9 @@ class FramesTask(Task):
     def load_data(self, run: RunPlan) -> TaskData:
         chosen = run.chosen
         columns = further_columns(chosen.split_by)
-        splits = load_video_dataset(chosen.data, video_root=chosen.video_root, columns=columns)
+        splits = load_video_dataset(
+            chosen.data, video_root=chosen.video_root, columns=columns, choices=annotation_choices(chosen)
+        )
         require_training(chosen.data, splits)
         self.background = chosen.background
         if chosen.background is None and chosen.model is not None:

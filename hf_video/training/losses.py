@@ -14,8 +14,8 @@ from transformers.utils import ModelOutput
 
 from hf_video.inference.scores import is_frame_classifier, problem_type_of
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.clip_size import clip_size, set_input_size
+from hf_video.loading.heads import load_trained_classifier
 from hf_video.loading.models import locate_model
 from hf_video.loading.processors import load_processor
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
 from hf_video.loading.clip_size import check_clips, check_views, input_size, set_input_size
 from hf_video.loading.configurations import bounded_models, load_config
 from hf_video.loading.processors import load_processor
-from hf_video.loading.start import model_path
+from hf_video.loading.released import model_path
 from hf_video.processing import VideoClipProcessor
 from hf_video.settings import settings_of
 
@@ -43,24 +42,15 @@ def load_model(
     names = [name for group in changing for name in settings_of(group)]
     changes = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
     if chosen.model is None:
-        try:
-            with bounded_models():
-                model = begin(changes)
-        except StrictDataclassError as error:
-            raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
+        with bounded_models():
+            model = begin(changes)
         return model, VideoClipProcessor(**sampling, **input_size(chosen.image_size))
     source = str(model_path(chosen.model))
     if unknown := [name for name in changes if not hasattr(load_config(source), name)]:
         raise ValueError(f"{chosen.model} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
     size = {} if chosen.image_size is None else input_size(chosen.image_size)
     processor = load_processor(source, load_config(source), **sampling, **size)
-    try:
-        model = load(source, **changes)
-    except StrictDataclassError as error:
-        if not changes:
-            raise
-        listed = ", ".join(f"{name}={value}" for name, value in changes.items())
-        raise ValueError(f"{chosen.model} does not take {listed}: {error.__cause__ or error}") from error
+    model = load(source, **changes)
     set_input_size(model, image_size=chosen.image_size, num_frames=chosen.num_frames)
     check_clips(model, processor)
     check_views(model, *(getattr(chosen, name) or getattr(processor, name) for name in ("num_clips", "num_crops")))

@@ -14,11 +14,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, PreTrai
 
 from hf_video.data import ClipAugmentation, ClipTask, VideoDataset, collate_clips, load_unlabelled_videos
 from hf_video.data.mixing import SAMPLE_KEY
-from hf_video.loading.classifiers import load_pretraining_model
 from hf_video.loading.clip_size import clip_size
 from hf_video.loading.configurations import loading
+from hf_video.loading.heads import load_pretraining_model
 from hf_video.loading.models import locate_model
-from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher
+from hf_video.models.videomamba.modeling_videomamba_pretraining import VideoMambaTeacher
 from hf_video.settings import settings_of
 
 from .arguments import PreTrainingArguments
@@ -47,7 +47,7 @@ def collate_for_masks(items: Sequence[Mapping[str, Any] | None]) -> dict[str, to
     return batch
 
 
-def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequence[int]) -> dict[str, torch.Tensor]:
+def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequence[int]) -> dict[str, Any]:
     """The masks of a batch by the `draw_masks` of a model and the arguments, from a seed for each clip."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     return model.draw_masks(pixel_values, generators, args.mask_type, args.decoder_mask_ratio)

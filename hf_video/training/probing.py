@@ -15,14 +15,15 @@ from hf_video.bulk.feature_cache import Features, extract_features
 from hf_video.data import ClipTask, VideoDataset, is_multi_label, label_names
 from hf_video.data.checks import readable_videos
 from hf_video.data.rows import label_ids
+from hf_video.data.video_settings import annotation_choices
 from hf_video.inference.scores import problem_type_of
 from hf_video.io import new_folder
 from hf_video.loading.class_names import class_names_of
-from hf_video.loading.classifiers import load_classifier
 from hf_video.loading.clip_size import check_clips
+from hf_video.loading.heads import load_classifier
 from hf_video.loading.models import choose_device
 from hf_video.loading.processors import load_processor
-from hf_video.loading.start import model_path
+from hf_video.loading.released import model_path
 from hf_video.metrics import compute_metrics
 from hf_video.output_folders import KEEP, require_fresh
 
@@ -163,7 +164,9 @@ def _load(
     settings: ProbeSettings, model_name: str, device: torch.device, features_dir: Path
 ) -> tuple[PreTrainedModel, dict[str, _Split], list[str]]:
     """The model, the splits of the data with their features, and the videos that cannot be read."""
-    data = load_data(settings.data, model_name, settings.video_root, settings.split_by)
+    data = load_data(
+        settings.data, model_name, settings.video_root, settings.split_by, choices=annotation_choices(settings)
+    )
     require_training(settings.data, data)
     class_names = label_names(data["train"])
     problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"

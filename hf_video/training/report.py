@@ -21,7 +21,7 @@ from transformers import EvalPrediction
 from hf_video.data import VideoDataset
 from hf_video.data.dataset import with_those_inside
 from hf_video.io import replace_file, replace_text
-from hf_video.loading.start import SHIPPED
+from hf_video.loading.released import SHIPPED
 from hf_video.metrics import (
     average_precision,
     chance_accuracy,

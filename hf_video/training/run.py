@@ -6,6 +6,7 @@ What can be refused without a model is refused before PyTorch and Transformers a
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_video.data.folders import LAYOUTS, require_inputs
 from hf_video.loading.models import choose_device, require_model
-from hf_video.loading.start import SHIPPED, start_sha256
+from hf_video.loading.released import SHIPPED, start_sha256
 from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
 from hf_video.settings import settings_of
@@ -101,13 +102,23 @@ class RunPlan:
 
     def of_this_machine(self) -> dict[str, Any]:
         """The fields of `TrainingArguments` that say where the run computes and writes."""
-        on_cpu = choose_device(self.chosen.device).type == "cpu"
-        pins_memory = self.chosen.dataloader_pin_memory
+        device = choose_device(self.chosen.device)
+        on_cpu, pins_memory = device.type == "cpu", self.chosen.dataloader_pin_memory
         return {
+            "bf16": self._is_bfloat16(device),
             "output_dir": str(self.output_dir),
             "use_cpu": on_cpu,
             "dataloader_pin_memory": not on_cpu if pins_memory is None else pins_memory,
         }
+
+    def _is_bfloat16(self, device: Any) -> bool:
+        """What is chosen, and else whether the GPU computes in bfloat16."""
+        import torch
+
+        chosen = values_of(self.chosen)
+        if chosen.get("bf16") is not None or chosen.get("fp16"):
+            return bool(chosen.get("bf16"))
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
     def without_validation(self, splits: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of `TrainingArguments` that a training needs if there is no validation split."""
@@ -164,6 +175,8 @@ class RunPlan:
         logging.getLogger("transformers.trainer_utils").addFilter(_is_news)
         disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
         try:
+            if is_first_process():
+                print(_describe_step(trainer.args), flush=True)
             with saying_what_was_kept(self.output_dir, self.resume_hint), self._keeping_frames(trainer):
                 trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
                 yield
@@ -191,6 +204,17 @@ class RunPlan:
             if isinstance(trainer, BaseTrainer):
                 trainer.throughput.kept = kept
             yield
+
+
+def _describe_step(args: Any) -> str:
+    """How many clips change the weights at once, at which rate, in which precision."""
+    parts = {"a process": args.train_batch_size, "processes": args.world_size}
+    parts["accumulated"] = args.gradient_accumulation_steps
+    total = math.prod(parts.values())
+    factors = " x ".join(f"{number} {name}" for name, number in parts.items())
+    factors = f" ({factors})" if total != args.train_batch_size else ""
+    precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
+    return f"Each step: {total} clips{factors}, learning rate {args.learning_rate:.3g}, {precision}."
 
 
 def _is_news(record: logging.LogRecord) -> bool:

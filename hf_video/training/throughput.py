@@ -16,8 +16,8 @@ from hf_video.data.loader import available_cores
 
 # The scalars that our trainers log beside each training loss.
 THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib")
-# After so many steps and seconds it is said how long the rest will take.
-MIN_STEPS, MIN_SECONDS = 10, 30.0
+# After so many steps the speed is printed.
+FIRST_STEPS = 20
 # Trainings that wait less, or end sooner, are fast enough.
 WAITING_SHARE, SHORT_SECONDS = 0.5, 300.0
 
@@ -39,21 +39,20 @@ class ThroughputCallback(TrainerCallback):
     not count. The trainer passes its batches through `watch`, and adds `collect()` to every log of a training loss.
 
     Attributes:
-        kept: what frames the training keeps. If it is known, one line says after some steps how long a training will
-            take that waits for videos in most of its time, and what would shorten it. If frames are kept, steps
-            count for it from the second epoch, in which no video is decoded.
+        kept: what frames the training keeps. If it is known, the speed is printed after 20 steps and at the end, and
+            for a training that waits for videos most of its time how long the rest will take, and what shortens it.
+            If frames are kept, these steps are of the second epoch, in which no video is decoded.
     """
 
     kept: KeptFrames | None = None
     _begin: float | None = None
 
     def __init__(self) -> None:
-        self._step, self._logged, self._estimated = _Steps(), _Steps(), _Steps()
-        self._is_told = False
+        self._step, self._logged, self._first, self._all = _Steps(), _Steps(), _Steps(), _Steps()
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._begin = None
-        self._step, self._logged, self._estimated = _Steps(), _Steps(), _Steps()
+        self._step, self._logged, self._first, self._all = _Steps(), _Steps(), _Steps(), _Steps()
 
     def watch(self, batches: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """The batches of one step. Counts their clips and measures how long each batch is waited for."""
@@ -73,13 +72,19 @@ class ThroughputCallback(TrainerCallback):
             return
         step, self._step = self._step, _Steps()
         step.lasted, self._begin = time.perf_counter() - self._begin, None
-        for steps in (self._logged, self._estimated):
+        for steps in (self._logged, self._first, self._all):
             steps.number += 1
             steps.clips += step.clips
             steps.waited += step.waited
             steps.lasted += step.lasted
-        if self.kept is not None:
-            self._estimate(args, state, self.kept)
+        if self.kept is not None and str(self.kept) and (state.epoch or 0) <= 1:
+            self._first = _Steps()
+        if self._first.number == FIRST_STEPS and self.kept is not None and state.is_world_process_zero:
+            tqdm.write(_describe(self._first, args) + self._estimate(args, state, self.kept))
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._all.number > FIRST_STEPS and self.kept is not None and state.is_world_process_zero:
+            tqdm.write(f"In all: {_describe(self._all, args)}")
 
     def collect(self, args: TrainingArguments) -> dict[str, float]:
         """The scalars since the last call; empty if no step was measured.
@@ -106,20 +111,18 @@ class ThroughputCallback(TrainerCallback):
             scalars["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
         return scalars
 
-    def _estimate(self, args: TrainingArguments, state: TrainerState, kept: KeptFrames) -> None:
-        if str(kept) and (state.epoch or 0) <= 1:
-            self._estimated = _Steps()
-        steps = self._estimated
-        if self._is_told or steps.number < MIN_STEPS or steps.lasted < MIN_SECONDS:
-            return
-        self._is_told = True
-        num_left = state.max_steps - state.global_step
+    def _estimate(self, args: TrainingArguments, state: TrainerState, kept: KeptFrames) -> str:
+        """How long the rest will take, and what shortens it, if a long training waits most of its time."""
+        steps, num_left = self._first, state.max_steps - state.global_step
         rest = steps.lasted / steps.number * num_left
-        if steps.waited > WAITING_SHARE * steps.lasted and rest > SHORT_SECONDS and state.is_world_process_zero:
-            tqdm.write(
-                f"The other {num_left:,} steps will take about {_tell(rest)}, {steps.waited / steps.lasted:.0%} of it "
-                f"waiting for videos. {_way_out(args, kept)}"
-            )
+        if steps.waited <= WAITING_SHARE * steps.lasted or rest <= SHORT_SECONDS:
+            return ""
+        return f" The other {num_left:,} steps will take about {_tell(rest)}. {_way_out(args, kept)}"
+
+
+def _describe(steps: _Steps, args: TrainingArguments) -> str:
+    speed = f"{steps.clips / steps.lasted:.3g} clips a second" + (" in each process" if args.world_size > 1 else "")
+    return f"{speed}, {steps.waited / steps.lasted:.0%} of the time waiting for videos."
 
 
 def _way_out(args: TrainingArguments, kept: KeptFrames) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from hf_video.io import replace_text
 from hf_video.loading.models import locate_model
-from hf_video.loading.start import SCRATCH, SHIPPED, start_sha256
+from hf_video.loading.released import SCRATCH, SHIPPED, start_sha256
 from hf_video.settings import Setting, find_setting, read_values, settings_of, training_argument_fields
 
 from .checkpoints import is_secret

@@ -6,10 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -18,21 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class AppServer:
-    """
-    An app that answers, until `stop`.
-
-    Args:
-        models: folders of models.
-        folder: an empty folder, for the log and for the temporary files of the process.
-        options: further words of the command line.
-
-    Attributes:
-        address: URL of the page, without a slash at the end.
-        temporary: the temporary folder of the process, which no other process has.
-
-    Raises:
-        RuntimeError: the process ends at once, or gives no answer for two minutes; with its output.
-    """
+    """An app of some models that answers at `address` until `stop`. An empty folder takes its log, and the temporary
+    files of the process; options are further words of the command line."""
 
     def __init__(self, models: Sequence[str], folder: Path, *options: str):
         self.temporary = folder / "server_temporary"
@@ -44,20 +29,14 @@ class AppServer:
         words = [sys.executable, "-m", "hf_video.cli", "app", *models, "--port", str(port), *options]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self._process.kill()
-            raise
-
-    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 urllib.request.urlopen(self.address, timeout=10).close()
                 return
-            except (urllib.error.URLError, OSError):
+            except OSError:
                 time.sleep(0.2)
+        self._process.kill()
         raise RuntimeError(f"The app does not answer: {self.output}")
 
     @property
@@ -82,11 +61,7 @@ class AppServer:
         return sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*") if path.is_file())
 
     def stop(self, number: signal.Signals = signal.SIGINT, timeout: float = 60) -> int:
-        """Ends the process by a signal, and returns its exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: it went on for `timeout` seconds; it is killed.
-        """
+        """Ends the process by a signal, and returns its exit code."""
         self._process.send_signal(number)
         try:
             return self._process.wait(timeout)
@@ -97,5 +72,5 @@ class AppServer:
 
 def free_port() -> int:
     """A port of this machine on which nobody listens."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]

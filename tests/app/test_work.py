@@ -13,7 +13,6 @@ import pytest
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForFrameClassification
 from hf_video.app.work import LoadedModel, annotate, classify, draw_heat_map, find_segments
 from hf_video.loading.models import load_trained_model
-from hf_video.texts import class_color
 from tests.testing.videos import damage_frame, encode_video
 
 from .colour_models import FPS, colour_frames, save_colour_model
@@ -120,12 +119,6 @@ def test_a_cancelled_work_leaves_no_file(model, flicker, temporary):
         assert not list(temporary.iterdir())
         with model.lock:
             pass
-
-
-def test_a_class_has_its_colour_in_the_table(work, flicker):
-    _, shown, *_ = work(find_segments, flicker, *THRESHOLDS)
-    colours = [class_color(0), class_color(1)]
-    assert all(colour in row[2] for colour, row in zip(colours, shown["metadata"]["styling"], strict=True))
 
 
 def test_of_classes_with_one_name_the_highest_score_is_shown(work, flicker, model, monkeypatch):

@@ -28,19 +28,9 @@ _READ_FRAME = """async (video) => {
 
 
 class Visit:
-    """
-    A user of their own on the page of the app: a browser context without cookies.
-
-    Args:
-        browser: a Chromium.
-        address: URL of the page.
-        context: options of `Browser.new_context`.
-
-    Attributes:
-        page: the page.
-        problems: errors in the console and on the page, requests that failed or went to another host.
-        expected: pattern of the problems that belong to what the test does; by default of none.
-    """
+    """A user of their own on the page of the app at an address: a browser context without cookies. `problems` are
+    errors in the console and on the page, and requests that failed or went to another host; `expected` is a pattern of
+    those that belong to what the test does."""
 
     def __init__(self, browser: Browser, address: str, **context: Any):
         self.problems: list[str] = []
@@ -62,7 +52,6 @@ class Visit:
         return [problem for problem in self.problems if not re.search(self.expected, problem)]
 
     def close(self) -> None:
-        """The user leaves."""
         self._context.close()
 
     def drop(self, path: str | Path) -> None:
@@ -82,21 +71,17 @@ class Visit:
             self._wait_for_video()
 
     def choose_model(self, name: str) -> None:
-        """Takes another of the models."""
         self["model"].locator("input").click()
         self.page.get_by_role("option", name=name).click()
 
     def show(self, name: str) -> None:
-        """Opens the tab that an element is on."""
         self.wait_until(lambda: self[name].is_visible() or self._open_tabs(name))
 
     def press(self, button: str) -> None:
-        """Presses a button, on whatever tab it is."""
         self.show(button)
         self[button].click()
 
     def clear(self) -> None:
-        """Takes the video away."""
         self["video"].get_by_label("Clear").first.click()
 
     def record(self, frames: int) -> None:
@@ -117,7 +102,6 @@ class Visit:
         return preview.evaluate("video => video.getVideoPlaybackQuality().totalVideoFrames") if preview.count() else 0
 
     def ask(self, question: str) -> None:
-        """Asks the model."""
         self.show("ask")
         self["question"].locator("input, textarea").fill(question)
         self["ask"].click()
@@ -130,8 +114,12 @@ class Visit:
 
     def segments(self) -> list["SeenSegment"]:
         """Rows of the timeline."""
-        rows = self["segments"].locator(".virtual-body [role=row]").all()
-        return [SeenSegment.read(row) for row in rows]
+        found = []
+        for row in self["segments"].locator(".virtual-body [role=row]").all():
+            cells = row.get_by_role("gridcell")
+            start, end, label, _ = (cell.strip() for cell in cells.all_inner_texts())
+            found.append(SeenSegment(cells.first, _seconds(start), _seconds(end), label))
+        return found
 
     def seconds_done(self) -> float:
         """Seconds of the video that work on the timeline has come to, as the message says; 0 before."""
@@ -139,7 +127,6 @@ class Visit:
         return _seconds(match[1]) if match else 0.0
 
     def player_time(self) -> float:
-        """Position of the player in seconds."""
         return self["player"].locator("video").evaluate("video => video.currentTime")
 
     def video_width(self, name: str) -> int:
@@ -153,12 +140,10 @@ class Visit:
         return np.array(values, dtype=np.uint8).reshape(48, 64, 4)[..., :3]
 
     def shows_picture(self, name: str) -> bool:
-        """Whether a picture is there, decoded."""
         pictures = self[name].locator("img")
         return bool(pictures.count()) and pictures.first.evaluate("img => img.naturalWidth > 0")
 
     def answer(self) -> str:
-        """What the model says."""
         return self["answer"].locator("textarea").input_value()
 
     def message(self) -> str:
@@ -170,11 +155,7 @@ class Visit:
         return self["about"].inner_text().strip()
 
     def wait_until(self, condition: Callable[[], Any], seconds: float = _TIMEOUT_MS / 1000) -> Any:
-        """The first value of `condition` that is true.
-
-        Raises:
-            AssertionError: there was none in time; with the message on the page.
-        """
+        """The first value of `condition` that is true; an error with the message on the page if there is none."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             if time.monotonic() > deadline:
@@ -183,7 +164,6 @@ class Visit:
         return value
 
     def _open_tabs(self, name: str) -> bool:
-        """Opens one tab after another, until an element is to be seen."""
         for tab in self.page.get_by_role("tab").filter(visible=True).all():
             tab.click()
             if self[name].is_visible():
@@ -195,23 +175,20 @@ class Visit:
         self["video"].locator("video[src]").wait_for()
 
     def _watch(self, page: Page) -> None:
-        """Collects problems from here on."""
-        note = self.problems.append
-        page.on("console", lambda each: note(f"console: {each.text}") if each.type == "error" else None)
-        page.on("pageerror", lambda error: note(f"page: {error}"))
-        page.on("request", self._check_host)
-        page.on("requestfailed", self._note_failure)
-        page.on("response", lambda each: note(f"{each.status}: {each.url}") if each.status >= 400 else None)
 
-    def _check_host(self, request: Request) -> None:
-        address = urlsplit(request.url)
-        if address.scheme not in ("data", "blob") and address.netloc != self._host:
-            self.problems.append(f"request to another host: {request.url}")
+        def note(event: str, is_problem: Callable[[Any], bool], text: Callable[[Any], str]) -> None:
+            page.on(event, lambda each: self.problems.append(f"{event}: {text(each)}") if is_problem(each) else None)
 
-    def _note_failure(self, request: Request) -> None:
+        def is_elsewhere(request: Request) -> bool:
+            address = urlsplit(request.url)
+            return address.scheme not in ("data", "blob") and address.netloc != self._host
+
+        note("console", lambda each: each.type == "error", lambda each: each.text)
+        note("pageerror", bool, str)
+        note("request", is_elsewhere, lambda each: each.url)
         # The page itself ends a stream of events or a part of a video that it does not need any more.
-        if request.failure != "net::ERR_ABORTED":
-            self.problems.append(f"failed, {request.failure}: {request.url}")
+        note("requestfailed", lambda each: each.failure != "net::ERR_ABORTED", lambda each: each.url)
+        note("response", lambda each: each.status >= 400, lambda each: f"{each.status} {each.url}")
 
 
 class SeenSegment(NamedTuple):
@@ -221,11 +198,6 @@ class SeenSegment(NamedTuple):
     start: float
     end: float
     label: str
-
-    @classmethod
-    def read(cls, row: Locator) -> "SeenSegment":
-        start, end, label, _ = (cell.strip() for cell in row.get_by_role("gridcell").all_inner_texts())
-        return cls(row.get_by_role("gridcell").first, _seconds(start), _seconds(end), label)
 
 
 def _seconds(clock: str) -> float:

@@ -1,14 +1,11 @@
 """An index of videos: what its rows are, and that it follows the folder of the videos."""
 
-import os
 import shutil
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModel, AutoProcessor
 
-from hf_video.bulk import build_index, run
+from hf_video.bulk import build_index
 from hf_video.inference import IndexSettings, open_index
 from tests.testing.files import files_of
 from tests.testing.search_models import save_dual_encoder, write_videos
@@ -38,46 +35,11 @@ def vectors_of(folder):
     return dict(sorted(zip(places, found.vectors, strict=True)))
 
 
-@torch.inference_mode()
-def test_a_vector_gives_the_similarity_of_the_model(videos, model, tmp_path):
-    index(videos, model, tmp_path / "index")
-    network, processor = AutoModel.from_pretrained(model).eval(), AutoProcessor.from_pretrained(model)
-    paths = sorted(map(str, videos.iterdir()))
-    inputs = processor(videos=paths, text=["a glass breaks", "a dog runs left"], return_tensors="pt")
-    expected = network(**inputs)
-    found = open_index(tmp_path / "index")
-    assert found.rows["path"].to_pylist() == paths
-    assert set(found.rows["start"].to_pylist()) == {0.0} and set(found.rows["end"].to_pylist()) == {2.0}
-    texts = torch.nn.functional.normalize(expected.text_embeds, dim=-1).numpy()
-    np.testing.assert_allclose(found.vectors @ texts.T, expected.similarity.numpy(), rtol=0, atol=1e-5)
-
-
 def test_windows_have_their_times(videos, model, tmp_path):
     index(videos, model, tmp_path / "index", window=2, stride=2, frame_sampling_rate=1)
     rows = open_index(tmp_path / "index").rows
     assert len(rows) == 6 * 4
     assert rows["start"].to_pylist()[:4] == [0, 0.5, 1, 1.5] and rows["end"].to_pylist()[:4] == [0.5, 1, 1.5, 2]
-
-
-def test_an_interrupted_index_gives_the_same_rows(videos, model, tmp_path, monkeypatch):
-    options = {"window": 2, "frame_sampling_rate": 1, "part_size": 2, "batch_size": 2}
-    index(videos, model, tmp_path / "whole", **options)
-    encode, calls = run._encode, []
-
-    def interrupted(task, network, values, ends_run):
-        calls.append(len(values))
-        if len(calls) == 13:
-            raise KeyboardInterrupt
-        return encode(task, network, values, ends_run)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match="of 6 videos are kept"):
-        patched.setattr(run, "_encode", interrupted)
-        index(videos, model, tmp_path / "resumed", **options)
-    assert len(calls) == 13
-    index(videos, model, tmp_path / "resumed", **options)
-    resumed, whole = vectors_of(tmp_path / "resumed"), vectors_of(tmp_path / "whole")
-    assert list(resumed) == list(whole)
-    np.testing.assert_allclose([*resumed.values()], [*whole.values()], rtol=0, atol=1e-6)
 
 
 def test_files_are_added_and_removed(videos, model, tmp_path):
@@ -94,18 +56,6 @@ def test_files_are_added_and_removed(videos, model, tmp_path):
     np.testing.assert_array_equal(after["5", 0.0], before["5", 0.0])
 
 
-def test_a_changed_file_is_indexed_again(videos, model, tmp_path):
-    index(videos, model, tmp_path / "index", part_size=3)
-    before = vectors_of(tmp_path / "index")
-    shutil.copyfile(videos / "2.mp4", videos / "4.mp4")
-    # An older file under the name is another one, too.
-    os.utime(videos / "4.mp4", (0, 0))
-    assert index(videos, model, tmp_path / "index", part_size=3).num_new == 1
-    after = vectors_of(tmp_path / "index")
-    assert after.keys() == before.keys()
-    np.testing.assert_allclose(after["4", 0.0], before["2", 0.0], rtol=0, atol=1e-6)
-
-
 def test_broken_videos_are_rows_with_their_errors(videos, model, tmp_path):
     for name in ("2.mp4", "3.mp4"):
         (videos / name).write_bytes(b"not a video")
@@ -120,22 +70,6 @@ def test_broken_videos_are_rows_with_their_errors(videos, model, tmp_path):
     index(videos, model, tmp_path / "none")
     with pytest.raises(ValueError, match="has no clip of a video"):
         open_index(tmp_path / "none")
-
-
-def test_a_damaged_index_is_said_and_made_anew(videos, model, tmp_path):
-    folder = tmp_path / "index"
-    index(videos, model, folder)
-    before = vectors_of(folder)
-    (part,) = folder.glob("part-*")
-    # The end is that of Parquet, and what stands before it is none.
-    part.write_bytes(part.read_bytes()[:-99] + b"x" * 91 + b"\0\1\0\0PAR1")
-    with pytest.raises(ValueError, match=f"A part of {folder} cannot be read.* `hf-video index` again"):
-        open_index(folder)
-    index(videos, model, folder)
-    assert vectors_of(folder).keys() == before.keys()
-    (folder / ".bulk.json").write_text("{")
-    with pytest.raises(ValueError, match=f"{folder}/.bulk.json is damaged"):
-        open_index(folder)
 
 
 def test_a_folder_that_is_not_there_empties_no_index(videos, model, tmp_path):

@@ -131,16 +131,3 @@ def test_what_is_refused(folder, videos, tmp_path):
     with pytest.raises(ValueError, match="has rows of other settings .task 'mean', not 'median'."):
         other.claim()
     assert rows_of(folder) == WHOLE
-
-
-def test_a_full_disk_keeps_what_was_written(folder, videos, monkeypatch):
-    def full(source):
-        if source.endswith("c"):
-            raise OSError(28, "No space left on device")
-        return read(source)
-
-    folder.claim()
-    rows = run(Task(**vars(TASK) | {"read": full}), Mean(), folder.left(videos), 1)
-    with pytest.raises(OSError, match="No space left"):
-        folder.write(rows, 1)
-    assert {row[0] for row in rows_of(folder)} == {"a", "b"} and not any(row[4] for row in rows_of(folder))

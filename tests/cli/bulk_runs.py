@@ -18,8 +18,6 @@ import pyarrow.dataset as ds
 
 from tests.testing.videos import encode_video, make_frames
 
-DECODER, MODEL = "ray::MapWorker", "ray::ModelActor"
-
 
 def write_videos(folder: Path, num_videos: int, num_broken: int) -> Path:
     """Writes videos of 20 and 24 frames, evenly mixed with files that are no videos."""
@@ -69,15 +67,6 @@ def processes_of(driver: subprocess.Popen) -> list[psutil.Process]:
     """The driver and all that it started."""
     root = psutil.Process(driver.pid)
     return [root, *root.children(recursive=True)]
-
-
-def kill_actor(driver: subprocess.Popen, title: str) -> None:
-    """Kills the first actor with a title, which must be there."""
-    for process in processes_of(driver):
-        if " ".join(process.cmdline()).startswith(title):
-            process.kill()
-            return
-    raise AssertionError(f"There is no {title}.")
 
 
 def kill_all(driver: subprocess.Popen) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from hf_video.app.work import name_models
 from hf_video.cli import app
+from tests.app.app_server import free_port
 
 
 def test_without_gradio_the_way_to_install_it_is_told(fails, tmp_path, monkeypatch):
@@ -25,22 +26,17 @@ def test_a_port_that_is_in_use_is_told_before_models_are_loaded(fails, tmp_path,
     assert f"--port {port} cannot be used (address already in use). Choose another" in message
 
 
-@pytest.mark.parametrize("option, value", [("--max-upload", "0"), ("--port", "70000"), ("--workers", "-1")])
-def test_a_wrong_number_is_told(fails, option, value):
-    assert f"{option} is {value}; a whole number" in fails("app", "model", option, value)
-
-
 @pytest.mark.parametrize("host, is_warned", [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
 def test_other_machines_are_let_in_only_with_a_warning(trained, monkeypatch, capsys, host, is_warned):
     from hf_video.cli.main import main
 
     pretend_gradio(monkeypatch)
     served = []
-    monkeypatch.setattr("hf_video.app.server.serve", lambda models, **options: served.append((models, options)))
+    monkeypatch.setattr("hf_video.app.server.serve", lambda *words, **options: served.append(words))
     assert main(["app", str(trained), "--host", host, "--port", str(free_port()), "--device", "cpu"]) == 0
-    ((models, options),) = served
+    ((models, settings),) = served
     assert [model.name for model in models] == ["model"] and len(models[0].class_names) == 8
-    assert options["host"] == host
+    assert settings.host == host
     assert ("anybody who reaches port" in capsys.readouterr().err) is is_warned
 
 
@@ -53,7 +49,7 @@ def test_examples_are_the_videos_in_a_folder(trained, fails, monkeypatch, tmp_pa
     for name in ("b.mp4", "a.avi", "notes.txt"):
         (tmp_path / name).touch()
     served = []
-    monkeypatch.setattr("hf_video.app.server.serve", lambda models, **options: served.append(options["examples"]))
+    monkeypatch.setattr("hf_video.app.server.serve", lambda *words, **options: served.append(options["examples"]))
     assert main(words) == 0
     assert served == [[tmp_path / "a.avi", tmp_path / "b.mp4"]]
 
@@ -66,18 +62,6 @@ def test_models_of_one_name_get_numbers(tmp_path):
     assert names == ["model (1)", "model (2)", "user/model", tmp_path.name]
 
 
-def test_a_video_in_place_of_a_model_is_named_without_an_option(tmp_path, fails):
-    (tmp_path / "video.mp4").touch()
-    message = fails("app", tmp_path / "video.mp4")
-    assert f"{tmp_path / 'video.mp4'} is a file; the folder of a model, or its name on the Hub, is expected" in message
-    assert "--model" not in message
-
-
 def pretend_gradio(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(app.importlib.util, "find_spec", lambda name: name == "gradio" or find(name))
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

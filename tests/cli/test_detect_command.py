@@ -2,8 +2,6 @@
 
 import csv
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -90,24 +88,6 @@ def test_a_folder_is_continued_and_never_mixed(detect, videos, tmp_path, monkeyp
     assert (output / "a.json").read_bytes() == first and (output / "b.json").is_file()
     code, printed = detect(*words, threshold=0.4)
     assert code == 2 and "person_threshold 0.25, not 0.4" in printed.err
-
-
-@pytest.mark.parametrize("form", ["json", "csv"])
-def test_a_file_is_of_one_video_and_its_content(detect, videos, tmp_path, form):
-    output = ("--output", tmp_path / "found", "--format", form)
-    assert detect(videos / "a.mp4", *output)[0] == 0
-    (tmp_path / "other").mkdir()
-    shutil.copyfile(videos / "b.mp4", tmp_path / "other" / "a.mp4")
-    code, printed = detect(tmp_path / "other" / "a.mp4", *output)
-    assert code == 2 and f"{videos / 'a.mp4'} under the name 'a', which" in printed.err
-    # A file that changed is done again.
-    own = tmp_path / "own.mp4"
-    shutil.copyfile(videos / "a.mp4", own)
-    assert "1 video done before" not in detect(own, *output)[1].out
-    assert "1 video done before" in detect(own, *output)[1].out
-    later = (tmp_path / "found" / f"own.{form}").stat().st_mtime + 1
-    os.utime(own, (later, later))
-    assert "1 video done before" not in detect(own, *output)[1].out
 
 
 def test_nobody_is_no_error(detect, videos, tmp_path):

@@ -1,4 +1,7 @@
+"""`hf-video evaluate` of classifiers, of files of segments, and of models of videos and texts."""
+
 import json
+import re
 import shutil
 import signal
 import threading
@@ -7,6 +10,9 @@ import pytest
 
 from hf_video.cli.main import main
 from hf_video.evaluation import classes as evaluation
+from tests.testing.videos import encode_video, make_frames
+
+from ..models.video_text.retrieval_model import write_retrieval_model
 
 
 def snapshot(folder):
@@ -47,7 +53,7 @@ def test_several_views_another_split_and_a_table(digits, trained, says):
     assert "top-1 accuracy" in out and "top-5 accuracy" in out and "\ndown-left " in out
 
 
-def test_wrong_options_are_named(digits, trained, fails):
+def test_wrong_options_are_named(digits, trained, tmp_path, fails):
     for words, named in (
         (["--split", "validation"], "--split validation"),
         (["--output", "/no/such/folder/result.json"], "/no/such/folder"),
@@ -56,6 +62,10 @@ def test_wrong_options_are_named(digits, trained, fails):
     ):
         assert named in fails("evaluate", digits, "--model", trained, *words)
     assert "--model" in fails("evaluate", digits)
+    (tmp_path / "link").symlink_to(tmp_path)
+    words = ["--output", tmp_path / "table.csv", "--predictions", tmp_path / "link" / "table.csv"]
+    message = fails("evaluate", digits, "--model", trained, *words)
+    assert f"--output and --predictions are both {tmp_path / 'table.csv'}" in message
 
 
 def test_classes_that_the_model_does_not_know(digits, trained, tmp_path, fails):
@@ -91,30 +101,6 @@ def test_a_table_of_predictions(digits, trained, tmp_path, says, fails):
     assert "table.txt is not a table" in fails(*words[:-1], tmp_path / "table.txt")
 
 
-def test_two_results_in_one_file_are_refused_before_any_work(digits, trained, tmp_path, fails):
-    (tmp_path / "link").symlink_to(tmp_path)
-    words = ["--output", tmp_path / "table.csv", "--predictions", tmp_path / "link" / "table.csv"]
-    message = fails("evaluate", digits, "--model", trained, *words)
-    assert f"--output and --predictions are both {tmp_path / 'table.csv'}" in message
-    assert not (tmp_path / "table.csv").exists()
-
-
-def test_a_file_that_came_meanwhile_is_left_alone(digits, trained, tmp_path, capsys, monkeypatch):
-    file = tmp_path / "result.json"
-    evaluate_dataset = evaluation.evaluate_dataset
-
-    def evaluate(*args, **kwargs):
-        file.write_text("mine")
-        return evaluate_dataset(*args, **kwargs)
-
-    monkeypatch.setattr(evaluation, "evaluate_dataset", evaluate)
-    words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--output", str(file)]
-    assert main(words) == 2
-    said = capsys.readouterr()
-    assert "top-1 accuracy" in said.out and f"--output {file} exists" in said.err
-    assert file.read_text() == "mine"
-
-
 @pytest.fixture
 def heard_ctrl_c():
     """A shell starts what runs behind it with SIGINT ignored."""
@@ -124,8 +110,122 @@ def heard_ctrl_c():
 
 
 def test_ctrl_c_ends_the_command_and_its_reading_threads(heard_ctrl_c, digits, trained, capsys, monkeypatch):
+    before = {*threading.enumerate()}
     monkeypatch.setattr(evaluation, "predict_scores", lambda *words: signal.raise_signal(signal.SIGINT))
     assert main(["evaluate", str(digits), "--model", str(trained), "--batch-size", "2"]) == 130
     error = capsys.readouterr().err
     assert "hf-video: interrupted." in error and "Traceback" not in error
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("reading")]
+    assert not [each for each in {*threading.enumerate()} - before if each.name.startswith("reading")]
+
+
+def entry(label, start, end, **others):
+    return {"label": label, "segment": [start, end], **others}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Predictions and ground truth: one of two dives is found, and one of one run, less well."""
+    predictions, truth = tmp_path / "predictions.json", tmp_path / "truth.json"
+    found = [entry("dive", 0, 10, score=0.9), entry("run", 20, 26, score=0.8)]
+    predictions.write_text(json.dumps({"version": "1", "results": {"a": found}, "external_data": {}}))
+    known = [entry("dive", 0, 10), entry("dive", 30, 40), entry("run", 20, 30)]
+    database = {
+        "a": {"subset": "test", "duration": 60, "annotations": known},
+        "b": {"subset": "training", "duration": 60, "annotations": [entry("run", 0, 5)]},
+    }
+    truth.write_text(json.dumps({"database": database}))
+    return [str(predictions), "--task", "segments", "--ground-truth", str(truth)]
+
+
+def test_a_table_for_people(files, capsys):
+    assert main(["evaluate", *files, "--subset", "test", "--tiou", "0.5", "0.7"]) == 0
+    out, err = capsys.readouterr()
+    lines = [re.split(r"  +", line.strip()) for line in out.splitlines()]
+    assert lines[0] == ["3 segments of 2 classes in 1 videos, 2 predictions"]
+    # dive: one of two, 50%. run: IoU 0.6.
+    assert ["temporal IoU", "0.50", "0.70", "mean"] in lines
+    assert ["average precision", "75.0%", "25.0%", "50.0%"] in lines
+    assert ["recall", "66.7%", "33.3%"] in lines and ["precision", "100.0%", "50.0%"] in lines
+    assert ["F1", "80.0%", "40.0%"] in lines
+    assert ["median border error", "0.00 s", "0.00 s"] in lines
+    assert ["dive", "50.0%", "50.0%", "2"] in lines and ["run", "100.0%", "0.0%", "1"] in lines
+    assert err == ""
+
+
+def test_json_on_stdout_and_in_a_file_and_warnings_on_stderr(files, tmp_path, capsys):
+    output = tmp_path / "figures.json"
+    assert main(["evaluate", *files, "--json", "--output", str(output)]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert result == json.loads(output.read_text())
+    assert result["tious"] == [0.3, 0.4, 0.5, 0.6, 0.7] and result["num_segments"] == 4
+    assert result["classes"]["run"]["average_precision"] == [0.5, 0.5, 0.5, 0.5, 0]
+    assert err == "warning: 1 of 2 videos have no predictions ('b').\n"
+
+
+def test_mistakes_are_sentences(files, tmp_path, fails):
+    assert "a ground truth has `database`" in fails("evaluate", *files[:-1], files[0])
+    assert "does not exist" in fails("evaluate", tmp_path / "none.json", *files[1:])
+    assert "no video of the subset 'validation'" in fails("evaluate", *files, "--subset", "validation")
+    assert "needs --ground-truth" in fails("evaluate", files[0], "--task", "segments")
+    assert "no effect without task=segments" in fails("evaluate", files[0], "--model", "m", "--subset", "test")
+    assert "above 0 and up to 1" in fails("evaluate", *files, "--tiou", "50")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_retrieval_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def captions(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captioned")
+    texts = ["A dog, running.", ["Two cats!", "A red ball - on the street"], "The man is cooking."]
+    for number in range(len(texts)):
+        encode_video(folder / f"{number}.mp4", make_frames(12 + number, 40, 48), fps=4)
+    rows = [{"video": f"{number}.mp4", "caption": caption} for number, caption in enumerate(texts)]
+    (folder / "test.json").write_text(json.dumps(rows))
+    return folder / "test.json"
+
+
+def recalls(capsys, data, model, *options):
+    words = ["evaluate", str(data), "--task", "retrieval", "--model", str(model), "--device", "cpu", *options]
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_both_passes_are_measured_both_ways(captions, model, tmp_path, capsys):
+    out = recalls(capsys, captions, model, "--json", "--output", str(tmp_path / "result.json"))
+    result = json.loads(out)
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert (result["num_videos"], result["num_texts"], result["k_test"]) == (3, 4, 128)
+    names = {f"{way}_r{k}" for way in ("text_to_video", "video_to_text") for k in (1, 5, 10)}
+    assert result["dual_encoder"].keys() == result["reranked"].keys() == names
+    assert result["reranked"]["video_to_text_r5"] == 100
+    table = recalls(capsys, captions, model, "--k-test", "2", "--max-length", "4")
+    assert "3 videos and 4 texts of the train split" in table and "the 2 best ranked again\n  text to video" in table
+
+
+def test_paragraphs_of_the_first_seconds(captions, model, capsys):
+    options = ("--paragraph", "--first-seconds", "1", "--k-test", "0", "--json")
+    result = json.loads(recalls(capsys, captions, model, *options))
+    assert (result["num_videos"], result["num_texts"]) == (3, 3)
+    assert "reranked" not in result
+
+
+def test_a_broken_video_is_left_out_if_asked(captions, model, tmp_path, capsys):
+    rows = json.loads(captions.read_text())
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    data = tmp_path / "rows.json"
+    data.write_text(json.dumps([*rows, {"video": str(tmp_path / "broken.mp4"), "caption": "a car"}]))
+    options = ("--video-root", str(captions.parent), "--on-error", "skip", "--json")
+    result = json.loads(recalls(capsys, data, model, *options))
+    assert (result["num_videos"], result["num_texts"]) == (3, 4)
+    assert result["broken_videos"] == [str(tmp_path / "broken.mp4")]
+
+
+def test_what_is_refused(captions, model, trained, fails):
+    words = ("evaluate", captions, "--model", model)
+    assert "no effect without task=retrieval" in fails(*words, "--k-test", "5")
+    assert "no effect without task=classific" in fails(*words, "--task", "retrieval", "--num-clips", "2")
+    assert "does not compare videos with texts" in fails(*words[:3], trained, "--task", "retrieval")

@@ -108,6 +108,5 @@ def test_what_is_refused(trained, video, tmp_path, fails):
     other = video.parents[1] / "up-left" / "0000.mp4"
     assert "would both be called '0000'" in fails(*words(trained, out, video, other))
     assert main(words(trained, out, video)) == 0
-    assert "stride 2, not 1" in fails(*words(trained, out, video), "--stride", "1")
     with FileLock(out / LOCK_FILE):
         assert "is being written by" in fails(*words(trained, out, video))

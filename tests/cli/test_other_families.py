@@ -9,12 +9,12 @@ from transformers import AutoModelForVideoClassification, BertConfig, BertForSeq
 
 from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
-from hf_video.loading.classifiers import load_trained_classifier
+from hf_video.loading.heads import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.testing.transformers_families import FAMILIES, NUM_FRAMES, save_family
 
 RUN = ["--epochs=2", "--batch-size=4", "--device=cpu", "--gradient-accumulation-steps=2", "--validation-fraction=0.5"]
-# `tests/training/test_model_loading.py` quickly trains the others.
+# `tests/loading/test_heads.py` quickly trains the others.
 EACH_FAMILY = [name if name == "vjepa2" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 
 

@@ -4,11 +4,9 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from datasets import Dataset, Video
 
-from hf_video.bulk import commands, tasks
 from hf_video.cli.main import main
 
 
@@ -49,37 +47,6 @@ def test_the_others_are_classified_whatever_fails(trained, videos, tmp_path, cap
     assert code == 1 and [row["video"] for row in rows] == words
     assert [row["video"] for row in rows if "predictions" in row] == videos
     assert all(row["error"] for row in rows if row["video"] in odd) and str(broken) in rows[1]["error"]
-
-
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("too large")])
-def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, videos, capsys, monkeypatch, error):
-    load, read = commands.load_trained_model, tasks._read_clip
-
-    def load_failing(*args, **options):
-        model, processor = load(*args, **options)
-        classify = model.forward
-
-        def forward(pixel_values, **inputs):
-            is_black = (pixel_values.amax((-2, -1)) == pixel_values.amin((-2, -1))).all()
-            if len(pixel_values) > 1 or is_black:
-                raise error
-            return classify(pixel_values=pixel_values, **inputs)
-
-        monkeypatch.setattr(model, "forward", forward)
-        return model, processor
-
-    def read_failing(processor, source):
-        if source == videos[0]:
-            raise error
-        for piece in read(processor, source):
-            yield piece._replace(pixel_values=np.zeros_like(piece.pixel_values)) if source == videos[1] else piece
-
-    _, expected = predict(capsys, trained, videos[2])
-    monkeypatch.setattr(commands, "load_trained_model", load_failing)
-    monkeypatch.setattr(tasks, "_read_clip", read_failing)
-    code, rows = predict(capsys, trained, *videos)
-    assert code == 1 and [row.get("error") for row in rows] == [str(error) or "MemoryError"] * 2 + [None]
-    assert rows[2:] == expected
 
 
 @pytest.mark.slow
@@ -130,7 +97,3 @@ def test_folders_lists_manifests_and_data_sets_are_classified_as_their_videos(
         videos[2],
         *(str(tmp_path / "folder" / name / "0000.mp4") for name in names),
     ]
-
-
-def test_a_folder_without_a_model(tmp_path, videos, fails):
-    assert "config.json" in fails("predict", *videos, "--model", tmp_path)

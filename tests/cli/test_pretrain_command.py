@@ -155,7 +155,7 @@ def test_two_processes_train_as_one_on_the_same_masks(commands, tmp_path):
         (["--image-size", "24", "--decoder-mask-ratio=0.5"], "Squares of 2 x 2 patches need an even grid, got 3 x 3"),
         (["--family=videomamba"], "num_attention_heads is of a VideoViT, and a VideoMamba has none"),
         (["--teacher", "TEACHER"], "A VideoViT learns from pixels, without a teacher: leave out --teacher."),
-        (["--model", "VIDEOMAE"], "of the type 'videomae', which is not pre-trained by masks here"),
+        (["--model", "VIDEOMAE"], "of the type 'videomae', not pre-trained by masks here"),
         (["--eval-strategy=epoch"], "eval_strategy has no effect here: leave it out"),
         (["--multi-scale-crop", "--crop-min-area=0.1"], "multi_scale_crop and crop_min_area are two ways to crop"),
     ],

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from huggingface_hub import HfApi, constants
 
@@ -65,27 +63,3 @@ def test_a_trained_model_is_published_in_one_command(trained, hub, capsys, reque
     assert info.private and info.sha == api.model_info(REPO, revision="release").sha
     assert info.pipeline_tag == "video-classification"
     assert f"published  {hub.endpoint}/{REPO}/commit/{info.sha}\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.txt", None, "cannot be read: "),
-        ("a.txt", "\n", "expected one name a line, or a JSON list of names"),
-        ("a.json", "[", "cannot be read as JSON: "),
-        ("a.json", "[1]", "expected one name a line, or a JSON list of names"),
-    ],
-)
-def test_wrong_labels_are_explained(tmp_path, fails, name, content, message):
-    if content is not None:
-        (tmp_path / name).write_text(content)
-    assert message in fails("publish", tmp_path, REPO, "--labels", tmp_path / name)
-
-
-def test_labels_of_a_file_reach_the_hub(trained, hub, unverified, tmp_path):  # noqa: F811
-    labels = [f"direction {index}" for index in range(8)]
-    (tmp_path / "labels.txt").write_text("\n".join(labels))
-    publishing_options = ["--labels", str(tmp_path / "labels.txt")]
-    assert main(["publish", str(trained), REPO, *publishing_options]) == 0
-    with open(HfApi().hf_hub_download(REPO, "config.json")) as file:
-        assert list(json.load(file)["id2label"].values()) == labels

@@ -9,7 +9,7 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
 from hf_video.hub.model_card import read_facts
-from hf_video.loading.start import SHIPPED, start_sha256
+from hf_video.loading.released import SHIPPED, start_sha256
 from hf_video.training import TrainSettings
 from hf_video.training.callbacks import EpochLineCallback
 from hf_video.training.classification import ClassificationTask
@@ -24,7 +24,7 @@ SHORT = ["--epochs", "1", "--batch-size", "16", "--device", "cpu"]
 def tiny_start(trained, tmp_path, monkeypatch):
     """A tiny model in place of the start that ships."""
     folder = shutil.copytree(trained, tmp_path / "a start", ignore=shutil.ignore_patterns("checkpoint-*", "report"))
-    monkeypatch.setattr("hf_video.loading.start.START_FOLDER", folder)
+    monkeypatch.setattr("hf_video.loading.released.START_FOLDER", folder)
     return folder
 
 

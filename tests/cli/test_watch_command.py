@@ -10,7 +10,6 @@ from PIL import Image
 
 from hf_video import MemoryBank, VideoWatcher
 from hf_video.cli.main import main
-from hf_video.cli.watch import seconds
 from hf_video.reading import VideoReadError, frame_streaming
 from tests.testing.answering import tiny_pair
 from tests.testing.videos import damage_frame, encode_video, make_frames
@@ -60,26 +59,7 @@ def test_answers_come_with_their_times(model_folder, video, capsys):
     assert questions[0][1].startswith("what is shown ") and questions[1][1].startswith("which digit came first ")
 
 
-def test_a_memory_is_saved_and_gone_on_from(model_folder, video, tmp_path, capsys):
-    whole, parts = tmp_path / "whole.memory", tmp_path / "parts.memory"
-    assert watch(video, "--model", model_folder, "--fps", 30, "--memory", whole) == 0
-    expected = capsys.readouterr().out
-    growing = tmp_path / "growing.mp4"
-    short = encode_video(growing, make_frames()[:23], codec_options={"qp": "0"})
-    assert watch(short, "--model", model_folder, "--fps", 30, "--memory", parts) == 0
-    assert MemoryBank.load(parts).frames_seen.tolist() == [23]
-    whole_again = encode_video(growing, codec_options={"qp": "0"})
-    assert watch(whole_again, "--model", model_folder, "--fps", 30, "--memory", parts, "--resume") == 0
-    assert MemoryBank.load(parts).frames_seen.tolist() == [60]
-    capsys.readouterr()
-    # Nothing is left to see: the answer comes from the memory alone.
-    before = whole.read_bytes()
-    assert watch(video, "--model", model_folder, "--fps", 30, "--memory", whole, "--resume") == 0
-    assert capsys.readouterr().out == expected
-    assert whole.read_bytes() == before
-
-
-def test_another_question_leaves_the_memory_to_the_first(model_folder, tmp_path, capsys, says):
+def test_a_memory_is_gone_on_from_and_another_question_leaves_it_to_the_first(model_folder, tmp_path, capsys, says):
     growing, memory = tmp_path / "growing.mp4", tmp_path / "memory"
     words = ("--model", model_folder, "--fps", 30, "--memory", memory)
     other = ("--question", "what is shown", "--max-new-tokens", "4", "--device", "cpu")
@@ -87,11 +67,16 @@ def test_another_question_leaves_the_memory_to_the_first(model_folder, tmp_path,
     assert watch(short, *words) == 0
     before = memory.read_bytes()
     capsys.readouterr()
+    # Nothing is left to see: the answer comes from the memory alone.
     assert len(answers(says("watch", short, *words, "--resume", *other))) == 1 and memory.read_bytes() == before
     # With more to see the memory goes on as the first question would have it.
     whole = encode_video(growing, codec_options={"qp": "0"})
     assert main(["watch", whole, *map(str, words), "--resume", *other]) == 0
-    assert watch(whole, "--model", model_folder, "--fps", 30, "--memory", tmp_path / "at_once") == 0
+    capsys.readouterr()
+    at_once = (whole, "--model", model_folder, "--fps", 30, "--memory", tmp_path / "at_once")
+    assert watch(*at_once) == 0
+    expected = capsys.readouterr().out
+    assert watch(*at_once, "--resume") == 0 and capsys.readouterr().out == expected
     resumed, at_once = (MemoryBank.load(path) for path in (memory, tmp_path / "at_once"))
     assert resumed.origin == at_once.origin and resumed.frames_seen.tolist() == [60]
     assert torch.allclose(resumed.last_queries, at_once.last_queries, atol=1e-3)
@@ -110,9 +95,8 @@ def test_what_was_read_of_a_damaged_file_is_kept(model_folder, video, tmp_path, 
     assert MemoryBank.load(memory).frames_seen.tolist() == [60]
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypatch, capsys, name, code):
-    number = getattr(signal, name)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypatch, capsys, number, code):
     stream_frames = frame_streaming.stream_frames
 
     def signalled(*args):
@@ -140,21 +124,16 @@ def test_a_memory_of_a_longer_video_is_refused(model_folder, video, tmp_path, fa
     assert watch(video, "--model", model_folder, "--fps", 30, "--memory", memory) == 0
     before = memory.read_bytes()
     words = ("watch", video, "--model", model_folder, *QUESTION, "--memory", memory, "--resume")
-    assert "was begun with --fps 30: go on with it, not 10" in fails(*words, "--fps", 10)
+    assert "was started with --fps 30: continue with it, not 10" in fails(*words, "--fps", 10)
     other = encode_video(tmp_path / "other.mp4", make_frames()[:20])
     words = ("watch", other, *words[2:], "--fps", 30)
-    assert "was begun with video.mp4 of" in fails(*words)
+    assert "was started with video.mp4 of" in fails(*words)
     assert memory.read_bytes() == before
     # Where the memory does not tell, the number of frames does.
     kept = MemoryBank.load(memory)
     kept.origin = {}
     kept.save(memory)
     assert "has seen 60 frames, but" in fails(*words)
-
-
-@pytest.mark.parametrize(("word", "expected"), [("30s", 30), ("5m", 300), ("1.5h", 5400), ("7", 7)])
-def test_times_have_units(word, expected):
-    assert seconds(word) == expected
 
 
 def test_a_full_disk_costs_no_answer_and_an_answer_that_fails_no_memory(
@@ -203,7 +182,7 @@ def test_a_folder_of_frames_and_a_stream_are_watched_and_do_not_come_again(model
     assert "do not come again" in fails("watch", *words, "--source-fps", 10, "--resume", *QUESTION)
     file = encode_video(tmp_path / "video.mp4")
     message = fails("watch", file, *model, "--fps", 5, "--memory", memory, "--resume", *QUESTION)
-    assert "was begun with" in message and "does not come again" in message
+    assert "was started with" in message and "does not come again" in message
     with rtsp_camera(make_frames(4), 10) as address:
         live = address.replace("/live", "/live?key=secret")
         assert watch(live, *model, "--fps", 5, "--memory", tmp_path / "live", "--json") == 0

@@ -1,6 +1,5 @@
 """Every tensor of every published full-size model has its place, without a single weight in memory."""
 
-import argparse
 import json
 
 import pytest
@@ -12,7 +11,6 @@ from hf_video import VideoViTBackbone, VideoViTConfig, VideoViTForPreTraining, V
 from tests.testing.goldens import FIXTURES
 
 MODELS = json.loads((FIXTURES / "videovit" / "full_size_keys.json").read_text())
-ARGUMENTS = argparse.Namespace(original_config=None)
 
 
 def meta_weights(entry):
@@ -30,8 +28,7 @@ def check(model_class, config, weights, rules, entry):
 def test_fine_tuned_models(family):
     for entry in MODELS[family].values():
         weights = meta_weights(entry)
-        original = videomae.read_classification_config(ARGUMENTS, weights)
-        config = videomae.encoder_config(original) | videomae.classifier_settings(original)
+        config = videomae.classifier_fields({}, weights)
         check(VideoViTForVideoClassification, config, weights, videomae.CLASSIFICATION_RULES, entry)
         assert entry.get("num_heads", config["num_attention_heads"]) == config["num_attention_heads"]
 
@@ -40,8 +37,7 @@ def test_fine_tuned_models(family):
 def test_pre_trained_models(family):
     for entry in MODELS[family].values():
         weights = meta_weights(entry)
-        original = videomae.read_pre_training_config(ARGUMENTS, weights)
-        config = videomae.encoder_config(original, "encoder_") | videomae.decoder_config(original)
+        config = videomae.pre_training_fields({}, weights)
         check(VideoViTForPreTraining, config, weights, videomae.PRE_TRAINING_RULES, entry)
         assert entry["decoder_heads"] == config["decoder_num_attention_heads"]
 

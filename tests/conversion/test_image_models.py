@@ -36,7 +36,8 @@ def save_image_vit(folder, **processor):
 
 def convert_image_vit(folder, **processor):
     save_image_vit(folder / "source", **processor)
-    image_vit.main([str(folder / "source"), str(folder / "model"), "--num-frames", "1"])
+    sizes = ["--set", "num_frames=1", "--set", "tubelet_size=1"]
+    image_vit.main([str(folder / "source"), str(folder / "model"), *sizes])
     return folder / "model"
 
 
@@ -52,7 +53,7 @@ def test_an_image_has_the_pixels_of_a_frame(tmp_path, settings):
     processor = AutoImageProcessor.from_pretrained(convert_image_vit(tmp_path, **settings))
     pixels = processor(image, return_tensors="pt")["pixel_values"]
     assert pixels.shape == (1, 3, 32, 32)
-    image_vit.main([str(tmp_path / "source"), str(tmp_path / "video"), "--num-frames", "2"])
+    image_vit.main([str(tmp_path / "source"), str(tmp_path / "video"), "--set", "num_frames=2"])
     frames = VideoClipProcessor.from_pretrained(tmp_path / "video", num_frames=1, antialias=True)
     clip = frames(pil_to_tensor(image)[None], return_tensors="pt")["pixel_values"]
     assert torch.equal(pixels, clip[:, 0])

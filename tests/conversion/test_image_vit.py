@@ -39,7 +39,7 @@ def image_model(tmp_path_factory):
 
 def test_one_frame_is_the_image_model(image_model, tmp_path):
     model, folder = image_model
-    main([str(folder), str(tmp_path / "out"), "--num-frames", "1", "--tubelet-size", "1"])
+    main([str(folder), str(tmp_path / "out"), "--set", "num_frames=1", "--set", "tubelet_size=1"])
     converted = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
@@ -47,7 +47,7 @@ def test_one_frame_is_the_image_model(image_model, tmp_path):
     assert converted.config.id2label == {0: "cat", 1: "dog", 2: "owl"}
     assert converted.num_parameters() == model.num_parameters()
     expected = {name: bias for name, bias in model.named_parameters() if re.search(r"(key|k_proj)\.bias", name)}
-    found = {name: bias for name, bias in converted.named_parameters() if name.endswith("k_bias")}
+    found = {name: bias for name, bias in converted.named_parameters() if name.endswith("key.bias")}
     assert len(found) == len(expected) == 2
     assert all(torch.equal(*pair) for pair in zip(found.values(), expected.values(), strict=True))
 
@@ -55,7 +55,7 @@ def test_one_frame_is_the_image_model(image_model, tmp_path):
 @pytest.mark.parametrize("inflation", ["centre", "mean"])
 def test_a_still_video_has_the_tokens_of_its_image(image_model, tmp_path, inflation):
     model, folder = image_model
-    main([str(folder), str(tmp_path / "out"), "--num-frames", "4", "--tubelet-size", "2", "--inflation", inflation])
+    main([str(folder), str(tmp_path / "out"), "--set", "num_frames=4", "--inflation", inflation])
     converted = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
@@ -67,19 +67,12 @@ def test_a_still_video_has_the_tokens_of_its_image(image_model, tmp_path, inflat
 
 def test_centre_inflation_looks_at_the_middle_frame_alone(image_model, tmp_path):
     model, folder = image_model
-    main([str(folder), str(tmp_path / "out"), "--num-frames", "3", "--tubelet-size", "3"])
+    main([str(folder), str(tmp_path / "out"), "--set", "num_frames=3", "--set", "tubelet_size=3"])
     converted = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
     clips = torch.randn(2, 3, 3, 32, 32)
     with torch.no_grad():
         tokens = converted.videovit.embeddings(clips)
         torch.testing.assert_close(tokens, model.vit.embeddings(clips[:, 1]), atol=1e-5, rtol=1e-4)
-
-
-def test_frames_must_fill_the_tubelets(image_model, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main([str(image_model[1]), str(tmp_path / "out"), "--num-frames", "5", "--tubelet-size", "2"])
-    assert "multiple of --tubelet-size 2" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 def test_names_of_the_original_are_kept_or_replaced(image_model, tmp_path):
@@ -95,7 +88,7 @@ def test_what_the_originals_processor_leaves_open_follows_the_model(image_model,
     image_model[0].save_pretrained(folder)
     settings = {"size": None, "crop_size": None, "do_center_crop": None, "image_mean": [0.5, 0.5, 0.5]}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
-    main([str(folder), str(tmp_path / "out"), "--num-frames", "2"])
+    main([str(folder), str(tmp_path / "out"), "--set", "num_frames=2"])
     processor = AutoVideoProcessor.from_pretrained(tmp_path / "out")
     assert dict(processor.size) == {"shortest_edge": 32} and processor.do_center_crop
     assert dict(processor.crop_size) == {"height": 32, "width": 32} and tuple(processor.image_mean) == (0.5, 0.5, 0.5)

@@ -69,7 +69,7 @@ def test_names_follow_the_rows_of_the_head(tmp_path):
 
 def test_a_list_of_torchvision_names_a_head_of_its_size(tmp_path, capsys):
     pretrained = arguments("videovit", "videomae_pretrain", tmp_path)
-    videomae.main([*pretrained, "--task", "video-classification", "--num-labels", "400", "--labels", "kinetics400"])
+    videomae.main([*pretrained, "--task", "video-classification", "--labels", "kinetics400"])
     config = AutoConfig.from_pretrained(tmp_path / "model")
     assert list(config.id2label.values()) == read_class_names("kinetics400")
     case = arguments("videovit", "videomae_finetune", tmp_path)

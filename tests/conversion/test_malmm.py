@@ -9,8 +9,9 @@ from transformers import AutoModel, AutoVideoProcessor, InstructBlipVisionConfig
 from transformers import ViTModel as ImageViT
 
 from conversion import malmm
+from conversion.helpers.fields import make_config
 from conversion.helpers.weight_rules import apply_rules, load_converted
-from hf_video import MemoryBankQFormerModel
+from hf_video import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from tests.testing.goldens import FIXTURES, assert_float32_close, assert_gradients_close, load_golden
 
 STREAMS = ("stream_text", "stream_no_text", "short_video")
@@ -202,8 +203,9 @@ def test_every_tensor_of_the_full_size_model_has_its_place():
         for entries in (keys["trainer_checkpoint"]["model"], keys["frozen_not_saved"]["visual_encoder"])
     )
     tower = {name.removeprefix("visual_encoder."): tensor for name, tensor in frozen.items()}
-    original = malmm.Original({"memory_bank_length": 20}, {"vocab_size": 30522}, {}, {})
-    config = malmm.memory_bank_qformer_config(original, trained, malmm.eva_config({}, tower))
+    original = dict.fromkeys(malmm.SECTIONS, {}) | {"bert_config": {"vocab_size": 30522}}
+    fields = malmm.memory_bank_qformer_fields(original, trained, malmm.eva_part({}, tower))
+    config = make_config(MemoryBankQFormerConfig, fields, ["memory_bank_length=20"])
     with torch.device("meta"):
         model = MemoryBankQFormerModel(config)
     load_converted(model, apply_rules(trained, malmm.RULES) | apply_rules(tower, malmm.VISION_RULES))
@@ -225,19 +227,16 @@ def _without(name):
     ("change", "config", "options", "message"),
     [
         (_without("llm_proj.bias"), {}, [], "missing: language_projection.bias"),
-        (None, {"model_kwargs": {}}, [], "model_kwargs"),
+        (None, {"model_kwargs": {}}, [], "do not tell memory_bank_length: pass `--set memory_bank_length=VALUE`"),
         (None, {"bert_config": {"hidden_size": 48, "num_attention_heads": 4}}, [], "hidden_size=48, the tensors say"),
         (None, {}, ["--frozen-weights", "CHECKPOINT"], "not the weights of EVA-ViT"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, capsys, change, config, options, message):
+def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, refused, change, config, options, message):
     golden = load_golden("memory_bank_qformer", "full_model")
     weights = torch.load(golden.folder / "checkpoint.pth", weights_only=True)["model"]
     checkpoint = tmp_path / "checkpoint.pth"
     torch.save({"model": change(weights) if change else weights}, checkpoint)
     options = [str(checkpoint) if option == "CHECKPOINT" else option for option in options]
-    with pytest.raises(SystemExit) as exit_info:
-        convert(checkpoint, golden.config | config, tmp_path, *options)
-    assert exit_info.value.code == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "model").exists()
+    (tmp_path / "original.json").write_text(json.dumps(golden.config | config))
+    assert message in refused(malmm.main, checkpoint, "--original-config", tmp_path / "original.json", *options)

@@ -63,6 +63,13 @@ def model(converted):
     return model
 
 
+def with_places(model, text, mask, number):
+    """The places of the video before a text of the original, which has none."""
+    ones = torch.ones(len(text), number, dtype=torch.long)
+    ids = torch.cat([ones * model.config.video_token_id, text], dim=1)
+    return {"input_ids": ids, "attention_mask": torch.cat([ones, mask], dim=1)}
+
+
 def read_inputs(golden, prefix=""):
     """Frames and the Q-Former's text."""
     names = ("qformer_input_ids", "qformer_attention_mask")
@@ -73,13 +80,10 @@ def read_inputs(golden, prefix=""):
 def test_loss_and_gradients_equal_the_original(golden, model):
     expected = golden.expected
     num_queries = model.config.num_query_tokens
-    outputs = model(
-        **read_inputs(golden),
-        input_ids=expected["llm_input_ids"],
-        attention_mask=expected["llm_attention_mask"][:, num_queries:],
-        labels=expected["llm_labels"][:, num_queries:],
-    )
-    is_token = expected["llm_attention_mask"].bool()
+    mask = expected["llm_attention_mask"]
+    text = with_places(model, expected["llm_input_ids"], mask[:, num_queries:], num_queries)
+    outputs = model(**read_inputs(golden), **text, labels=expected["llm_labels"])
+    is_token = mask.bool()
     assert_float32_close(outputs.video_embeds, expected["inputs_llm"])
     assert_float32_close(outputs.logits[is_token], expected["train_logits"][is_token])
     assert_float32_close(outputs.loss, expected["loss"])
@@ -95,8 +99,9 @@ def test_loss_and_gradients_equal_the_original(golden, model):
 def test_answers_equal_the_original(golden, model, case, penalty):
     answers = model.generate(
         **read_inputs(golden, "gen_"),
-        input_ids=golden.inputs["gen_prompt_ids"],
-        attention_mask=golden.inputs["gen_prompt_mask"],
+        **with_places(
+            model, golden.inputs["gen_prompt_ids"], golden.inputs["gen_prompt_mask"], model.config.num_query_tokens
+        ),
         num_beams=1,
         repetition_penalty=penalty,
         # The original counts a first token that is no part of the answer.
@@ -122,14 +127,16 @@ def candidates(golden):
 def test_candidate_losses_and_ranks_equal_the_original(golden, model, frames, candidates_per_pass):
     ids, mask = candidates(golden)
     inputs = read_inputs(golden)
+    # This protocol reads the queries of all frames.
+    num_places = model.config.num_query_tokens * inputs["pixel_values"].shape[1]
+    text = with_places(model, golden.inputs["llm_prompt_ids"], golden.inputs["llm_prompt_mask"], num_places)
     if frames == "vision_embeds":
         with torch.no_grad():
             inputs[frames] = model.memory_bank_qformer.get_vision_embeds(inputs.pop("pixel_values"))
     outputs = model.rank_candidates(
         ids,
         mask,
-        input_ids=golden.inputs["llm_prompt_ids"],
-        attention_mask=golden.inputs["llm_prompt_mask"],
+        **text,
         candidates_per_pass=candidates_per_pass,
         original_protocol=True,
         **inputs,
@@ -164,7 +171,7 @@ def test_another_language_model_begins_the_projection_anew(golden, converted, tm
 
 
 def test_texts_are_prepared_as_by_the_original(golden, tmp_path):
-    """Prompts begin with the end-of-text token; padding has an id of its own, and an embedding."""
+    """After the video, prompts begin with the end-of-text token; padding has an id of its own, and an embedding."""
     llama = write_llama(tmp_path / "llama", golden)
     words = ["a", "b", "c"]
     pieces = ["<unk>", "<s>", "</s>", "▁", *words, *(f"▁{word}" for word in words)]
@@ -175,11 +182,12 @@ def test_texts_are_prepared_as_by_the_original(golden, tmp_path):
     folder = convert(golden, tmp_path, "--llm", str(llama), "--qformer-tokenizer", str(tmp_path / "bert"))
     processor = AutoProcessor.from_pretrained(folder)
     model = AutoModelForImageTextToText.from_pretrained(folder)
-    assert type(processor) is MemoryBankQFormerProcessor and processor.video_token is None
+    assert type(processor) is MemoryBankQFormerProcessor and processor.video_token_id == 68
     video = torch.randint(0, 256, (9, 3, 30, 30), dtype=torch.uint8)
     inputs = processor([video, video], ["a b c", "b"], return_tensors="pt")
-    assert inputs["input_ids"].tolist() == [[2, 7, 8, 9], [67, 67, 2, 8]]
-    assert inputs["attention_mask"].tolist() == [[1, 1, 1, 1], [0, 0, 1, 1]]
+    places = [68] * model.config.num_query_tokens
+    assert inputs["input_ids"].tolist() == [[*places, 2, 7, 8, 9], [67, 67, *places, 2, 8]]
+    assert inputs["attention_mask"][1].tolist() == [0, 0, *[1] * (len(places) + 2)]
     assert inputs["pixel_values"].shape == (2, 7, 3, 21, 21)
     assert model.get_input_embeddings().num_embeddings == 68 == model.config.text_config.vocab_size
     assert model.generation_config.pad_token_id == 67
@@ -189,7 +197,7 @@ def test_texts_are_prepared_as_by_the_original(golden, tmp_path):
 def test_what_does_not_fit_is_refused(golden, tmp_path, capsys):
     for options, message in (
         (("--qformer-tokenizer", "a"), "pass `--llm`"),
-        (("--llm", str(tmp_path)), "has no configuration that Transformers knows"),
+        (("--llm", str(tmp_path)), "Should have a `model_type` key in its config.json"),
     ):
         with pytest.raises(SystemExit):
             convert(golden, tmp_path, *options)

@@ -10,7 +10,7 @@ from hf_video.models.shared_video import select_tokens
 from tests.models.videomamba.videomamba_testing import record_blocks
 from tests.testing.goldens import assert_float32_close, assert_gradients_close, load_golden, write_original_config
 
-RULES = (patch_rule(1, "center"), *ENCODER_RULES, *PRE_TRAINING_RULES)
+RULES = (patch_rule(1, "centre"), *ENCODER_RULES, *PRE_TRAINING_RULES)
 
 
 @pytest.fixture(scope="module", params=["pretrain_masked", "pretrain_masked_two_layers"])
@@ -65,7 +65,7 @@ def test_a_classifier_starts_from_the_encoder(converted, tmp_path):
     golden, model = converted
     main(
         [str(golden.folder / "checkpoint.pth"), str(tmp_path / "model"), "--task", "video-classification"]
-        + ["--num-labels", "6"]
+        + ["--set", "num_labels=6"]
     )
     classifier = AutoModelForVideoClassification.from_pretrained(tmp_path / "model")
     assert classifier.num_labels == 6

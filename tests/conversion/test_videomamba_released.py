@@ -1,6 +1,5 @@
 """Every tensor of every full-size VideoMamba has its place, and every released file's name is understood."""
 
-import argparse
 import json
 
 import pytest
@@ -10,14 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoVideoProcessor
 
 from conversion import videomamba
-from conversion.helpers.videomamba import (
-    VARIANTS,
-    alignment_config,
-    encoder_config,
-    read_config,
-    read_variant,
-    sampling_strategy_of,
-)
+from conversion.helpers.videomamba import encoder_fields, read_variant, sampling_strategy_of
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import (
     VideoMambaConfig,
@@ -25,6 +17,7 @@ from hf_video import (
     VideoMambaForPreTraining,
     VideoMambaForVideoClassification,
 )
+from hf_video.loading.released import released_models
 from tests.testing.goldens import FIXTURES
 
 MODELS = json.loads((FIXTURES / "videomamba" / "full_size_keys.json").read_text())["models"]
@@ -39,20 +32,15 @@ def meta_weights(name):
     return {key: torch.empty(shape, device="meta") for key, shape in MODELS[name]["state_dict"].items()}
 
 
-def read(weights, variant=None):
-    return read_config(argparse.Namespace(original_config=None, variant=variant), weights)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_full_size_models(name):
     entry, weights = MODELS[name], meta_weights(name)
-    original, task = read(weights), videomamba.task_of(weights)
-    config = encoder_config(original) | {"use_temporal_position_embeddings": task != videomamba.IMAGE}
-    config |= alignment_config(original) if task == videomamba.PRE_TRAINING else {}
+    task, (fields, alignment) = videomamba.task_of(weights), encoder_fields({}, weights, is_file=False)
+    config = fields | alignment | {"use_temporal_position_embeddings": task != videomamba.IMAGE}
     model_class, rules = CLASSES[task]
     with torch.device("meta"):
-        model = model_class(VideoMambaConfig(**config, num_labels=original.get("num_classes")))
-    patches = videomamba.patch_rule(1, "center")
+        model = model_class(VideoMambaConfig(**config))
+    patches = videomamba.patch_rule(1, "centre")
     load_converted(model, apply_rules(weights, (patches, *videomamba.ENCODER_RULES, *rules)))
     assert sum(parameter.numel() for parameter in model.parameters()) == entry["num_parameters"]
     assert sum(parameter.numel() for parameter in model.parameters() if parameter.ndim != 5) == sum(
@@ -80,14 +68,15 @@ def test_presets_have_the_published_sizes(size, millions):
 )
 def test_a_released_name_agrees_with_its_tensors(variant, model, strategy):
     entry = MODELS[model]
-    original = read(meta_weights(model), variant)
-    assert (original["embed_dim"], original["depth"]) == (entry["embed_dim"], entry["depth"])
+    fields, _ = encoder_fields(read_variant(variant), meta_weights(model), is_file=False)
+    assert (fields["hidden_size"], fields["num_hidden_layers"]) == (entry["embed_dim"], entry["depth"])
     assert sampling_strategy_of(variant) == strategy
 
 
 def test_every_released_file_is_listed_with_what_its_name_says():
-    assert len(VARIANTS) == len(set(VARIANTS)) == 61
-    sizes = {name: read_variant(name) for name in VARIANTS}
+    variants = [name for name in released_models() if name.startswith("videomamba_")]
+    assert len(variants) == 61
+    sizes = {name: read_variant(name) for name in variants}
     assert sizes["videomamba_s16_k400_f64_res224to384"] == {
         "embed_dim": 384,
         "depth": 24,

@@ -93,7 +93,7 @@ def test_images(tmp_path, change):
 def test_images_of_any_size_are_inflated(tmp_path):
     """While the table over time is zero, every frame has the tokens that the image model gives it."""
     kwargs = {**TINY, "img_size": [40, 56], "patch_size": [16, 8], "stride": 8}
-    original = convert(tmp_path, kwargs, "--inflate-frames", "2")
+    original = convert(tmp_path, kwargs, "--task", "video-classification", "--set", "num_frames=2")
     model = AutoModelForVideoClassification.from_pretrained(tmp_path / "model").double()
     pixels = random_pixels({**kwargs, "num_frames": 2})
     frames = [original.embed(frame) for frame in pixels.split(1, dim=2)]
@@ -165,14 +165,18 @@ def test_crops_fit_into_frames_of_any_aspect(tmp_path):
 @pytest.mark.parametrize(
     ("kwargs", "config", "message"),
     [
-        ({**VIDEO, "img_size": [32, 48]}, {}, "6 patches, which form no square: give `img_size`"),
+        ({**VIDEO, "img_size": [32, 48]}, {}, "do not tell image_size: pass `--set image_size=VALUE`"),
         ({**VIDEO, "img_size": [32, 48]}, {"img_size": [48, 48]}, "3 x 3 patches"),
         ({**VIDEO, "ssm_cfg": {"expand": 1.3}}, {"ssm_cfg": {"expand": 1.5}}, "expand=1.5, the tensors say 1.28125"),
     ],
 )
-def test_contradictions_are_named(tmp_path, capsys, kwargs, config, message):
+def test_contradictions_are_named(tmp_path, refused, kwargs, config, message):
     torch.save(random_weights(**kwargs), tmp_path / "a.pth")
     (tmp_path / "original.json").write_text(json.dumps(config))
-    with pytest.raises(SystemExit):
-        main([str(tmp_path / "a.pth"), str(tmp_path / "model"), "--original-config", str(tmp_path / "original.json")])
-    assert message in capsys.readouterr().err
+    assert message in refused(main, tmp_path / "a.pth", "--original-config", tmp_path / "original.json")
+
+
+def test_a_size_that_is_no_square_is_set(tmp_path):
+    torch.save(random_weights(**VIDEO | {"img_size": [32, 48]}), tmp_path / "a.pth")
+    main([str(tmp_path / "a.pth"), str(tmp_path / "model"), "--set", "image_size=[32, 48]"])
+    assert AutoModelForVideoClassification.from_pretrained(tmp_path / "model").config.image_size == [32, 48]

@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForPreTraining, AutoProcessor, BertTokenizerFast, PreTrainedTokenizerFast
 
+from conversion.helpers.fields import make_config
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from conversion.videomamba import main as convert_encoder
-from conversion.videomamba_text import dual_encoder_config, main, rules_for
-from hf_video import VideoTextDualEncoderModel
+from conversion.videomamba_text import dual_encoder_fields, main, rules_for
+from hf_video import VideoTextDualEncoderConfig, VideoTextDualEncoderModel
 from hf_video.models.video_text.losses_video_text import draw_negatives, negative_weights
 from tests.testing.goldens import FIXTURES, load_golden
 
@@ -144,7 +145,9 @@ def test_negatives_are_drawn_where_every_pair_is_told_apart():
 def test_every_tensor_of_the_full_size_has_its_place(kind):
     entry = json.loads((FIXTURES / "video_text" / "full_size_keys.json").read_text())
     weights = {name: torch.empty(shape, device="meta") for name, shape in entry[kind].items()}
-    config = dual_encoder_config({"config": {}, "bert_config": {}}, weights)
+    config = make_config(
+        VideoTextDualEncoderConfig, dual_encoder_fields({"config": {}, "bert_config": {}}, weights), []
+    )
     assert (config.fusion_layer, config.text_config.num_hidden_layers) == (9, 12)
     assert (config.vision_config.num_hidden_layers, config.projection_dim) == (32, 512)
     with torch.device("meta"):

@@ -7,7 +7,7 @@ import torch
 
 from conversion import videomae, videomamba
 from conversion.helpers.checkpoint import ConversionError, find_weights, read_checkpoint, strip_prefixes
-from conversion.helpers.command import names_of_original
+from conversion.helpers.command import labels_of_original
 from conversion.helpers.memory_bank_qformer import load_pretrained
 from conversion.helpers.weight_rules import apply_rules, rename
 from hf_video.models.videovit import VideoViTForVideoClassification
@@ -32,21 +32,6 @@ WRONG = {
     "meta": (lambda tensor: tensor.to("meta"), "is on the meta device"),
     "whole numbers": (lambda tensor: tensor.to(torch.int8), "is of torch.int8, which no weight is"),
 }
-
-
-@pytest.fixture
-def refused(tmp_path, capsys):
-    """Runs the `main` of a source, which must end with exit code 2 and leave no file; returns the message."""
-
-    def run(main, checkpoint, *options):
-        before = sorted(tmp_path.iterdir())
-        with pytest.raises(SystemExit) as exit_info:
-            main([str(checkpoint), str(tmp_path / "model"), *map(str, options)])
-        assert exit_info.value.code == 2
-        assert sorted(tmp_path.iterdir()) == before
-        return capsys.readouterr().err
-
-    return run
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -100,17 +85,17 @@ def test_a_gap_in_the_layers_is_refused_before_layers_are_made_for_it(tmp_path, 
 def test_names_that_leave_classes_out_are_refused():
     for id2label in ({"0": "a", "2": "b"}, {"0": "a", "1": None}):
         with pytest.raises(ConversionError, match="`id2label`"):
-            names_of_original({"id2label": id2label})
+            labels_of_original({"id2label": id2label}, 3)
 
 
 @pytest.mark.parametrize(
     ("main", "case", "wrong", "message"),
     [
         (videomae.main, "videomae_finetune", {"drop_rate": float("inf")}, "drop_rate must be a finite number"),
-        (videomae.main, "videomae_finetune", {"mlp_ratio": "4"}, "mlp_ratio must be a number, got '4'"),
+        (videomae.main, "videomae_finetune", {"mlp_ratio": "4"}, "mlp_ratio must be a finite number, got '4'"),
         (videomae.main, "videomae_finetune", {"qkv_bias": "yes"}, "qkv_bias must be true or false, got 'yes'"),
         (videomamba.main, "image", {"norm_epsilon": -1e-5}, "`layer_norm_eps` must be above 0, got -1e-05"),
-        (videomamba.main, "image", {"ssm_cfg": {"expand": "2"}}, "`ssm_cfg.expand` must be a number, got '2'"),
+        (videomamba.main, "image", {"ssm_cfg": {"expand": "2"}}, "ssm_cfg.expand must be a finite number, got '2'"),
     ],
 )
 def test_a_setting_of_the_original_that_can_be_none_is_named(tmp_path, refused, main, case, wrong, message):

@@ -23,7 +23,7 @@ __all__ = ["forked_loading"]
 
 QUICK_PAGES = ("README.md", "docs/use.md")
 # Of README and the page on use, what does not train.
-QUICK = ("evaluate", "predict")
+QUICK = ("example", "evaluate", "predict")
 # What serves, needs Ray, or takes minutes.
 UNRUN = {"app", "demo", "ray", "Salesforce/instructblip-flan-t5-xl"}
 TOKEN = "hf_user"

@@ -1,49 +1,19 @@
 """Copies of videos with classes and persons drawn on them, whose colours are those of the class or the track."""
 
-import itertools
-
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_rgb
 
-from hf_video.drawing import annotate_detections, annotate_video, draw_timeline
-from hf_video.inference import KeyFrame, Person, Segment, SegmentFinder, Timeline
+from hf_video.drawing import annotate_detections, annotate_video
+from hf_video.inference import KeyFrame, Person, Segment
 from hf_video.reading import read_video
 from hf_video.texts import class_color
 from tests.testing.videos import encode_video
 
 
-def luminance(color):
-    """As WCAG 2 defines it."""
-    rgb = np.array(to_rgb(color))
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return linear @ (0.2126, 0.7152, 0.0722)
-
-
-def test_classes_have_colours_of_their_own_that_stand_out():
-    colors = [class_color(index) for index in range(400)]
-    assert len(set(colors)) == 400
-    pairs = itertools.combinations([to_rgb(color) for color in colors[:10]], 2)
-    assert min(np.linalg.norm(np.subtract(*pair)) for pair in pairs) > 0.25  # 0.26 in matplotlib's ten
-    for color in colors:
-        assert 1.05 / (luminance(color) + 0.05) > 2 and (luminance(color) + 0.05) / 0.05 > 3
-
-
 @pytest.fixture
 def segments():
     return [Segment("jump", 0.0, 1.0, 0.9, 7), Segment("run", 1.0, 2.0, 0.8, 2)]
-
-
-def test_the_picture_of_a_timeline_has_the_colours_of_the_classes(segments):
-    timeline = Timeline(SegmentFinder(list("abcdefgh")), "match")
-    timeline.times, timeline.scores = [(start / 2, start / 2 + 0.5) for start in range(4)], list(np.full((4, 8), 0.1))
-    for shown in (segments, segments[1:]):
-        timeline.segments = shown
-        figure = draw_timeline(timeline)
-        drawn = {to_hex(color) for bars in figure.axes[-1].collections for color in bars.get_facecolor()}
-        assert {color for color in map(class_color, range(8)) if color in drawn} == {
-            class_color(segment.class_id) for segment in shown
-        }
 
 
 def test_the_annotated_video_has_the_colours_of_the_classes(segments, tmp_path):

@@ -1,4 +1,4 @@
-"""Mean average precision over frames: against the original, and against a slow count."""
+"""Mean average precision over frames, against the original."""
 
 import json
 
@@ -47,72 +47,6 @@ def test_writes_detections_as_the_original(detections, tmp_path):
     again = read_boxes(tmp_path / "detections.csv", {str(number + 1): number for number in range(8)}, scored=True)
     for ours, read in zip(detections[1:], again[1:], strict=True):
         assert np.array_equal(ours, read)
-
-
-def slow_average_precision(found, true, iou):
-    """The average precision of one class, counted box by box. `found` are (frame, number of the frame, box, score),
-    `true` are (frame, box)."""
-
-    def overlap(a, b):
-        width, height = (min(a[2 + axis], b[2 + axis]) - max(a[axis], b[axis]) for axis in (0, 1))
-        common = max(width, 0) * max(height, 0)
-        areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
-        return common / (sum(areas) - common)
-
-    taken, is_right = set(), {}
-    # Of equal scores in a frame, the last one chooses first.
-    for row, (frame, _, box, _) in sorted(enumerate(found), key=lambda each: (-each[1][3], -each[0])):
-        if box[0] >= box[2] or box[1] >= box[3]:
-            continue
-        overlaps = [(overlap(box, other), -number) for number, (place, other) in enumerate(true) if place == frame]
-        best, number = max(overlaps, default=(0, 0))
-        is_right[row] = best >= iou and number not in taken
-        if is_right[row]:
-            taken.add(number)
-    # Of equal scores in all frames, those of the last frame come first, in the opposite order.
-    ranking = sorted(is_right, key=lambda row: (-found[row][3], -found[row][1], row))
-    marks = [is_right[row] for row in ranking]
-    area, highest = 0.0, 0.0
-    for rank in range(len(marks), 0, -1):
-        highest = max(highest, sum(marks[:rank]) / rank)
-        area += highest * marks[rank - 1]
-    return area / len(true)
-
-
-def random_boxes(rng, size, num_classes, num_frames=6):
-    corners = rng.random((size, 2)) * 0.5
-    boxes = np.concatenate([corners, corners + 0.2 + rng.random((size, 2)) * 0.3], axis=1)
-    boxes[rng.random(size) < 0.05, 2] = 0
-    videos = [f"video {number}" for number in rng.integers(3, size=size)]
-    seconds = rng.integers(num_frames, size=size).astype(float)
-    return LabelledBoxes(videos, seconds, boxes, rng.integers(-1, num_classes, size), rng.permutation(size) / size)
-
-
-@pytest.mark.parametrize(("seed", "iou", "decimals"), [(0, 0.3, 1), (1, 0.5, 5)])
-def test_agrees_with_a_count_box_by_box(seed, iou, decimals):
-    rng = np.random.default_rng(seed)
-    classes = ["walk", "talk", "sit", "never"]
-    found, true = random_boxes(rng, 400, 3), random_boxes(rng, 150, 3)
-    found = found._replace(score=found.score.round(decimals))
-    result = frame_mean_ap(found, true, classes, iou)
-    frames = [list(zip(each.video, each.second.tolist(), strict=True)) for each in (found, true)]
-    counts = [frame for frame, action in zip(frames[0], found.action, strict=True) if action >= 0]
-    order = {frame: number for number, frame in enumerate(dict.fromkeys(counts))}
-    expected = {
-        name: slow_average_precision(
-            [
-                (frames[0][row], order[frames[0][row]], found.boxes[row], found.score[row])
-                for row in np.flatnonzero(found.action == number)
-            ],
-            [(frames[1][row], true.boxes[row]) for row in np.flatnonzero(true.action == number)],
-            iou,
-        )
-        for number, name in enumerate(classes[:3])
-    }
-    assert result["ap"].pop("never") is None
-    assert result["ap"] == pytest.approx(expected, abs=1e-12)
-    assert result["mean_ap"] == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
-    assert 0.01 < result["mean_ap"] < 0.99
 
 
 def test_equal_scores_count_as_in_the_original():

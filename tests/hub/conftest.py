@@ -1,5 +1,7 @@
 """A model of every family, trained for a moment on a few videos."""
 
+import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -82,6 +84,24 @@ def train(family, digits, folder):
 def trained(request, digits, tmp_path_factory):
     """The folder of a tiny classifier of each family, as `VideoTrainer` leaves it."""
     return train(request.param, digits, tmp_path_factory.mktemp("trained") / request.param)
+
+
+def edit(path, **changes):
+    """Changes keys of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.fixture
+def folder(trained_videovit, tmp_path):
+    """A copy of a trained model's folder, to be spoilt."""
+    return shutil.copytree(trained_videovit, tmp_path / "folder", ignore=shutil.ignore_patterns("checkpoint-*"))
+
+
+@pytest.fixture
+def staging(tmp_path):
+    """An empty folder."""
+    (tmp_path / "staging").mkdir()
+    return tmp_path / "staging"
 
 
 @pytest.fixture(scope="session")

@@ -175,38 +175,30 @@ def test_pixels_and_frames_that_fill_no_patch_have_no_evidence():
     assert torch.equal(maps[:, 0], maps[:, 1])
 
 
-@pytest.mark.parametrize(
-    ("inputs", "target", "message"),
-    [
-        (torch.zeros(1, 2, 4, 3, 32, 32), None, "of several views of a video, explain one"),
-        ({"pixels": torch.zeros(1, 4, 3, 32, 32)}, None, r"`pixel_values` .*, got \['pixels'\]"),
-        (torch.zeros(1, 4, 3, 8, 32), None, "hold no patch"),
-        (torch.zeros(1, 4, 3, 32, 32), 8, "is 8; the id of a class, .* from 0 to 7"),
-        (torch.zeros(1, 4, 3, 32, 32), torch.tensor([0, 1]), "or one for each of 1 videos"),
-        (torch.full((1, 4, 3, 32, 32), torch.nan), 0, "class 0 are not finite"),
-    ],
-)
-def test_inputs_that_cannot_be_explained(inputs, target, message):
-    with pytest.raises(ValueError, match=f"(?i){message}"):
-        explain(make_videovit(), inputs, target)
-
-
 def make_rounding():
     model = MODELS["videovit"]()
     model.classifier.register_forward_hook(lambda module, inputs, output: output.round().detach())
     return model
 
 
+CLIP = torch.zeros(1, 4, 3, 32, 32)
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "inputs", "target", "message"),
     [
-        (make_rounding, "gives no gradients"),
-        (lambda: make_videovit().videovit, "VideoViTModel is not a classifier"),
-        (lambda: make_videovit(num_labels=0), "not a classifier with a head"),
-        (lambda: make_videomamba(VideoMambaForFrameClassification), "gives classes of frames, and none of a clip"),
-        (lambda: MemoryBankQFormerForVideoClassification(tiny_config()), "through its memory"),
+        (make_videovit, CLIP[:, None], None, "of several views of a video, explain one"),
+        (make_videovit, {"pixels": CLIP}, None, r"`pixel_values` .*, got \['pixels'\]"),
+        (make_videovit, CLIP[..., :8, :], None, "hold no patch"),
+        (make_videovit, CLIP, 8, "is 8; the id of a class, .* from 0 to 7"),
+        (make_videovit, CLIP, torch.tensor([0, 1]), "or one for each of 1 videos"),
+        (make_videovit, CLIP * torch.nan, 0, "class 0 are not finite"),
+        (make_rounding, CLIP, 0, "gives no gradients"),
+        (lambda: make_videovit().videovit, CLIP, 0, "VideoViTModel is not a classifier"),
+        (lambda: make_videomamba(VideoMambaForFrameClassification), CLIP, 0, "gives classes of frames, and none of a"),
+        (lambda: MemoryBankQFormerForVideoClassification(tiny_config()), CLIP, 0, "through its memory"),
     ],
 )
-def test_models_that_cannot_be_explained(make, message):
-    with pytest.raises(ValueError, match=message):
-        explain(make(), torch.randn(1, 4, 3, 32, 32))
+def test_what_cannot_be_explained(make, inputs, target, message):
+    with pytest.raises(ValueError, match=f"(?i){message}"):
+        explain(make(), inputs, target)

@@ -117,17 +117,6 @@ def test_an_export_with_other_numbers_is_not_kept(wrong, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fixed_batch_is_refused(tmp_path, monkeypatch):
-    """As exporters of other versions fixed that of VideoMamba."""
-    trace = torch.export.export
-    monkeypatch.setattr(
-        torch.export, "export", lambda model, inputs, dynamic_shapes: trace(model, inputs, dynamic_shapes=None)
-    )
-    with pytest.raises(ExportError, match="VideoViTForVideoClassification as onnx does not run: .*pixel_values"):
-        export_model(make("VideoViT"), tmp_path / "out", SHAPE, "onnx")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "make_model, message",
     [

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from hf_video import VideoClipProcessor, VideoMambaConfig, VideoViTConfig
+from hf_video import VideoClipProcessor, VideoMambaConfig, VideoViTConfig, VideoViTForFrameClassification
 from hf_video.inference import score_frames
-from hf_video.models.videomamba.modeling_videomamba_frames import VideoMambaForFrameClassification
-from hf_video.models.videovit.modeling_videovit_frames import VideoViTForFrameClassification
+from hf_video.models.videomamba.modeling_videomamba import VideoMambaForFrameClassification
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.live_queue import LiveQueue
 from hf_video.reading.sources import VideoReadError
@@ -216,12 +215,3 @@ def test_closing_does_not_wait_for_a_silent_camera(causal):
     windows.close()
     assert time.monotonic() - begin < 5
     goes_on.set()
-
-
-def test_wrong_options_are_a_sentence(causal):
-    with pytest.raises(ValueError, match="longest_gap=0"):
-        find(causal, [0], longest_gap=0)
-    with pytest.raises(ValueError, match="batch_size=0"):
-        find(causal, [0], batch_size=0)
-    with pytest.raises(VideoReadError, match="gave no frame"):
-        find(causal, [])

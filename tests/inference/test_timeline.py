@@ -29,7 +29,7 @@ def test_subtitles_have_hours_and_hide_no_markup(tmp_path):
 
 def test_segments_are_in_the_file_at_once_and_sorted_in_the_end(tmp_path):
     path, finder = tmp_path / "out" / "segments.csv", SegmentFinder(['a, "b"\nc', "x"])
-    timeline = Timeline(finder, "v", tmp_path / "out")
+    timeline = Timeline(finder, "v", tmp_path / "out", path="/videos/v.mp4")
     scores = [[0.9, 0.9], [0.1, 0.9], [0.1, 0.1], [0.9, 0.1]]
     for second, each in enumerate(scores):
         timeline.add(ScoredWindow(second, second + 1, np.array(each, np.float32)))
@@ -40,10 +40,11 @@ def test_segments_are_in_the_file_at_once_and_sorted_in_the_end(tmp_path):
     assert not timeline.errors and timeline.num_segments == 3
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
-    assert rows[0] == ["label", "start", "end", "score", "class_id"] and rows[1][0] == 'a, "b"\nc'
-    assert [float(row[1]) for row in rows[1:]] == [0, 0, 3] and [row[4] for row in rows[1:]] == ["0", "1", "0"]
+    assert rows[0] == ["path", "label", "start", "end", "score", "class_id"]
+    assert rows[1][:2] == ["/videos/v.mp4", 'a, "b"\nc']
+    assert [float(row[2]) for row in rows[1:]] == [0, 0, 3] and [row[5] for row in rows[1:]] == ["0", "1", "0"]
     kept = json.loads((tmp_path / "out" / "segments.json").read_text())
-    assert [entry["segment"][1] for entry in kept["results"]["v"]] == [float(row[2]) for row in rows[1:]]
+    assert [entry["segment"][1] for entry in kept["results"]["v"]] == [float(row[3]) for row in rows[1:]]
     assert kept["external_data"] == {"duration": 4, "is_complete": True, "model": "m"}
     with pytest.raises(FileExistsError):
         Timeline(SegmentFinder(["a"]), "v", tmp_path / "out")
@@ -59,16 +60,6 @@ def test_scores_are_a_table_and_classes_of_one_name_stay_apart(tmp_path):
     assert table.column_names == ["start", "end", "score: run (class 0)", "score: jump", "score: run (class 2)"]
     assert table["start"].to_pylist() == [0, 1, 2, 3, 4] and table["end"].to_pylist() == [2, 3, 4, 5, 6]
     np.testing.assert_array_equal(np.stack(table.columns[2:], axis=1), values)
-
-
-def test_thumbnails_are_small_few_and_even():
-    timeline = Timeline(SegmentFinder(["a"]), "video")
-    image = np.zeros((1080, 1920, 3), np.uint8)
-    for number in range(10_000):
-        timeline.watch(number / 25, image)
-    times = [seconds for seconds, _ in timeline.thumbnails]
-    assert 24 <= len(times) < 48 and times[0] == 0 and np.ptp(np.diff(times)) < 0.1
-    assert times[-1] > 380 and {picture.shape for _, picture in timeline.thumbnails} == {(135, 240, 3)}
 
 
 def test_a_stream_without_an_end_takes_no_more_memory():

@@ -10,8 +10,6 @@ from hf_video.bulk import build_index, predict
 from hf_video.inference import IndexSettings, SearchSettings, VideoSearch, open_index
 from hf_video.inference.inference_settings import PredictSettings
 from hf_video.inference.video_search import read_clips, search
-from hf_video.inference.video_text import adapter_of
-from hf_video.loading.models import load_search_model
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
 from tests.testing.search_models import make_processor, save_dual_encoder, save_videoprism, save_xclip, write_videos
@@ -172,21 +170,3 @@ def test_classes_in_words_have_the_probabilities_of_the_model(kind, videos, mode
     expected = dict(zip(labels, probabilities.tolist(), strict=True))
     assert found.scores == pytest.approx([expected[label] for label in found.labels], abs=1e-5)
     assert found.scores == sorted(found.scores, reverse=True) and sum(found.scores) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("kind", ["dual", "xclip"])
-@torch.inference_mode()
-def test_the_similarity_is_that_of_the_whole_model(kind, videos, models):
-    """X-CLIP adds a prompt of each video to each text."""
-    model = load_search_model(str(models[kind]), device="cpu")
-    clips = torch.cat(
-        [next(read_clips(model.processor, str(videos / f"{each}.mp4"))).pixel_values[None] for each in (0, 1)]
-    )
-    adapter, inputs = adapter_of(model.network), model.tokenize([TEXT, "a dog runs left"])
-    texts = adapter.embed_texts(inputs)
-    expected = model.network(pixel_values=clips, **inputs).logits_per_video
-    found = adapter.similarity(clips, texts)
-    torch.testing.assert_close(found / adapter.temperature, expected)
-    torch.testing.assert_close(adapter.score_texts(clips, texts), expected)
-    without_prompts = adapter.embed_videos(clips) @ texts.vectors.T
-    assert torch.allclose(found, without_prompts, atol=1e-6) == (kind == "dual")

@@ -7,12 +7,8 @@ import pytest
 
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
-from hf_video.data import ClipTask, VideoDataset, load_video_dataset
-from hf_video.inference import window_batches
 from hf_video.inference.windows import choose_windows, warn_if_sparse
-from hf_video.reading import timed_samples
-from hf_video.training import VideoTrainer
-from tests.testing.trainers import make_arguments, make_model
+from tests.testing.trainers import make_model
 from tests.testing.videos import encode_video, make_frames
 
 SIZE = {"height": 16, "width": 16}
@@ -83,54 +79,3 @@ def uniform(frame_interval=None):
         size={"shortest_edge": 16},
         crop_size=SIZE,
     )
-
-
-def test_windows_take_frames_at_the_distance_of_training(tmp_path, said):
-    """A video that consists of training videos: each window shows what the clip of its training video shows."""
-    distance, fps, parts = 3, 25, np.split(make_frames(5 * 8 * 3), 5)
-    for number, frames in enumerate(parts):
-        folder = tmp_path / "data" / "ab"[number % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        encode_video(folder / f"{number}.mp4", frames, fps=fps)
-    processor = uniform()
-    clips = VideoDataset(load_video_dataset(tmp_path / "data")["train"], ClipTask(processor), training=True)
-    options = {"max_steps": 1, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-    arguments = make_arguments(tmp_path / "out", **options)
-    VideoTrainer(make_model(num_frames=8), arguments, train_dataset=clips, processing_class=processor).train()
-    assert processor.frame_interval == pytest.approx(distance / fps, abs=1e-6)
-
-    # The same scene at the rate of training, and with every frame twice.
-    for factor in (1, 2):
-        joined = encode_video(tmp_path / f"{factor}.mp4", np.concatenate(parts).repeat(factor, 0), fps=fps * factor)
-        rate = {name: choose_windows(processor)[name] for name in ("fps", "frame_sampling_rate")}
-        taken = [sample.value.number for sample in timed_samples(joined, **rate)]
-        assert taken == list(range(0, 5 * 8 * distance * factor, distance * factor))
-    assert not said.records
-
-
-def test_a_flag_wins_and_a_distance_that_is_far_from_training_is_said(video, said):
-    for options, distance in (({"frame_sampling_rate": 1}, "0.033"), ({"fps": 3}, "0.33")):
-        for _ in range(2):
-            list(window_batches(uniform(0.12), video, num_frames=3, **options))
-        (record,) = said.records
-        assert f"{distance} s apart" in record.message and "0.12 s" in record.message
-        said.clear()
-    for options in ({}, {"frame_sampling_rate": 3}, {"fps": 10}):
-        list(window_batches(uniform(0.12), video, num_frames=3, **options))
-    list(window_batches(uniform(0.12), video, num_frames=1, fps=3))
-    assert not said.records
-
-
-def test_an_unknown_distance_is_said_with_what_is_taken_instead(video, said):
-    taken = {
-        uniform(): "every frame",
-        VideoClipProcessor(num_frames=8, frame_sampling_rate=2): "one frame of 2, as its clips do",
-    }
-    for processor, what in taken.items():
-        choose_windows(processor)
-        assert what in said.text
-        said.clear()
-    choose_windows(VideoClipProcessor(num_frames=8, fps=5))
-    choose_windows(uniform(), fps=5)
-    choose_windows(uniform(), frame_sampling_rate=1)
-    assert not said.records

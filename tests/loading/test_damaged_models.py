@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hf_video.cli.errors import explain
-from hf_video.loading.classifiers import load_classifier, load_trained_classifier
+from hf_video.loading.heads import load_classifier, load_trained_classifier
 from hf_video.loading.processors import load_processor
 from hf_video.processing import VideoClipProcessor
 from tests.testing.trainers import make_model

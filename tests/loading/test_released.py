@@ -280,8 +280,8 @@ def test_the_list_of_models_needs_neither_network_nor_torch(tmp_path):
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert process.returncode == 0, process.stderr
     rows = {line.split()[0]: re.split("  +", line) for line in process.stdout.splitlines()}
-    assert rows[TINY] == [TINY, "7.0 M", "76.9 Kinetics-400", "apache-2.0", "~28 MB", "-"]
-    assert rows["vit_g_hybrid_pt_1200e"][3:] == ["unknown", "~4,105 MB", "by hand"]
+    assert rows[TINY] == [TINY, "7.0 M", "76.9 Kinetics-400", "apache-2.0", "~28 MB", "on the Hub"]
+    assert rows["vit_g_hybrid_pt_1200e"][3:] == ["-", "~4,105 MB", "manual"]
 
 
 def test_the_list_of_models_says_what_is_here(released, small, capsys):
@@ -296,4 +296,4 @@ def test_the_list_of_models_says_what_is_here(released, small, capsys):
     assert found["size"] == small.stat().st_size == Path(found["cached_file"]).stat().st_size
     assert main(["models"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(SMALL))
-    assert line.endswith("file, converted")
+    assert line.endswith("converted")

@@ -20,7 +20,7 @@ from hf_video.ops.causal_conv1d import choose_backend
 from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
 from hf_video.ops.mamba_kernels import HUB_KERNELS, HUB_VERSION
 from hf_video.ops.registration import turn
-from hf_video.ops.selective_scan import BACKEND_VARIABLE, BACKENDS, mamba_ssm
+from hf_video.ops.selective_scan import BACKENDS, mamba_ssm
 from hf_video.ops.selective_scan.reference import ScanFacts, ScanInputs, selective_scan_reference
 from tests.models.videomamba.videomamba_testing import make, random_clips
 
@@ -394,48 +394,3 @@ def test_tritons_convolution_runs_where_the_package_cannot(installed, monkeypatc
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", conv_kernel=conv_kernel)
     compare_models(model, random_clips(model.config), "mamba_ssm", monkeypatch)
     assert calls == [False, True] * 3
-
-
-class Copies:
-    """Counts copies of tensors of some size, of whichever kind, `contiguous` where it is not one already."""
-
-    def __init__(self, monkeypatch, numel):
-        self.counts = dict.fromkeys(("flip", "index_select", "clone", "contiguous"), 0)
-        for name in self.counts:
-            method = getattr(torch.Tensor, name)
-            monkeypatch.setattr(torch.Tensor, name, self.counting(name, method, numel))
-
-    def counting(self, name, method, numel):
-        @functools.wraps(method)
-        def counted(tensor, *args, **kwargs):
-            copies = name != "contiguous" or not tensor.is_contiguous()
-            self.counts[name] += copies and tensor.numel() >= numel
-            return method(tensor, *args, **kwargs)
-
-        return counted
-
-
-def mix_counting_copies(monkeypatch):
-    monkeypatch.setenv(BACKEND_VARIABLE, "mamba_ssm")
-    model = make(VideoMambaForVideoClassification)
-    mixer, tokens = model.videomamba.layers[0].mixer, torch.randn(2, 65, 32)
-    with torch.no_grad():
-        mixer(tokens)
-        copies = Copies(monkeypatch, numel=2 * 65 * 64)
-        mixer(tokens)
-    monkeypatch.undo()
-    return copies.counts
-
-
-def test_a_mixer_turns_round_what_enters_and_leaves_the_backward_direction(convolution, installed, monkeypatch):
-    """Besides, each direction's time steps, and what enters the forward one, are put into the kernels' layout once."""
-    with monkeypatch.context() as patch:
-        assert mix_counting_copies(patch) == {"flip": 0, "index_select": 2, "clone": 3, "contiguous": 0}
-
-
-def test_beside_tritons_convolution_only_the_scan_turns_its_inputs_round(installed, monkeypatch):
-    """Inputs and time steps, which had to be copied into the kernels' layout, and the output."""
-    with monkeypatch.context() as patch:
-        patch.setattr(causal_conv1d.triton, "probe", lambda: None)
-        set_triton(patch, lambda x, weight, bias, reverse: x)
-        assert mix_counting_copies(patch) == {"flip": 0, "index_select": 3, "clone": 2, "contiguous": 0}

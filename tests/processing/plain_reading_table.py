@@ -16,16 +16,16 @@ from tests.testing.video_corpus import damaged_variants, readable_variants
 
 HEAD = """# Without hf_video
 
-A processor from the Hub reads videos by `hf_video.reading` where hf_video is installed. Where it is not,
-`plain_video_reading.py` beside the processor takes its place. It decodes a file in order, with PyAV or torchcodec, and
-needs no more than one of them: `pip install av`. It reads files, bytes, open files and folders of frames, but no
-addresses. A stranger who runs it relies on FFmpeg alone: there are no limits of size and time, playlists are not
-refused, and damage that the decoder passes over is not told.
+A processor from the Hub reads videos with `hf_video.reading` if hf_video is installed. Otherwise it uses
+`plain_video_reading.py`, which lies beside it in the repository. This reader decodes a file in order, with PyAV or
+torchcodec, and needs only one of them: `pip install av`. It reads files, bytes, open files and folders of frames, but
+no URLs. It relies on FFmpeg: there are no limits of size and time, playlists are not refused, and damage that the
+decoder skips is not reported.
 
-The table compares the frames of both with PyAV, over all files of `tests/testing/video_corpus.py`. Mirrored videos,
-which no encoder of this corpus makes, come upright by hf_video alone.
+The table compares the frames of both readers with PyAV, over all files of `tests/testing/video_corpus.py`. Only
+hf_video turns mirrored videos upright; no encoder of this corpus makes them.
 """
-OUTCOMES = ("the same frames", "refused by both", "refused by hf_video alone", "refused by the plain reader alone")
+OUTCOMES = ("the same frames", "refused by both", "refused only by hf_video", "refused only by the plain reader")
 OTHER = "other frames"
 
 
@@ -77,7 +77,7 @@ def main() -> None:
         print(f"| {names[kind]} | {' | '.join(str(counts[column]) for column in columns)} |")
     exact = rows["whole"][1]
     print(
-        "\nWhole files of which hf_video alone is exact:" if exact else "\nOf whole files, both give the same frames."
+        "\nWhole files that only hf_video reads exactly:" if exact else "\nFor whole files, both give the same frames."
     )
     print("".join(f"\n- {line}" for line in exact), end="" if not exact else "\n")
 

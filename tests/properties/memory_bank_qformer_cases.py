@@ -49,9 +49,8 @@ def qformer_settings(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def memory_bank_qformer_settings(draw: st.DrawFn, model_class: type = MemoryBankQFormerModel) -> dict[str, Any]:
     """Keyword arguments of a small configuration that `model_class` takes."""
-    qformer = draw(qformer_settings())
-    settings = {
-        "qformer_config": qformer,
+    return {
+        "qformer_config": draw(qformer_settings()),
         "vision_config": draw(st.none() | vision_settings()),
         "projection_dim": draw(st.none() | small(8)),
         "use_language_projection": draw(st.sampled_from([None, True, False])),
@@ -69,10 +68,6 @@ def memory_bank_qformer_settings(draw: st.DrawFn, model_class: type = MemoryBank
         "initializer_range": draw(st.floats(0.0, 0.5)),
         **draw(classes_of(model_class)),
     }
-    if not settings["query_memory"] or settings["memory_bank_length"] == 0:
-        positions = ["absolute", "relative_key", "relative_key_query"]
-        qformer["position_embedding_type"] = draw(st.sampled_from(positions))
-    return settings
 
 
 @st.composite

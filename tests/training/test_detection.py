@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForObjectDetection, AutoVideoProcessor
 
 from hf_video.cli.main import main
-from hf_video.loading.detectors import load_detector
+from hf_video.loading.heads import load_detector
 from hf_video.models.stmixer import STMixerForActionDetectionOutput
 from hf_video.models.videovit import VideoViTForVideoClassification
 from hf_video.training import ActionDetectionTrainer, DetectionTrainingArguments, parameter_settings
@@ -175,7 +175,7 @@ def test_heads_are_kept_for_the_same_actions_alone(names, detector, caplog):
     before, after = weights_of(AutoModelForObjectDetection.from_pretrained(detector)), weights_of(model)
     heads = {f"layers.{layer}.action_head.output.{part}" for layer in range(2) for part in ("weight", "bias")}
     is_new = names != list(ACTIONS)
-    assert ("the heads of actions start afresh" in caplog.text) == is_new
+    assert ("the head starts afresh" in caplog.text) == is_new
     for name, weight in before.items():
         if is_new and name in heads:
             assert not weight.ndim == 2 or not torch.isin(after[name], weight).any()

@@ -47,8 +47,10 @@ def test_videovit_has_the_settings_of_videomae():
         expected |= {
             f"videovit.layers.{layer}.{name}": (scale, weight_decay)
             for names, weight_decay in (
-                (("attention.qkv.weight", "attention.o_proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"), 0.05),
-                (("attention.qv_bias", "attention.o_proj.bias", "mlp.fc1.bias", "mlp.fc2.bias"), 0.0),
+                (("attention.query.weight", "attention.key.weight", "attention.value.weight"), 0.05),
+                (("attention.o_proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"), 0.05),
+                (("attention.query.bias", "attention.value.bias", "attention.o_proj.bias"), 0.0),
+                (("mlp.fc1.bias", "mlp.fc2.bias"), 0.0),
                 (("layer_scale1", "layer_scale2", "layernorm_before.weight", "layernorm_before.bias"), 0.0),
                 (("layernorm_after.weight", "layernorm_after.bias"), 0.0),
             )
@@ -62,7 +64,7 @@ def test_videomamba_with_the_layer_decay_that_its_paper_meant():
     chosen = {
         **dict.fromkeys(("cls_token", "temporal_position_embeddings"), (0.125, 0.0)),
         "patch_embeddings.projection.weight": (0.125, 0.1),
-        **dict.fromkeys(("forward_scan.A_log", "backward_scan.D", "forward_scan.dt_proj.bias"), (0.25, 0.0)),
+        **dict.fromkeys(("forward_scan.A_log", "backward_scan.D", "forward_scan.dt_bias"), (0.25, 0.0)),
         **{"layers.1.mixer.in_proj.weight": (0.5, 0.1), "norm_f.weight": (1.0, 0.0), "classifier.weight": (1.0, 0.1)},
     }
     for part, expected in chosen.items():

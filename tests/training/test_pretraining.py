@@ -62,6 +62,9 @@ def test_the_mask_of_a_clip_does_not_depend_on_the_others(tmp_path, family, mask
     alone = draw_masks(model, arguments, clips[1:2], [8])
     assert drawn.keys() == alone.keys()
     for name, value in alone.items():
+        if isinstance(value, int):
+            assert drawn[name] == value
+            continue
         torch.testing.assert_close(drawn[name][1:2], value, rtol=0, atol=1e-6)
     mask = drawn["bool_masked_pos"].unflatten(1, (model.config.token_grid[0], -1))
     assert (mask.flatten(1).sum(1) == mask[0].numel() // 2).all()

@@ -20,7 +20,7 @@ def told(monkeypatch, capsys, waited, computed, kept=None, num_steps=40, max_ste
     callback = ThroughputCallback()
     callback.kept = kept or KeptFrames([])
     state = SimpleNamespace(global_step=0, max_steps=max_steps, epoch=0.0, is_world_process_zero=True)
-    args = SimpleNamespace(dataloader_num_workers=num_workers)
+    args = SimpleNamespace(dataloader_num_workers=num_workers, world_size=2)
     callback.on_train_begin(args, state, None)
 
     def batches(seconds):
@@ -34,21 +34,23 @@ def told(monkeypatch, capsys, waited, computed, kept=None, num_steps=40, max_ste
         callback.on_step_end(args, state, None)
         if state.epoch.is_integer():
             clock.now += 100
+    callback.on_train_end(args, state, None)
     return capsys.readouterr().out
 
 
-def test_what_waits_for_videos_is_told_once(monkeypatch, capsys):
-    line = told(monkeypatch, capsys, waited=9, computed=1)
-    assert line.count("\n") == 1
-    assert "The other 990 steps will take about 2 h 45 min, 90% of it waiting for videos" in line
-    assert "--num-workers 7" in line and "ffmpeg" in line and "--kept-frames-gib" not in line
+def test_what_waits_for_videos_is_told_after_twenty_steps_and_at_the_end(monkeypatch, capsys):
+    first, last = told(monkeypatch, capsys, waited=9, computed=1).splitlines()
+    assert first.startswith("0.4 clips a second in each process, 90% of the time waiting for videos.")
+    assert "The other 980 steps will take about 2 h 43 min." in first
+    assert "--num-workers 7" in first and "ffmpeg" in first and "--kept-frames-gib" not in first
+    assert last == "In all: 0.4 clips a second in each process, 90% of the time waiting for videos."
     line = told(monkeypatch, capsys, 9, 1, KeptFrames([], gib_needed=5.2), num_workers=2)
     assert "--kept-frames-gib 6" in line and "--num-workers" not in line
 
 
 @pytest.mark.parametrize(("waited", "computed", "max_steps"), [(4, 6, 1000), (9, 1, 40)])
-def test_trainings_that_are_fast_enough_say_nothing(monkeypatch, capsys, waited, computed, max_steps):
-    assert told(monkeypatch, capsys, waited, computed, max_steps=max_steps) == ""
+def test_trainings_that_are_fast_enough_are_not_estimated(monkeypatch, capsys, waited, computed, max_steps):
+    assert "The other" not in told(monkeypatch, capsys, waited, computed, max_steps=max_steps)
 
 
 def test_where_frames_are_kept_the_first_epoch_does_not_count(monkeypatch, capsys):
@@ -56,8 +58,9 @@ def test_where_frames_are_kept_the_first_epoch_does_not_count(monkeypatch, capsy
         def __str__(self):
             return "Some frames are kept."
 
-    assert told(monkeypatch, capsys, lambda step: 9 if step < 10 else 0, 1, Keeping([])) == ""
-    assert "980 steps" in told(monkeypatch, capsys, 9, 1, Keeping([]))
+    first, last = told(monkeypatch, capsys, lambda step: 9 if step < 10 else 0, 1, Keeping([])).splitlines()
+    assert ", 0% of the time" in first and ", 69% of the time" in last
+    assert "970 steps" in told(monkeypatch, capsys, 9, 1, Keeping([]))
 
 
 def test_every_training_loss_comes_with_the_scalars_and_nothing_else_does(tmp_path):

@@ -124,7 +124,7 @@ def test_masked_feature_alignment(tmp_path):
 def answers(model, lengths=(5, 2, 4, 1)):
     """Clips and texts of a prompt of two tokens, with an answer each, padded on the right."""
     longest = max(lengths)
-    places = 0 if model.config.video_token_id is None else SIZES["num_query_tokens"]
+    places = SIZES["num_query_tokens"]
     words = torch.randint(3, 60, (NUM_CLIPS, longest), generator=torch.Generator().manual_seed(2))
     has_word = torch.arange(longest) < torch.tensor(lengths)[:, None]
     learned = words.masked_fill(~has_word, -100)

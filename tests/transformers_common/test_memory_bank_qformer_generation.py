@@ -24,14 +24,15 @@ class GenerationModelTester(test_memory_bank_qformer.MemoryBankQFormerModelTeste
             "max_position_embeddings": 64,
             "pad_token_id": 0,
         },
+        "video_token_id": 1,
     }
     vocab_size = 70
-    # Of the text, and with the video before it.
-    seq_length, encoder_seq_length, key_length = 8, 11, 11
+    seq_length, encoder_seq_length, key_length = 11, 11, 11
     hidden_size = 24
 
     def get_inputs(self) -> dict[str, torch.Tensor]:
-        ids = torch.randint(1, 70, (self.batch_size, self.seq_length), device=torch_device)
+        ids = torch.randint(2, 70, (self.batch_size, self.seq_length), device=torch_device)
+        ids[:, :3] = 1
         return {**super().get_inputs(), "input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
@@ -50,6 +51,14 @@ class MemoryBankQFormerGenerationTest(VideoModelTestMixin, unittest.TestCase):
     test_resize_embeddings_untied_no_reinit_on_post_init = (
         common.ModelTesterMixin.test_resize_embeddings_untied_no_reinit_on_post_init
     )
+
+    def _prepare_for_class(self, inputs_dict, model_class, return_labels=False):
+        """The mixin's, with places for the video in the texts that it has drawn."""
+        inputs = super()._prepare_for_class(inputs_dict, model_class, return_labels)
+        if "input_ids" in inputs:
+            inputs["input_ids"] = inputs["input_ids"].masked_fill(inputs["input_ids"] == 1, 2)
+            inputs["input_ids"][:, :3] = 1
+        return inputs
 
     test_config = test_memory_bank_qformer.MemoryBankQFormerModelTest.test_config
 

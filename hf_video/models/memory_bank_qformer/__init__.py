@@ -9,7 +9,6 @@ from .modeling_memory_bank_qformer import (
 )
 from .modeling_memory_bank_qformer_generation import MemoryBankQFormerForConditionalGeneration
 from .processing_memory_bank_qformer import MemoryBankQFormerProcessor
-from .video_watcher import VideoWatcher
 
 __all__ = [
     "MemoryBank",
@@ -19,5 +18,4 @@ __all__ = [
     "MemoryBankQFormerModel",
     "MemoryBankQFormerPreTrainedModel",
     "MemoryBankQFormerProcessor",
-    "VideoWatcher",
 ]

@@ -10,7 +10,6 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 from ..shared_configuration import CheckedConfigMixin, check_limits
 from .memory_compression import POLICIES
 
-POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query")
 LIMITS = {
     "at least 1": ["num_query_tokens", "max_num_frames", "projection_dim", "expected_num_frames"],
     "at least 0": ["memory_bank_length", "video_token_id", "initializer_range"],
@@ -31,8 +30,7 @@ class MemoryBankQFormerConfig(CheckedConfigMixin, PreTrainedConfig):
             video encoder with `tubelet_size=1`. Its `hidden_size` sets `qformer_config.encoder_hidden_size`. A model
             without a tower takes `vision_embeds`.
         qformer_config (`InstructBlipQFormerConfig` or `dict`, *optional*):
-            The Q-Former; by default that of InstructBLIP. If there is no query bank, its `position_embedding_type` may
-            be `"relative_key"` or `"relative_key_query"` instead of `"absolute"`.
+            The Q-Former; by default that of InstructBLIP.
         text_config (`PreTrainedConfig` or `dict`, *optional*):
             Language model that reads the projected output of the Q-Former. The width of its embeddings sets
             `projection_dim`; it is `hidden_size`, except in some OPT models.
@@ -69,7 +67,8 @@ class MemoryBankQFormerConfig(CheckedConfigMixin, PreTrainedConfig):
         initializer_range (`float`, defaults to 0.02):
             Standard deviation of the normal initialisation.
         video_token_id (`int`, *optional*):
-            Id of the token that holds the place of a video in a text.
+            Id of the token that holds the place of a video in a text; by default the first number that the language
+            model has no token for, `text_config.vocab_size`.
 
     Raises:
         ValueError: if a value is out of range, or values contradict each other. The message names them.
@@ -121,6 +120,8 @@ class MemoryBankQFormerConfig(CheckedConfigMixin, PreTrainedConfig):
         if self.text_config is not None:
             embedding_width = getattr(self.text_config, "word_embed_proj_dim", None)
             self.projection_dim = embedding_width or self.text_config.hidden_size
+            if self.video_token_id is None:
+                self.video_token_id = self.text_config.vocab_size
         if self.use_language_projection is None:
             self.use_language_projection = True
 
@@ -169,17 +170,9 @@ class MemoryBankQFormerConfig(CheckedConfigMixin, PreTrainedConfig):
                 "with `tubelet_size=1`."
             )
         positions = getattr(qformer, "position_embedding_type", "absolute")
-        if positions not in POSITION_EMBEDDING_TYPES:
-            raise ValueError(
-                f"`qformer_config.position_embedding_type` must be one of {', '.join(POSITION_EMBEDDING_TYPES)}, got "
-                f"{positions!r}."
-            )
-        if positions != "absolute" and self.query_memory and self.memory_bank_length > 0:
-            # Their table has the distances within one sequence. A bank holds several.
-            raise ValueError(
-                f"`qformer_config.position_embedding_type` must be 'absolute' with a query bank, got {positions!r}: "
-                "distances have no meaning between frames. Set `query_memory=False` or `memory_bank_length=0`."
-            )
+        if positions != "absolute":
+            # Distances within one sequence have no meaning between the frames of a memory.
+            raise ValueError(f"`qformer_config.position_embedding_type` must be 'absolute', got {positions!r}.")
 
 
 __all__ = ["MemoryBankQFormerConfig"]

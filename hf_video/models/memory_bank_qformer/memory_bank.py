@@ -1,15 +1,18 @@
-"""The memory of a video: explicit, of constant size, passed to the model and handed back."""
+"""The memory of a video: explicit, of constant size, passed to the model and handed back; and its file."""
 
 import copy
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from .memory_compression import POLICIES
-from .memory_file import BANK_TENSORS, read_memory_file, write_memory_file
 from .token_bank import TensorMap, TokenBank
 
 
@@ -110,9 +113,13 @@ class MemoryBank:
                 "a file or take a `clone()` made before that call, or `reset()` it to begin anew."
             )
         if not self.frames_seen.any():
-            options: Any = (self.length, self.policy, dtype, device)
-            self.visual = None if visual_size is None else TokenBank.empty(batch_size, *visual_size, *options)
-            self.query = [TokenBank.empty(batch_size, *size, *options) for size in query_sizes]
+
+            def empty(size: tuple[int, int]) -> TokenBank:
+                states = torch.zeros(batch_size, 0, *size, dtype=dtype, device=device)
+                return TokenBank.of_entries(states, states[..., 0], self.length, self.policy)
+
+            self.visual = None if visual_size is None else empty(visual_size)
+            self.query = [empty(size) for size in query_sizes]
             self.frames_seen = torch.zeros(batch_size, dtype=torch.long, device="cpu")
             self.last_queries = self.text_ids = None
         if self.batch_size != batch_size:
@@ -125,10 +132,9 @@ class MemoryBank:
             raise ValueError(f"The memory is on {banks[0].slots.device}, the frames on {device}: move it with `.to`.")
         if banks and banks[0].slots.is_inference() and not torch.is_inference_mode_enabled():
             vars(self).update(vars(self.clone()))
-        if (self.visual is not None, len(self.query)) != (visual_size is not None, len(query_sizes)):
+        own_size = None if self.visual is None else self.visual.size
+        if (own_size, len(self.query)) != (visual_size, len(query_sizes)):
             raise ValueError("The memory has other banks than this model: another model filled it.")
-        if self.visual is not None and self.visual.size != visual_size:
-            raise ValueError(f"The memory has frames of {self.visual.size} (tokens, channels), not {visual_size}.")
         if self.query and self.query[0].size != query_sizes[0]:
             raise ValueError(
                 f"The memory has queries and text of {self.query[0].size} (tokens, channels) for a frame, but the "
@@ -173,14 +179,8 @@ class MemoryBank:
     def append(
         self, vision_states: torch.Tensor, layer_inputs: Sequence[torch.Tensor], last_queries: torch.Tensor
     ) -> None:
-        """
-        Add a frame to every bank.
-
-        Args:
-            vision_states: tokens of the frame, `(batch_size, num_tokens, hidden_size of the vision tower)`.
-            layer_inputs: input of each layer, `(batch_size, num_query_tokens + text_length, hidden_size)`.
-            last_queries: queries after the last layer, `(batch_size, num_query_tokens, hidden_size)`.
-        """
+        """Add a frame to every bank: its tokens, the input of each layer of the Q-Former, and the queries after the
+        last one, all `(batch_size, number of tokens, hidden_size)`."""
         self.is_unfinished = True
         if self.visual is not None:
             self.visual.append(vision_states)
@@ -242,38 +242,56 @@ class MemoryBank:
         """
         if self.is_unfinished:
             raise ValueError(f"{path} was not written: a call stopped after a frame had entered the memory.")
-        tensors: dict[str, torch.Tensor] = {"frames_seen": self.frames_seen}
-        for name in ("last_queries", "text_ids"):
-            if getattr(self, name) is not None:
-                tensors[name] = getattr(self, name).contiguous()
-        for name, bank in [("visual", self.visual), *((str(i), bank) for i, bank in enumerate(self.query))]:
+        tensors: dict[str, Any] = {name: getattr(self, name) for name in ("frames_seen", "last_queries", "text_ids")}
+        for name, bank in (("visual", self.visual), *((str(i), bank) for i, bank in enumerate(self.query))):
             if bank is not None:
-                tensors |= {f"{name}.{tensor}": getattr(bank, tensor) for tensor in BANK_TENSORS}
-                tensors[f"{name}.num_entries"] = torch.tensor(bank.num_entries)
+                tensors |= {f"{name}.states": bank.states, f"{name}.counts": bank.counts}
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
         header = {"length": self.length, "policy": self.policy, "origin": self.origin}
-        write_memory_file(path, header, tensors)
+        unfinished = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
+        try:
+            save_file(tensors, unfinished, {"memory_bank": json.dumps(header)})
+            unfinished.replace(path)
+        except SafetensorError as error:
+            raise OSError(f"{path} was not written: {error}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: torch.device | str = "cpu") -> "MemoryBank":
-        """
-        Read a file that [`~MemoryBank.save`] wrote.
-
-        Raises:
-            ValueError: if it is another kind of file, or damaged. The message names the field and what it must be.
-            OSError: if the file cannot be opened.
-        """
-        header, own, tensors = read_memory_file(path, device)
-        memory = cls(header["length"], header["policy"])
-        memory.origin = header["origin"]
-        memory.frames_seen = own["frames_seen"].cpu()
-        memory.last_queries, memory.text_ids = own.get("last_queries"), own.get("text_ids")
-        banks = {
-            name: TokenBank(memory.policy, num_entries=bank.pop("num_entries").tolist(), **bank)  # type: ignore[arg-type]
-            for name, bank in tensors.items()
-        }
-        memory.visual = banks.pop("visual", None)
-        memory.query = [banks[str(i)] for i in range(len(banks))]
+        """Read a file that [`~MemoryBank.save`] wrote. Raises `ValueError` if it is another kind of file or damaged,
+        and `OSError` if it cannot be opened."""
+        try:
+            with safe_open(path, "pt", device=str(device)) as file:
+                header = json.loads((file.metadata() or {})["memory_bank"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            memory = cls(header["length"], header["policy"])
+            memory.origin = dict(header["origin"])
+            memory.frames_seen = check_tensor("frames_seen", tensors.pop("frames_seen"), torch.int64, None).cpu()
+            for name, dtype, *sizes in (("last_queries", None, None, None), ("text_ids", torch.int64, None)):
+                if name in tensors:
+                    setattr(memory, name, check_tensor(name, tensors.pop(name), dtype, memory.batch_size, *sizes))
+            banks = {}
+            for name in dict.fromkeys(name.partition(".")[0] for name in tensors):
+                states = check_tensor(name, tensors[f"{name}.states"], None, memory.batch_size, None, None, None)
+                counts = check_tensor(name, tensors[f"{name}.counts"], torch.float32, *states.shape[:3])
+                banks[name] = TokenBank.of_entries(states, counts, memory.length, memory.policy)
+            memory.visual = banks.pop("visual", None)
+            memory.query = [banks[str(i)] for i in range(len(banks))]
+        except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
+            raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote, or is damaged: {error}") from error
         return memory
+
+
+def check_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype | None, *sizes: int | None) -> torch.Tensor:
+    """The tensor of a file, or `ValueError` for another dtype (`None`: any float) or shape (`None`: any size)."""
+    fits_dtype = tensor.is_floating_point() if dtype is None else tensor.dtype == dtype
+    fits = [size in (None, found) for size, found in zip(sizes, tensor.shape, strict=False)]
+    if not fits_dtype or tensor.ndim != len(sizes) or not all(fits):
+        raise ValueError(
+            f"{name} must be {dtype or 'floats'} of the sizes {sizes}, got {tensor.dtype} of {tuple(tensor.shape)}"
+        )
+    return tensor
 
 
 @contextmanager
@@ -320,16 +338,16 @@ def replay_memory(
     if qformer_input_ids is not None and memory.batch_size == 1:
         memory = memory.take(torch.zeros(len(qformer_input_ids), dtype=torch.long))
     visual: Any = memory.visual
-    model.check_inputs(None, visual.slots, None, qformer_input_ids, qformer_attention_mask)
+    model.check_inputs(None, visual.slots, None, qformer_input_ids)
     num_entries = visual.entries_of_each
     replayed = MemoryBank(memory.length, memory.policy)
     model.prepare_memory(replayed, visual.slots, qformer_input_ids, qformer_attention_mask)
     query_embeds = model.query_tokens.expand(memory.batch_size, -1, -1)
     outputs: Any = None
     for entry in visual.states.to(model.qformer.embeddings.layernorm.weight.dtype).unbind(1):
-        outputs = model.qformer(
-            query_embeds, entry, qformer_input_ids, qformer_attention_mask, replayed, True, return_dict=True
-        )
+        text = (qformer_input_ids, qformer_attention_mask)
+        options = {"memory": replayed, "reuse_projections": True, "return_dict": True}
+        outputs = model.qformer(query_embeds, entry, *text, **options)
         for bank, states in zip(replayed.banks(), (entry, *outputs.layer_inputs), strict=False):
             bank.append(states)
     for bank in replayed.banks():

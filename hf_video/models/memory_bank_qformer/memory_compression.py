@@ -1,9 +1,11 @@
 """
-How a full memory bank loses one entry. A policy is a class and a row of `POLICIES`: configuration, banks and the file
-of a memory ask it for all they need to know.
+What a full memory bank loses. A policy is a function of the bank, and a row of `POLICIES`; it decides on every token
+position by itself.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,77 +28,42 @@ class Replacement:
     count: torch.Tensor
 
 
-class CompressionPolicy:
-    """
-    Chooses two neighbours in time, and what replaces them. Every token position is decided on its own.
-
-    Attributes:
-        averages: whether weights other than 0 and 1 occur. An infinite frame then spreads over the bank.
-        similarity_range: the smallest and the largest similarity; `None` if the policy uses none.
-    """
-
-    averages = False
-    similarity_range: tuple[float, float] | None = None
-
-    def similarity(self, older: torch.Tensor, newer: torch.Tensor) -> torch.Tensor:
-        """How alike two entries `(..., num_channels)` are, `(...)`."""
-        raise NotImplementedError
-
-    def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
-        """
-        Args:
-            counts: number of frames that each entry stands for, oldest first, `(batch_size, num_entries,
-                num_positions)`.
-            similarities: [`~CompressionPolicy.similarity`] of each entry and the next one, `(batch_size, num_entries -
-                1, num_positions)`; undefined if the policy uses none.
-        """
-        raise NotImplementedError
-
-
 def counts_of_pair(counts: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The counts of the entries `index` and `index + 1`, each `(batch_size, num_positions)`."""
     index = index[:, None]
     return counts.gather(1, index)[:, 0], counts.gather(1, index + 1)[:, 0]
 
 
-class Merge(CompressionPolicy):
+def merge(bank: Any) -> Replacement:
     """
     The two most similar neighbours, by the cosine of their angle, become their mean, weighted by their counts. If
     several pairs are equally similar, it is the oldest pair (MA-LMM, https://arxiv.org/abs/2404.05726,
     `memory_bank_compress`).
     """
-
-    averages = True
-    similarity_range = (-1.0, 1.0)
-
-    def similarity(self, older: torch.Tensor, newer: torch.Tensor) -> torch.Tensor:
-        return F.cosine_similarity(older, newer, dim=-1)
-
-    def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
-        index = similarities.argmax(dim=1)
-        older, newer = counts_of_pair(counts, index)
-        # Counts are float32, as in the original, but states may be float64 and need a weight as precise.
-        return Replacement(index, older.double() / (older + newer), older + newer)
+    states = bank.states
+    index = F.cosine_similarity(states[:, :-1], states[:, 1:], dim=-1).argmax(dim=1)
+    older, newer = counts_of_pair(bank.counts, index)
+    # Counts are float32, as in the original, but states may be float64 and need a weight as precise.
+    return Replacement(index, older.double() / (older + newer), older + newer)
 
 
-class FirstInFirstOut(CompressionPolicy):
+def fifo(bank: Any) -> Replacement:
     """The oldest entry is dropped: the bank is a window over the last frames."""
+    counts = bank.counts
+    index = torch.zeros_like(counts[:, 0], dtype=torch.long)
+    return Replacement(index, torch.zeros_like(counts[:, 0]), counts[:, 1])
 
-    def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
-        index = torch.zeros_like(counts[:, 0], dtype=torch.long)
-        return Replacement(index, torch.zeros_like(counts[:, 0]), counts[:, 1])
 
-
-class Uniform(CompressionPolicy):
+def uniform(bank: Any) -> Replacement:
     """
     Frames are spread evenly over the video, whatever they show. Of all pairs of neighbours, the one that stands for
     the fewest frames loses its newer entry; if several do, it is the oldest pair. The older entry gets both counts.
     """
+    counts = bank.counts
+    index = (counts[:, :-1] + counts[:, 1:]).argmin(dim=1)
+    older, newer = counts_of_pair(counts, index)
+    return Replacement(index, torch.ones_like(older), older + newer)
 
-    def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
-        index = (counts[:, :-1] + counts[:, 1:]).argmin(dim=1)
-        older, newer = counts_of_pair(counts, index)
-        return Replacement(index, torch.ones_like(older), older + newer)
 
-
-POLICIES: dict[str, CompressionPolicy] = {"merge": Merge(), "fifo": FirstInFirstOut(), "uniform": Uniform()}
+# A policy gets a [`TokenBank`] of at least two entries, as many for every video, and reads its `states` and `counts`.
+POLICIES: dict[str, Callable[[Any], Replacement]] = {"merge": merge, "fifo": fifo, "uniform": uniform}

@@ -111,82 +111,21 @@ class MemoryBankQFormerEmbeddings(nn.Module):
             self.word_embeddings = nn.Embedding(
                 qformer.vocab_size, qformer.hidden_size, padding_idx=qformer.pad_token_id
             )
-            if getattr(qformer, "position_embedding_type", "absolute") == "absolute":
-                self.position_embeddings = nn.Embedding(qformer.max_position_embeddings, qformer.hidden_size)
+            self.position_embeddings = nn.Embedding(qformer.max_position_embeddings, qformer.hidden_size)
         self.layernorm = nn.LayerNorm(qformer.hidden_size, eps=qformer.layer_norm_eps)
         self.dropout = nn.Dropout(qformer.hidden_dropout_prob)
 
     def forward(self, query_embeds: torch.Tensor, input_ids: torch.Tensor | None = None) -> torch.Tensor:
         embeddings = query_embeds
         if input_ids is not None:
-            text = self.word_embeddings(input_ids)
-            if self.position_embeddings is not None:
-                text = text + self.position_embeddings(torch.arange(input_ids.shape[1], device=input_ids.device))
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+            text = self.word_embeddings(input_ids) + self.position_embeddings(positions)
             embeddings = torch.cat([query_embeds, text.to(query_embeds)], dim=1)
         return self.dropout(self.layernorm(embeddings.to(self.layernorm.weight.dtype)))
 
 
 class MemoryBankQFormerFramePositions(nn.Embedding):
     """One vector for each frame, added to all of its tokens. It starts as zeros, also if a checkpoint has none."""
-
-
-def uses_relative_positions(config: MemoryBankQFormerConfig, is_cross_attention: bool) -> bool:
-    """Whether attention has embeddings of distances. It has none where its keys come from several frames."""
-    if getattr(config.qformer_config, "position_embedding_type", "absolute") == "absolute":
-        return False
-    return not (is_cross_attention and config.visual_memory and config.memory_bank_length > 0)
-
-
-def add_relative_scores(
-    config: MemoryBankQFormerConfig,
-    table: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    scaling: float,
-    attention_mask: torch.Tensor | None,
-) -> torch.Tensor | None:
-    """
-    Add scores of the distance between query i and key j to the attention mask. These are BERT's `relative_key` and
-    `relative_key_query` (arXiv:2009.13658, section 4; `BertSelfAttention` in MA-LMM's `Qformer.py`).
-
-    Args:
-        config: `qformer_config.position_embedding_type` tells which of the two.
-        table: one embedding for each distance i - j, `(2 * max_position_embeddings - 1, head_dim)`.
-        query, key: `(batch_size, num_heads, length, head_dim)`.
-        scaling: factor of the scores.
-        attention_mask: bool, True to attend, or additive; broadcast to `(batch_size, num_heads, length, length)`.
-
-    Returns:
-        The additive mask. It is `attention_mask` unchanged in cross-attention to another number of tokens than there
-        are queries: the original cannot run there, so it defines no distances.
-
-    Raises:
-        ValueError: if there are more positions than the table has distances for, or if the attention implementation
-            takes no scores.
-    """
-    length, longest = query.shape[2], config.qformer_config.max_position_embeddings
-    if key.shape[2] != length:
-        return attention_mask
-    if length > longest:
-        raise ValueError(
-            f"Queries and text are {length} positions, but relative positions reach over `max_position_embeddings`="
-            f"{longest}: pass a shorter text."
-        )
-    if config._attn_implementation not in ("eager", "sdpa"):
-        raise ValueError(
-            f"Relative positions need `attn_implementation` 'eager' or 'sdpa', got {config._attn_implementation!r}."
-        )
-    position = torch.arange(length, device=query.device)
-    distances = table[position[:, None] - position + longest - 1].to(query.dtype)
-    scores = torch.einsum("bhld,lrd->bhlr", query, distances)
-    if config.qformer_config.position_embedding_type == "relative_key_query":
-        scores = scores + torch.einsum("bhrd,lrd->bhlr", key, distances)
-    scores = scores * scaling
-    if attention_mask is None:
-        return scores
-    if attention_mask.dtype == torch.bool:
-        return scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    return scores + attention_mask
 
 
 class MemoryBankQFormerMultiHeadAttention(nn.Module):
@@ -210,10 +149,6 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         self.query = nn.Linear(hidden_size, hidden_size)
         self.key = nn.Linear(states_size, hidden_size)
         self.value = nn.Linear(states_size, hidden_size)
-        self.distance_embedding = None
-        if uses_relative_positions(config, is_cross_attention):
-            num_distances = 2 * config.qformer_config.max_position_embeddings - 1
-            self.distance_embedding = nn.Embedding(num_distances, self.head_dim)
 
     def project(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.key(states), self.value(states)
@@ -233,9 +168,6 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         query, key, value = (
             tensor.to(query.dtype).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for tensor in (query, key, value)
         )
-        if self.distance_embedding is not None:
-            table = self.distance_embedding.weight
-            attention_mask = add_relative_scores(self.config, table, query, key, self.scaling, attention_mask)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -311,6 +243,7 @@ class MemoryBankQFormerPreTrainedModel(CompositePreTrainedModel):
     input_modalities = ("video", "text")
     _supports_views = True
     _no_split_modules = ["MemoryBankQFormerEmbeddings", "MemoryBankQFormerLayer", "InstructBlipEncoderLayer"]
+    _skip_keys_device_placement = ["cache", "memory"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -495,10 +428,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             ValueError: if the model has no vision tower, or the pixels have a wrong shape, size or dtype.
         """
         if self.vision_model is None or self.vision_layernorm is None:
-            raise ValueError(
-                "This model has no vision tower, its `vision_config` is null: pass `vision_embeds`, or set a "
-                "`vision_config`."
-            )
+            raise ValueError("This model has no vision tower: pass `vision_embeds`, or set a `vision_config`.")
         if not pixel_values.is_floating_point():
             raise ValueError(
                 f"`pixel_values` must be floating-point numbers, got {pixel_values.dtype}: prepare frames with the "
@@ -509,11 +439,17 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
                 "`pixel_values` must be (batch_size, num_frames, num_channels, height, width), got "
                 f"{tuple(pixel_values.shape)}."
             )
-        options = {"return_dict": True}
+        options: dict[str, Any] = {"return_dict": True}
         if "interpolate_pos_encoding" in inspect.signature(self.vision_model.forward).parameters:
-            options["interpolate_pos_encoding"] = interpolate_pos_encoding is None or bool(interpolate_pos_encoding)
-            if not options["interpolate_pos_encoding"]:
-                self.check_frame_size(pixel_values)
+            options["interpolate_pos_encoding"] = interpolate_pos_encoding is not False
+            expected = getattr(self.config.vision_config, "image_size", None)
+            expected, size = (expected, expected) if isinstance(expected, int) else expected, pixel_values.shape[-2:]
+            if interpolate_pos_encoding is False and expected is not None and tuple(size) != tuple(expected):
+                # EVA-ViT would add wrong positions.
+                raise ValueError(
+                    f"The frames have the size {tuple(size)}, the vision tower has positions for {tuple(expected)}: "
+                    "resize them, or leave `interpolate_pos_encoding` true."
+                )
         is_video_encoder = hasattr(self.config.vision_config, "tubelet_size")
         states = [
             self.vision_model(chunk[:, None] if is_video_encoder else chunk, **options).last_hidden_state
@@ -521,22 +457,10 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         ]
         return self.vision_layernorm(torch.cat(states).unflatten(0, pixel_values.shape[:2]))
 
-    def check_frame_size(self, pixel_values: torch.Tensor) -> None:
-        """Raise `ValueError` if frames have another size than the tower. EVA-ViT would add wrong positions to them."""
-        image_size = getattr(self.config.vision_config, "image_size", None)
-        expected = (image_size, image_size) if isinstance(image_size, int) else image_size
-        size = tuple(pixel_values.shape[-2:])
-        if expected is not None and size != tuple(expected):
-            raise ValueError(
-                f"The frames have the size {size}, the vision tower has positions for {tuple(expected)}: resize them, "
-                "or leave `interpolate_pos_encoding` true."
-            )
-
     def uses_memory(self, use_memory: bool | None, use_visual_memory: bool | None = True) -> bool:
         """Whether a call with these options has a memory. `None` stands for the default, `True`."""
-        use_memory, use_visual_memory = (each is None or bool(each) for each in (use_memory, use_visual_memory))
-        has_bank = self.config.query_memory or (self.config.visual_memory and use_visual_memory)
-        return self.has_memory and use_memory and has_bank
+        has_bank = self.config.query_memory or (self.config.visual_memory and use_visual_memory is not False)
+        return self.has_memory and use_memory is not False and has_bank
 
     @can_return_tuple
     def get_video_features(
@@ -557,10 +481,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             ValueError: if the model has no projection, or for the reasons of `forward`.
         """
         if self.language_projection is None:
-            raise ValueError(
-                "There is no projection: set `text_config` to a language model's, or `projection_dim`, and leave "
-                "`use_language_projection` true."
-            )
+            raise ValueError("There is no projection: set `text_config` to a language model's, or `projection_dim`.")
         if not self.uses_memory(kwargs.get("use_memory"), kwargs.get("use_visual_memory")):
             kwargs["output_frame_hidden_states"] = True
         outputs = self(
@@ -626,9 +547,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         Raises:
             ValueError: if inputs have a wrong shape, contradict each other, or do not fit the memory.
         """
-        frames, has_frame = self.check_inputs(
-            pixel_values, vision_embeds, frame_attention_mask, qformer_input_ids, qformer_attention_mask
-        )
+        frames, has_frame = self.check_inputs(pixel_values, vision_embeds, frame_attention_mask, qformer_input_ids)
         use_memory = self.uses_memory(use_memory, use_visual_memory)
         if memory is not None and not use_memory:
             raise ValueError("A `memory` was passed to a model or a call that uses none: leave it out.")
@@ -659,17 +578,10 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         vision_embeds: torch.Tensor | None,
         frame_attention_mask: torch.Tensor | None,
         input_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Check the inputs of `forward`.
-
-        Returns:
-            The frames, as pixels or embedded, and which of them each video has: bool `(batch_size, num_frames)`, on
-            the CPU.
-
-        Raises:
-            ValueError: if inputs have a wrong shape, or contradict each other.
+        The frames, as pixels or embedded, and which of them each video has: bool `(batch_size, num_frames)`, on the
+        CPU. Raises `ValueError` if inputs have a wrong shape, or contradict each other.
         """
         frames = vision_embeds if pixel_values is None else pixel_values
         if frames is None or (pixel_values is not None and vision_embeds is not None):
@@ -680,37 +592,23 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
                 f"`vision_embeds` must be (batch_size, num_frames, num_tokens, {width}), got "
                 f"{tuple(vision_embeds.shape)}."
             )
-        batch_size, num_frames = frames.shape[:2]
+        batch_size, num_frames = sizes = tuple(frames.shape[:2])
         if not batch_size or not num_frames:
             raise ValueError(f"There are {batch_size} videos of {num_frames} frames: pass at least one of each.")
-        if frame_attention_mask is None:
-            has_frame = torch.ones(batch_size, num_frames, dtype=torch.bool, device="cpu")
-        elif frame_attention_mask.shape == (batch_size, num_frames):
-            has_frame = frame_attention_mask.bool().cpu()
-        else:
+        has_frame = torch.ones(sizes, device="cpu") if frame_attention_mask is None else frame_attention_mask
+        if has_frame.shape != sizes:
             raise ValueError(
-                f"`frame_attention_mask` must be (batch_size, num_frames), here {(batch_size, num_frames)}, got "
-                f"{tuple(frame_attention_mask.shape)}."
+                f"`frame_attention_mask` must be (batch_size, num_frames), here {sizes}, got {tuple(has_frame.shape)}."
             )
         longest = self.config.qformer_config.max_position_embeddings
-        if input_ids is None:
-            if attention_mask is not None:
-                raise ValueError("`qformer_attention_mask` was passed without `qformer_input_ids`.")
-        elif not self.config.use_qformer_text_input:
-            raise ValueError(
-                "This Q-Former reads no text (`use_qformer_text_input=False`): pass no `qformer_input_ids`."
-            )
-        elif input_ids.ndim != 2 or len(input_ids) != batch_size or input_ids.shape[1] > longest:
+        if input_ids is not None and not self.config.use_qformer_text_input:
+            raise ValueError("This Q-Former reads no text: pass no `qformer_input_ids`.")
+        if input_ids is not None and (len(input_ids) != batch_size or input_ids.shape[1] > longest):
             raise ValueError(
                 f"`qformer_input_ids` must be (batch_size, text_length), here {batch_size} texts of at most {longest} "
                 f"tokens, got {tuple(input_ids.shape)}."
             )
-        elif attention_mask is not None and attention_mask.shape != input_ids.shape:
-            raise ValueError(
-                f"`qformer_attention_mask` must have the shape of `qformer_input_ids`, {tuple(input_ids.shape)}, got "
-                f"{tuple(attention_mask.shape)}."
-            )
-        return frames, has_frame
+        return frames, has_frame.bool().cpu()
 
     def prepare_memory(
         self,
@@ -723,7 +621,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         """[`MemoryBank.prepare`] for frames `(batch_size, num_frames, num_tokens, hidden_size)` and their text."""
         config, text_ids = self.config, input_ids
         num_tokens, num_channels = vision_embeds.shape[2:]
-        has_visual_bank = config.visual_memory and (use_visual_memory is None or bool(use_visual_memory))
+        has_visual_bank = config.visual_memory and use_visual_memory is not False
         if input_ids is not None and attention_mask is not None:
             # Texts are compared, and the ids of padding have no meaning.
             text_ids = input_ids.masked_fill(attention_mask == 0, -1)
@@ -759,7 +657,8 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         vision_embeds = vision_embeds.masked_fill(is_missing, 0).flatten(0, 1)
         outputs = self.qformer(query_embeds, vision_embeds, input_ids, attention_mask, return_dict=True, **kwargs)
         states = outputs.last_hidden_state.unflatten(0, (batch_size, num_frames)).masked_fill(is_missing, 0)
-        return self.make_output(last_frames(states, has_frame)[0][:, 0], states, output_frame_hidden_states, outputs)
+        every = states if output_frame_hidden_states else None
+        return self.make_output(last_frames(states, has_frame)[0][:, 0], every, outputs)
 
     def read_frames(
         self,
@@ -778,7 +677,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         dtype = self.qformer.embeddings.layernorm.weight.dtype
         vision_embeds = vision_embeds.to(dtype)
         last = vision_embeds.new_zeros(batch_size, *sizes)
-        every = vision_embeds.new_zeros(batch_size, num_frames if output_frame_hidden_states else 0, *sizes)
+        every = vision_embeds.new_zeros(batch_size, num_frames, *sizes) if output_frame_hidden_states else None
         # Recorded passes stay in memory, so only the last one is recorded.
         silent = {**kwargs, "output_hidden_states": False, "output_attentions": False}
         outputs = None
@@ -788,13 +687,13 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             ids, mask = (None if tensor is None else tensor[on_device] for tensor in (input_ids, attention_mask))
             for t in span:
                 is_last = not has_frame[rows, t + 1 :].any(1).all()
-                with torch.set_grad_enabled(torch.is_grad_enabled() and bool(is_last or output_frame_hidden_states)):
+                with torch.set_grad_enabled(torch.is_grad_enabled() and bool(is_last or every is not None)):
                     options = kwargs if is_last else silent
                     outputs = self.read_frame(vision_embeds[on_device, t], ids, mask, part, **options)
                     states = cast(torch.Tensor, outputs.last_hidden_state).to(dtype)
                     if is_last:
                         last[on_device] = states
-                    if output_frame_hidden_states:
+                    if every is not None:
                         every[on_device, t] = states
             if part is not memory:
                 memory.put(rows, part)
@@ -802,7 +701,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         if self.training:
             # The weights are likely to change before the next call.
             memory.drop_projections()
-        return self.make_output(last, every, output_frame_hidden_states, outputs, memory)
+        return self.make_output(last, every, outputs, memory)
 
     def read_frame(
         self,
@@ -825,8 +724,9 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             vision_states,
             input_ids,
             attention_mask,
-            memory,
-            reuse_projections,
+            # By name, so that Accelerate leaves it where it is.
+            memory=memory,
+            reuse_projections=reuse_projections,
             return_dict=True,
             **kwargs,
         )
@@ -842,26 +742,17 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
     def make_output(
         self,
         last: torch.Tensor,
-        every: torch.Tensor,
-        output_frame_hidden_states: bool,
+        every: torch.Tensor | None,
         outputs: MemoryBankQFormerEncoderOutput | None,
         memory: MemoryBank | None = None,
     ) -> MemoryBankQFormerModelOutput:
-        """
-        The output of `forward`, with queries and text apart.
-
-        Args:
-            last: states after the last frame, `(batch_size, num_query_tokens + text_length, hidden_size)`.
-            every: states after every frame, `(batch_size, num_frames, num_query_tokens + text_length, hidden_size)`.
-            output_frame_hidden_states: whether to return `every`.
-            outputs: output of the pass over the last frame, if it is one pass for all videos.
-            memory: the memory to hand back.
-        """
+        """The output of `forward`, with queries and text apart, from the states after the last frame and every frame,
+        and from the output of the last pass, if it is one pass for all videos."""
         num_queries = self.config.num_query_tokens
         return MemoryBankQFormerModelOutput(
             last_hidden_state=last[:, :num_queries],
             text_hidden_state=last[:, num_queries:] if last.shape[1] > num_queries else None,
-            frame_hidden_states=every[:, :, :num_queries] if output_frame_hidden_states else None,
+            frame_hidden_states=None if every is None else every[:, :, :num_queries],
             memory=memory,
             hidden_states=None if outputs is None else outputs.hidden_states,
             attentions=None if outputs is None else outputs.attentions,

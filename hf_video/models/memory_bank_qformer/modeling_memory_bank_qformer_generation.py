@@ -3,7 +3,7 @@
 import copy
 import inspect
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,11 @@ from .modeling_memory_bank_qformer import (
     MemoryBankQFormerPreTrainedModel,
 )
 
-# Transformers 5.24 calls the cache of a language model `cache`; outputs then know its earlier name, too.
-CACHE_NAME = "cache" if hasattr(ModelOutput, "past_key_values") else "past_key_values"
+# Keyword arguments of `generate` that do not go to the language model.
+VIDEO_INPUTS = (
+    *("video_embeds", "vision_embeds", "frame_attention_mask", "interpolate_pos_encoding"),
+    *("memory", "use_memory", "qformer_input_ids", "qformer_attention_mask"),
+)
 
 
 @dataclass
@@ -39,11 +42,9 @@ class MemoryBankQFormerForConditionalGenerationModelOutput(ModelOutput):
         loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
             Loss of the logits against the labels.
         logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, vocab_size)`):
-            Scores of the next token at each position of the text. If the configuration has no `video_token_id`, the
-            positions of the video come before those of the text. For an encoder-decoder, the positions are the
-            decoder's.
+            Scores of the next token at each position of the text; for an encoder-decoder, of the decoder's.
         cache ([`Cache`], *optional*):
-            Cache of the language model; before Transformers 5.24 it is called `past_key_values`.
+            Cache of the language model.
         video_embeds (`torch.FloatTensor` of shape `(batch_size, num_tokens, projection_dim)`, *optional*):
             The video as the language model reads it. A call that gets it back does not compute it again.
         memory ([`MemoryBank`], *optional*):
@@ -58,10 +59,7 @@ class MemoryBankQFormerForConditionalGenerationModelOutput(ModelOutput):
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
-    if CACHE_NAME == "cache":
-        cache: Any = None
-    else:
-        past_key_values: Any = None
+    cache: Cache | None = None
     video_embeds: torch.Tensor | None = None
     memory: MemoryBank | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
@@ -89,34 +87,10 @@ class MemoryBankQFormerRankingOutput(ModelOutput):
     ranks: torch.Tensor | None = None
 
 
-# Keyword arguments of `generate` that do not go to the language model.
-VIDEO_INPUTS = (
-    *("video_embeds", "vision_embeds", "frame_attention_mask", "interpolate_pos_encoding"),
-    *("memory", "use_memory", "qformer_input_ids", "qformer_attention_mask"),
-)
-
-
-class VideoInputs(NamedTuple):
-    """
-    A batch of videos as a language model reads it.
-
-    Attributes:
-        embeds: `(batch_size, num_tokens, projection_dim)`.
-        mask: bool `(batch_size, num_tokens)`, False for tokens of frames that a video does not have.
-        outputs: outputs of the Q-Former, if it made `embeds` in this call.
-    """
-
-    embeds: torch.Tensor
-    mask: torch.Tensor
-    outputs: MemoryBankQFormerModelOutput | None
-
-
 class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel, GenerationMixin):
     """
-    A language model that answers about a video. It reads the projected queries after the last frame, and text.
-
-    If the configuration has a `video_token_id`, `input_ids` hold this token once for each query, and the queries
-    replace it. If not, the queries are put before the text, and positions skip the padding between them.
+    A language model that answers about a video. A text holds the token `config.video_token_id` once for each token of
+    the video, and the projected queries after the last frame replace them.
 
     Args:
         config ([`MemoryBankQFormerConfig`]): the architecture. Its `text_config` belongs to a causal language model,
@@ -134,28 +108,11 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         self.memory_bank_qformer = MemoryBankQFormerModel(config)
         auto_class = AutoModelForSeq2SeqLM if config.text_config.is_encoder_decoder else AutoModelForCausalLM
         self.language_model = auto_class.from_config(config.text_config)
-        if config.video_token_id is None or config.text_config.is_encoder_decoder:
+        if config.text_config.is_encoder_decoder:
             # `Trainer` knows by the loss's name whether labels are shifted, and then does not count the first label of
-            # a text. Here that label counts: the video, or the decoder's start token, comes before it.
+            # a text. Here that label counts: the decoder's start token comes before it.
             self.loss_type, self.loss_function = None, ForCausalLMLoss
         self.post_init()
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
-        """
-        Does what the base class does, and checks that adapters are merged into the language model.
-
-        Raises:
-            ValueError: if the folder has layers and adapters apart. The layers would keep their initial weights.
-        """
-        model, report = super().from_pretrained(*args, output_loading_info=True, **kwargs)
-        if adapted := [name for name in report["unexpected_keys"] if ".base_layer." in name]:
-            raise ValueError(
-                f"{model.name_or_path} is a checkpoint of training with adapters, which are not merged into the "
-                f"language model ({adapted[0]}, ...): finish its run with `hf-video train-answers ... --resume`, "
-                "which writes the merged model, and load that."
-            )
-        return (model, report) if output_loading_info else model
 
     def get_input_embeddings(self) -> nn.Module:
         return self.language_model.get_input_embeddings()
@@ -218,7 +175,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             video_embeds (`torch.FloatTensor` of shape `(batch_size, num_tokens, projection_dim)`, *optional*):
                 The projected queries of an earlier call, instead of frames.
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-                Text for the language model. It has places for the video if the configuration has a `video_token_id`.
+                Text for the language model, with a place for each token of the video.
             attention_mask (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 0 for padding of `input_ids`. With a `cache` it covers all tokens so far.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, sequence_length, projection_dim)`, *optional*):
@@ -235,21 +192,14 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             [`MemoryBankQFormerForConditionalGenerationModelOutput`].
 
         Raises:
-            ValueError: if inputs have a wrong shape, contradict each other, do not fit the memory, or are longer than
-                the language model reads.
+            ValueError: if inputs have a wrong shape, contradict each other, or do not fit the memory, or if a text has
+                more or fewer places than its video has tokens.
         """
         kwargs = cast(Any, {name: value for name, value in kwargs.items() if value is not None})
-        if labels is not None and "encoder_outputs" not in kwargs:
-            self.check_labels(labels, inputs_embeds if input_ids is None else input_ids)
-        video = None
-        continues = cache is not None or "encoder_outputs" in kwargs
-        inputs: dict[str, Any] = {CACHE_NAME: cache, "use_cache": use_cache, **kwargs}
+        has_token = outputs = None
         with unfinished_on_error(memory):
-            if not continues or any(given is not None for given in (pixel_values, vision_embeds, video_embeds)):
-                recorded = {
-                    name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs
-                }
-                video = self.read_video(
+            if cache is None or any(each is not None for each in (pixel_values, vision_embeds, video_embeds)):
+                video_embeds, has_token, outputs = self.read_video(
                     video_embeds,
                     pixel_values=pixel_values,
                     vision_embeds=vision_embeds,
@@ -259,24 +209,26 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                     use_memory=use_memory,
                     frame_attention_mask=frame_attention_mask,
                     interpolate_pos_encoding=interpolate_pos_encoding,
-                    **recorded,
+                    **{name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs},
                 )
-            if "encoder_outputs" not in kwargs:
-                inputs_embeds, attention_mask = self.embed(video, input_ids, attention_mask, inputs_embeds)
-                inputs["inputs_embeds"] = inputs_embeds
-            outputs, loss = self.run_language_model(
-                labels, attention_mask, decoder_input_ids, decoder_attention_mask, **inputs
+            inputs_embeds, attention_mask = self.embed(
+                video_embeds, has_token, input_ids, attention_mask, inputs_embeds
+            )
+            if self.config.text_config.is_encoder_decoder:
+                kwargs |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
+            text_outputs, loss = self.run_language_model(
+                attention_mask, labels, inputs_embeds=inputs_embeds, cache=cache, use_cache=use_cache, **kwargs
             )
         return MemoryBankQFormerForConditionalGenerationModelOutput(
             loss=loss,
-            logits=outputs.logits,
-            **{CACHE_NAME: outputs.get(CACHE_NAME)},
-            video_embeds=None if video is None else video.embeds,
-            memory=None if video is None or video.outputs is None else video.outputs.memory,
-            hidden_states=outputs.get("decoder_hidden_states", outputs.get("hidden_states")),
-            attentions=outputs.get("decoder_attentions", outputs.get("attentions")),
-            encoder_last_hidden_state=outputs.get("encoder_last_hidden_state"),
-            qformer_outputs=None if video is None else video.outputs,
+            logits=text_outputs.logits,
+            cache=text_outputs.get("cache"),
+            video_embeds=video_embeds,
+            memory=None if outputs is None else outputs.memory,
+            hidden_states=text_outputs.get("decoder_hidden_states", text_outputs.get("hidden_states")),
+            attentions=text_outputs.get("decoder_attentions", text_outputs.get("attentions")),
+            encoder_last_hidden_state=text_outputs.get("encoder_last_hidden_state"),
+            qformer_outputs=outputs,
         )
 
     def read_video(
@@ -287,38 +239,25 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         frame_attention_mask: torch.Tensor | None = None,
         all_frames: bool = False,
         **kwargs: Any,
-    ) -> VideoInputs:
+    ) -> tuple[torch.Tensor, torch.Tensor, MemoryBankQFormerModelOutput | None]:
         """
-        The videos as the language model reads them.
-
-        Args:
-            video_embeds: see `forward`. If they are not given, they are computed from the frames.
-            pixel_values, vision_embeds, frame_attention_mask, kwargs: inputs of [`MemoryBankQFormerModel`].
-            all_frames: whether the language model reads the queries after every frame, made without a visual bank.
+        The videos as the language model reads them, `(batch_size, num_tokens, projection_dim)`; bool `(batch_size,
+        num_tokens)`, False for tokens of frames that a video does not have; and outputs of the Q-Former, if it ran.
+        With `all_frames` they are the queries after every frame, made without a visual bank.
         """
-        given = [tensor is not None for tensor in (pixel_values, vision_embeds, video_embeds)]
-        if sum(given) != 1:
+        if sum(each is not None for each in (pixel_values, vision_embeds, video_embeds)) != 1:
             raise ValueError(
                 "Pass one of `pixel_values`, `vision_embeds` and `video_embeds`: the frames, or what an earlier call "
-                f"made of them. Got {sum(given)} of the three."
+                "made of them."
             )
         if video_embeds is not None:
-            if kwargs.get("memory") is not None:
-                raise ValueError("A `memory` was passed with `video_embeds`, which need none: leave it out.")
-            width = self.config.projection_dim
-            if video_embeds.ndim != 3 or video_embeds.shape[-1] != width:
-                raise ValueError(
-                    f"`video_embeds` must be (batch_size, num_tokens, {width}), got {tuple(video_embeds.shape)}."
-                )
-            mask = torch.ones(video_embeds.shape[:2], dtype=torch.bool, device=video_embeds.device)
-            return VideoInputs(video_embeds, mask, None)
+            return video_embeds, torch.ones_like(video_embeds[..., 0], dtype=torch.bool), None
         if frame_attention_mask is not None and not frame_attention_mask.any(dim=-1).all():
-            without = (~frame_attention_mask.bool().any(dim=-1)).nonzero().flatten().tolist()
             raise ValueError(
-                f"Each video needs a frame, but `frame_attention_mask` leaves none to number {without}: pass the "
-                "`video_embeds` of an earlier call instead of frames."
+                "Each video needs a frame, but `frame_attention_mask` leaves one without any: pass the `video_embeds` "
+                "of an earlier call instead of frames."
             )
-        outputs = self.memory_bank_qformer.get_video_features(
+        outputs = self.get_video_features(
             pixel_values,
             vision_embeds=vision_embeds,
             frame_attention_mask=frame_attention_mask,
@@ -330,66 +269,54 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         embeds = cast(torch.Tensor, outputs.pooler_output)
         if all_frames:
             projection = cast(nn.Module, self.memory_bank_qformer.language_projection)
-            embeds = projection(outputs.frame_hidden_states.flatten(1, 2))
-        mask = torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
+            embeds = projection(cast(torch.Tensor, outputs.frame_hidden_states).flatten(1, 2))
+        has_token = torch.ones_like(embeds[..., 0], dtype=torch.bool)
         if (all_frames or outputs.memory is None) and frame_attention_mask is not None:
-            of_frames = frame_attention_mask.to(mask)
-            mask = of_frames.repeat_interleave(self.config.num_query_tokens, dim=1)
-        return VideoInputs(embeds, mask, outputs)
+            has_token = frame_attention_mask.to(has_token).repeat_interleave(self.config.num_query_tokens, dim=1)
+        return embeds, has_token, outputs
 
     def embed(
         self,
-        video: VideoInputs | None,
+        video_embeds: torch.Tensor | None,
+        has_token: torch.Tensor | None,
         input_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Any]:
         """
-        Video and text as one embedded sequence for the language model, and its mask.
+        The embedded text with the video in its places, and its mask.
 
         Args:
-            video: the videos, or `None` for text that continues a sequence.
-            input_ids, attention_mask, inputs_embeds: see `forward`. Without a text, `start_tokens` are the text.
+            video_embeds, has_token: from `read_video`; `None` for text that continues a sequence.
+            input_ids, attention_mask, inputs_embeds: see `forward`. Without a text there are the places of the video
+                and the first token of a text, if the language model has one.
         """
-        video_token_id = self.config.video_token_id
+        video_token_id = cast(int, self.config.video_token_id)
+        if input_ids is None and inputs_embeds is None and video_embeds is not None:
+            first = getattr(self.config.text_config, "bos_token_id", None)
+            ids = [video_token_id] * video_embeds.shape[1] + ([] if first is None else [first])
+            input_ids = torch.tensor([ids] * len(video_embeds), device=video_embeds.device)
         if inputs_embeds is None:
-            input_ids = self.start_tokens(video) if input_ids is None else input_ids
             # The language model may have no embedding of the token that holds the place of a video.
-            known_ids = input_ids if video_token_id is None else input_ids.masked_fill(input_ids.eq(video_token_id), 0)
-            inputs_embeds = self.get_input_embeddings()(known_ids)
-        if video is None:
+            words = cast(torch.Tensor, input_ids)
+            inputs_embeds = self.get_input_embeddings()(words.masked_fill(words.eq(video_token_id), 0))
+        if video_embeds is None or has_token is None:
             return inputs_embeds, attention_mask
-        batch_size, text_length = inputs_embeds.shape[:2]
-        if len(video.embeds) != batch_size:
-            raise ValueError(f"There are {len(video.embeds)} videos and {batch_size} texts: pass one text a video.")
-        if attention_mask is None:
-            attention_mask = torch.ones(batch_size, text_length, dtype=torch.long, device=inputs_embeds.device)
-        elif attention_mask.shape != (batch_size, text_length):
-            raise ValueError(
-                f"`attention_mask` must have the shape of the text, {(batch_size, text_length)}, got "
-                f"{tuple(attention_mask.shape)}."
-            )
-        if video.embeds.shape[-1] != inputs_embeds.shape[-1]:
-            raise ValueError(
-                f"The video's tokens have the width {video.embeds.shape[-1]}, those of the text "
-                f"{inputs_embeds.shape[-1]}: `projection_dim` must be the width of the language model's embeddings."
-            )
-        embeds, mask = video.embeds.to(inputs_embeds), video.mask.to(inputs_embeds.device)
-        if video_token_id is None:
-            inputs_embeds = torch.cat([embeds, inputs_embeds], dim=1)
-            attention_mask = torch.cat([mask.to(attention_mask), attention_mask], dim=1)
+        if input_ids is None:
+            place = self.get_input_embeddings()(torch.tensor(video_token_id, device=inputs_embeds.device))
+            is_place = inputs_embeds.eq(place).all(dim=-1)
         else:
-            is_place = self.find_places(input_ids, inputs_embeds)
-            places, tokens = is_place.sum(1), mask.sum(1)
-            if not torch.equal(places, tokens):
-                raise ValueError(
-                    f"The texts have {places.tolist()} times the token {video_token_id} that holds the place of a "
-                    f"video, the videos {tokens.tolist()} tokens: these numbers must be the same. Without memory "
-                    "every frame has tokens: set the processor's `num_query_tokens` to the tokens of all frames."
-                )
-            inputs_embeds = inputs_embeds.masked_scatter(is_place[..., None], embeds[mask])
-        self.check_length(attention_mask)
-        return inputs_embeds, attention_mask
+            is_place = input_ids.eq(video_token_id)
+        if not torch.equal(places := is_place.sum(1), numbers := has_token.sum(1).to(is_place.device)):
+            raise ValueError(
+                f"The texts have {places.tolist()} times the token {video_token_id} that holds the place of a video, "
+                f"the videos {numbers.tolist()} tokens: these numbers must be the same. Without memory every frame "
+                "has tokens: set the processor's `num_query_tokens` to the tokens of all frames."
+            )
+        tokens = video_embeds[has_token].to(inputs_embeds)
+        if attention_mask is None:
+            attention_mask = torch.ones_like(is_place, dtype=torch.long)
+        return inputs_embeds.masked_scatter(is_place[..., None], tokens), attention_mask
 
     def gather_padding(self, embeds: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
@@ -400,90 +327,26 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         order = mask.long().argsort(dim=1, stable=True, descending=self.config.text_config.is_encoder_decoder)
         return embeds.gather(1, order[..., None].expand_as(embeds)), mask.gather(1, order)
 
-    def check_length(self, attention_mask: torch.Tensor) -> None:
-        """Raise `ValueError` if a sequence, without its padding, is longer than the language model reads."""
-        longest = getattr(self.config.text_config, "max_position_embeddings", None)
-        length = int(attention_mask.bool().sum(1).max())
-        if longest is not None and length > longest:
-            raise ValueError(
-                f"Video and text have {length} tokens, and the language model reads at most {longest}: shorten the "
-                "text or, without memory, the video."
-            )
-
-    def check_labels(self, labels: torch.Tensor, text: torch.Tensor | None) -> None:
-        """Raise `ValueError` if labels do not fit the text, which is ids or embeddings."""
-        expected = None if text is None else tuple(text.shape[:2])
-        if self.config.text_config.is_encoder_decoder:
-            if expected is not None and len(labels) != expected[0]:
-                raise ValueError(f"`labels` are of {len(labels)} texts, but there are {expected[0]}.")
-        elif tuple(labels.shape) != expected:
-            raise ValueError(f"`labels` must have the shape of the text, {expected}, got {tuple(labels.shape)}.")
-
-    def start_tokens(self, video: VideoInputs | None) -> torch.Tensor:
-        """Token ids of an empty text: the places of the video and the first token, as far as the model has them."""
-        if video is None:
-            raise ValueError("Pass `input_ids` or `inputs_embeds`: there is nothing to read.")
-        bos_token_id = getattr(self.config.text_config, "bos_token_id", None)
-        start = [] if bos_token_id is None else [bos_token_id]
-        if self.config.video_token_id is not None:
-            if not video.mask.all():
-                raise ValueError("The videos have different numbers of tokens: pass `input_ids` with their places.")
-            start = [self.config.video_token_id] * video.embeds.shape[1] + start
-        return torch.tensor([start] * len(video.embeds), dtype=torch.long, device=video.embeds.device)
-
-    def find_places(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor) -> torch.Tensor:
-        """Bool `(batch_size, sequence_length)`: True for the tokens that hold the place of a video."""
-        video_token_id = cast(int, self.config.video_token_id)
-        if input_ids is not None:
-            return input_ids.eq(video_token_id)
-        if video_token_id >= len(cast(torch.Tensor, self.get_input_embeddings().weight)):
-            raise ValueError(
-                f"The language model has no embedding of the token {video_token_id} that holds the place of a video: "
-                "pass `input_ids`, or resize its embeddings."
-            )
-        token = torch.tensor(video_token_id, device=inputs_embeds.device)
-        return inputs_embeds.eq(self.get_input_embeddings()(token)).all(dim=-1)
-
     def run_language_model(
-        self,
-        labels: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        **kwargs: Any,
+        self, attention_mask: torch.Tensor | None, labels: torch.Tensor | None = None, **kwargs: Any
     ) -> tuple[Any, torch.Tensor | None]:
         """Outputs of the language model, and the loss if there are labels. See `forward` for the arguments."""
         options = {name: kwargs.pop(name) for name in ("num_items_in_batch", "shift_labels") if name in kwargs}
         if self.config.text_config.is_encoder_decoder:
-            if decoder_input_ids is None and labels is not None:
-                decoder_input_ids = self.language_model.prepare_decoder_input_ids_from_labels(labels=labels)
-            outputs = self.language_model(
-                attention_mask=attention_mask,
-                decoder_input_ids=decoder_input_ids,
-                decoder_attention_mask=decoder_attention_mask,
-                return_dict=True,
-                **kwargs,
-            )
-            if labels is not None:
-                # The input of the decoder is already shifted.
-                options["shift_labels"] = labels.contiguous()
-        else:
-            if attention_mask is not None and "position_ids" not in kwargs and self.takes_positions():
-                positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-                kwargs["position_ids"] = positions[:, -kwargs["inputs_embeds"].shape[1] :]
-            outputs = self.language_model(attention_mask=attention_mask, return_dict=True, **kwargs)
-            labels, options["shift_labels"] = (
-                None if each is None else F.pad(each, (outputs.logits.shape[1] - each.shape[1], 0), value=-100)
-                for each in (labels, options.get("shift_labels"))
-            )
+            if labels is not None and kwargs.get("decoder_input_ids") is None:
+                kwargs["decoder_input_ids"] = self.language_model.prepare_decoder_input_ids_from_labels(labels=labels)
+            # The input of the decoder is already shifted.
+            options["shift_labels"] = None if labels is None else labels.contiguous()
+        elif (
+            attention_mask is not None and "position_ids" in inspect.signature(self.language_model.forward).parameters
+        ):
+            positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+            kwargs.setdefault("position_ids", positions[:, -kwargs["inputs_embeds"].shape[1] :])
+        outputs = self.language_model(attention_mask=attention_mask, return_dict=True, **kwargs)
         if labels is None:
             return outputs, None
         vocab_size = self.config.text_config.vocab_size
         return outputs, self.loss_function(outputs.logits, labels, vocab_size=vocab_size, **options)
-
-    def takes_positions(self) -> bool:
-        """Whether the language model takes `position_ids`. Others compute them from the mask, or have none."""
-        return "position_ids" in inspect.signature(self.language_model.forward).parameters
 
     @torch.no_grad()
     def generate(
@@ -492,6 +355,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
         **kwargs: Any,
     ) -> Any:
         r"""
@@ -500,12 +364,12 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         Args:
             pixel_values, input_ids, attention_mask, inputs_embeds (*optional*):
                 See `forward`. Texts may be padded on either side; without a text the model begins one.
-            kwargs (*optional*):
+            generation_config, kwargs (*optional*):
                 The other video inputs of `forward`; frames are added to the `memory` in place, unless an error is
                 raised. And options of [`~transformers.GenerationMixin.generate`], which have the defaults of
-                `generation_config`, also if they are `None`. Penalties, n-grams and lengths, including `max_length`
-                and `min_length`, count generated tokens alone. So it is in MA-LMM, whose language model gets
-                embeddings and no ids of the prompt, and so the answer for a row does not depend on the batch.
+                the model's `generation_config`, also if they are `None`. Penalties, n-grams and lengths, including
+                `max_length` and `min_length`, count generated tokens alone. So it is in MA-LMM, whose language model
+                gets embeddings and no ids of the prompt, and so the answer for a row does not depend on the batch.
 
         Returns:
             The result of the language model's `generate`, by default `torch.LongTensor` of shape `(batch_size *
@@ -518,50 +382,35 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         if hasattr(self.language_model, "_hf_hook"):
             # Accelerate's hook then returns outputs on the device of the inputs, where `generate` needs them.
             self.language_model._hf_hook.io_same_device = True
-        # The defaults were saved with this model. Those of its parts may be others.
-        self.language_model.generation_config = self.generation_config
         inputs: dict[str, Any] = {name: kwargs.pop(name) for name in VIDEO_INPUTS if name in kwargs}
         with unfinished_on_error(inputs.get("memory")):
-            video = self.read_video(pixel_values=pixel_values, **inputs)
-            embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
-            kwargs = {name: value for name, value in kwargs.items() if value is not None}
-            if not self.config.text_config.is_encoder_decoder:
-                kwargs = self.count_generated_tokens(embeds.shape[1], **kwargs)
+            video_embeds, has_token, _ = self.read_video(pixel_values=pixel_values, **inputs)
+            embeds, mask = self.embed(video_embeds, has_token, input_ids, attention_mask, inputs_embeds)
+            embeds, mask = self.gather_padding(embeds, mask)
+            kwargs = self.generation_options(generation_config, **kwargs)
             return self.language_model.generate(inputs_embeds=embeds, attention_mask=mask, **kwargs)
 
-    def count_generated_tokens(
-        self, num_before: int, generation_config: GenerationConfig | None = None, **options: Any
-    ) -> dict[str, Any]:
+    def generation_options(self, generation_config: GenerationConfig | None, **kwargs: Any) -> dict[str, Any]:
         """
-        Options with which `generate` of a causal language model counts generated tokens alone, if its input is
-        `num_before` embeddings, including padding.
-
-        Transformers subtracts the number of embeddings from `max_length` and `min_length`. Its repetition penalty
-        skips as many ids as the mask has zeros in front, although none of the ids it sees are padding.
+        Options for `generate` of the language model: those given, before those that were saved with this model. Those
+        of the language model itself do not count.
         """
-        changes: dict[str, Any] = {}
-
-        def setting(name: str) -> Any:
-            given = (options.get(name), getattr(generation_config, name, None), getattr(self.generation_config, name))
-            return next((value for value in given if value is not None), None)
-
-        for name in ("max_length", "min_length"):
-            if setting(name):
-                changes[name] = setting(name) + num_before
-        penalty, processors = setting("repetition_penalty"), list(options.get("logits_processor", ()))
-        if penalty not in (None, 1.0):
-            changes["repetition_penalty"] = 1.0
-            # As in Transformers, a processor that the caller passes replaces the one of the setting.
-            if not any(type(processor) is RepetitionPenaltyLogitsProcessor for processor in processors):
-                processors = [RepetitionPenaltyLogitsProcessor(float(penalty)), *processors]
-                options["logits_processor"] = LogitsProcessorList(processors)
-        if generation_config is None:
-            return options | changes
-        generation_config = copy.deepcopy(generation_config)
-        for name, value in changes.items():
-            options.pop(name, None)
-            setattr(generation_config, name, value)
-        return {**options, "generation_config": generation_config}
+        self.language_model.generation_config = GenerationConfig()
+        config = GenerationConfig() if generation_config is None else copy.deepcopy(generation_config)
+        config.update(**self.generation_config.to_dict(), defaults_only=True, allow_custom_entries=True)
+        options = config.update(**{name: value for name, value in kwargs.items() if value is not None})
+        if not self.config.text_config.is_encoder_decoder:
+            # Transformers subtracts the prompt's embeddings from lengths, and its penalty skips as many generated ids
+            # as there are paddings before the prompt.
+            if config.max_new_tokens is None:
+                config.max_new_tokens = config.max_length
+            config.min_new_tokens = config.min_new_tokens or config.min_length
+            config.max_length = config.min_length = None
+            if penalty := config.repetition_penalty:
+                processor = RepetitionPenaltyLogitsProcessor(float(penalty))
+                options["logits_processor"] = LogitsProcessorList([processor, *options.get("logits_processor", ())])
+                config.repetition_penalty = None
+        return {**options, "generation_config": config}
 
     @torch.no_grad()
     def ask(
@@ -572,9 +421,8 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         **kwargs: Any,
     ) -> Any:
         r"""
-        Answer a question about the videos of a memory, whatever text it was filled with. As long as no frames were
-        merged, the answer is the same as if the question had been asked from the start. After that it is an
-        approximation, see [`replay_memory`].
+        Answer a question about the videos of a memory, whatever text it was filled with. Once frames were merged, the
+        answer is an approximation, see [`replay_memory`].
 
         Args:
             memory ([`MemoryBank`]):
@@ -604,8 +452,8 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        candidates_per_pass: int | None = 16,
-        original_protocol: bool | None = False,
+        candidates_per_pass: int = 16,
+        original_protocol: bool = False,
         memory: MemoryBank | None = None,
         **kwargs: Any,
     ) -> MemoryBankQFormerRankingOutput:
@@ -621,7 +469,8 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             candidate_attention_mask (`torch.LongTensor` of the same shape, *optional*):
                 0 for padding on the right.
             input_ids, attention_mask, inputs_embeds (*optional*):
-                The text before the candidates, see `forward`. It may be padded on either side.
+                The text before the candidates, see `forward`. It may be padded on either side. With
+                `original_protocol` it has places for the queries of all frames.
             candidates_per_pass (`int`, defaults to 16):
                 Number of candidates of a video in one pass. It bounds the use of memory.
             original_protocol (`bool`, defaults to `False`):
@@ -640,74 +489,45 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         Raises:
             ValueError: if candidates have a wrong shape or no token, or for the reasons of `forward`.
         """
-        candidates_per_pass = 16 if candidates_per_pass is None else candidates_per_pass
-        if candidates_per_pass < 1:
-            raise ValueError(f"`candidates_per_pass` must be at least 1, got {candidates_per_pass}.")
-        if original_protocol and memory is not None:
-            raise ValueError("The original ranks on all frames at once: leave `memory` out, or `original_protocol`.")
+        mask = candidate_attention_mask
+        mask = (torch.ones_like(candidate_input_ids) if mask is None else mask).bool()
+        if not mask[..., 0].all() or (mask[..., 1:] > mask[..., :-1]).any():
+            raise ValueError("Candidates need at least one token each, and padding on the right alone.")
         with unfinished_on_error(memory):
-            video = self.read_video(memory=memory, all_frames=bool(original_protocol), **kwargs)
-            ids, is_token = self.check_candidates(len(video.embeds), candidate_input_ids, candidate_attention_mask)
-            embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
-            states, logits_of = embeds, self.logits_of_continuation
+            video_embeds, has_token, _ = self.read_video(memory=memory, all_frames=original_protocol, **kwargs)
+            states, before = self.embed(video_embeds, has_token, input_ids, attention_mask, inputs_embeds)
+            states, before = self.gather_padding(states, before)
+            sequence_length = states.shape[1] + candidate_input_ids.shape[-1]
+            logits_of = self.logits_of_continuation
             if self.config.text_config.is_encoder_decoder:
-                encoder = self.get_encoder()
-                states = encoder(inputs_embeds=embeds, attention_mask=mask, return_dict=True).last_hidden_state
                 logits_of = self.logits_of_decoder
+                encoder = self.get_encoder()
+                states = encoder(inputs_embeds=states, attention_mask=before, return_dict=True).last_hidden_state
+            sizes = (len(states), *candidate_input_ids.shape[-2:])
+            passes = (each.expand(sizes).split(candidates_per_pass, 1) for each in (candidate_input_ids, mask))
             losses = []
-            for some_ids, some_tokens in zip(
-                ids.split(candidates_per_pass, 1), is_token.split(candidates_per_pass, 1), strict=True
-            ):
-                count = some_ids.shape[1]
-                flat_ids, flat_tokens = some_ids.flatten(0, 1), some_tokens.flatten(0, 1)
-                before = (states.repeat_interleave(count, 0), mask.repeat_interleave(count, 0))
-                logits = logits_of(*before, flat_ids, flat_tokens)
-                loss = F.cross_entropy(logits.float().transpose(1, 2), flat_ids, reduction="none")
-                losses.append((loss * flat_tokens).sum(1).unflatten(0, (-1, count)))
+            for ids, is_token in zip(*passes, strict=True):
+                count, ids, is_token = ids.shape[1], ids.flatten(0, 1), is_token.flatten(0, 1)
+                repeated = states.repeat_interleave(count, 0), before.repeat_interleave(count, 0)
+                logits = logits_of(*repeated, ids, is_token)
+                loss = F.cross_entropy(logits.float().transpose(1, 2), ids, reduction="none")
+                losses.append((loss * is_token).sum(1).unflatten(0, (-1, count)))
         all_losses = torch.cat(losses, dim=1)
         if original_protocol:
-            all_losses = all_losses / (embeds.shape[1] + ids.shape[2] - 1)
+            all_losses = all_losses / (sequence_length - 1)
         return MemoryBankQFormerRankingOutput(losses=all_losses, ranks=all_losses.argsort(dim=1, stable=True))
-
-    def check_candidates(
-        self, batch_size: int, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Candidates of each video `(batch_size, num_candidates, length)`, and bool: False for their padding."""
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        if input_ids.ndim not in (2, 3) or (input_ids.ndim == 3 and len(input_ids) != batch_size):
-            raise ValueError(
-                f"`candidate_input_ids` must be (num_candidates, length), or ({batch_size}, num_candidates, length) "
-                f"for {batch_size} videos, got {tuple(input_ids.shape)}."
-            )
-        if mask.shape != input_ids.shape:
-            raise ValueError(
-                f"`candidate_attention_mask` must have the shape of `candidate_input_ids`, {tuple(input_ids.shape)}, "
-                f"got {tuple(mask.shape)}."
-            )
-        mask = mask.bool()
-        if not input_ids.numel() or not mask[..., 0].all() or (mask[..., 1:] > mask[..., :-1]).any():
-            raise ValueError("Candidates need at least one token each, and padding on the right alone.")
-        sizes = (batch_size, *input_ids.shape[-2:])
-        return input_ids.expand(sizes), mask.expand(sizes)
 
     def logits_of_continuation(
         self, states: torch.Tensor, mask: torch.Tensor, input_ids: torch.Tensor, is_token: torch.Tensor
     ) -> torch.Tensor:
         """
         Scores of a causal language model for each token of a text that follows a sequence, `(batch_size, length,
-        vocab_size)`. The scores of the first token are those at the last token of the sequence, which may be followed
-        by padding.
+        vocab_size)`. The padding of the sequence comes first, see `gather_padding`.
         """
-        before, length = states.shape[1], input_ids.shape[1]
         sequence = torch.cat([states, self.get_input_embeddings()(input_ids)], dim=1)
         mask = torch.cat([mask, is_token.to(mask)], dim=1)
-        self.check_length(mask)
-        logits = self.run_language_model(None, mask, inputs_embeds=sequence, use_cache=False)[0].logits
-        time = torch.arange(before, device=mask.device)
-        last = torch.where(mask[:, :before].bool(), time, 0).amax(1, keepdim=True)
-        rest = torch.arange(before, before + length - 1, device=mask.device).expand(len(last), -1)
-        index = torch.cat([last, rest], dim=1)
-        return logits[torch.arange(len(logits), device=mask.device)[:, None], index]
+        logits = self.run_language_model(mask, inputs_embeds=sequence, use_cache=False)[0].logits
+        return logits[:, states.shape[1] - 1 : -1]
 
     def logits_of_decoder(
         self, states: torch.Tensor, mask: torch.Tensor, input_ids: torch.Tensor, is_token: torch.Tensor
@@ -716,7 +536,9 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         labels = input_ids.masked_fill(~is_token, -100)
         decoder_input_ids = self.language_model.prepare_decoder_input_ids_from_labels(labels=labels)
         encoder_outputs = BaseModelOutput(last_hidden_state=states)
-        return self.run_language_model(None, mask, decoder_input_ids, encoder_outputs=encoder_outputs)[0].logits
+        return self.run_language_model(mask, decoder_input_ids=decoder_input_ids, encoder_outputs=encoder_outputs)[
+            0
+        ].logits
 
 
 __all__ = [

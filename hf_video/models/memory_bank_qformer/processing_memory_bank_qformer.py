@@ -13,7 +13,8 @@ from ..shared_processing import OptionalTokenizerProcessor
 
 # The loss is not computed where a label has this value.
 IGNORED_LABEL = -100
-# Options of `from_pretrained` that tell where a file is.
+TEXT_OPTIONS = {"add_special_tokens": True, "max_length": None, "max_target_length": None, "truncation": None}
+UNUSED_OPTIONS = ("padding", "audio")
 
 # Goes before the language model's chat template: most templates expect plain text in the messages.
 FLATTEN_MESSAGES = """\
@@ -50,9 +51,8 @@ class MemoryBankQFormerProcessor(OptionalTokenizerProcessor):
         num_query_tokens (`int`, defaults to 32): number of placeholders, `num_query_tokens` of the model. A model
             without memory (`memory_bank_length=0`) reads the queries of every frame, and needs `num_frames` times as
             many.
-        video_token (`str`, *optional*, defaults to `"<video>"`): the placeholder; its id is the model's
-            `video_token_id`. It is added to the tokenizer if it is missing there. None for models that put the video
-            before the text without placeholders.
+        video_token (`str`, defaults to `"<video>"`): the placeholder; its id is the model's `video_token_id`. It is
+            added to the tokenizer if it is missing there.
         is_encoder_decoder (`bool`, defaults to `False`): whether the language model reads prompt and answer apart, as
             T5 does.
         chat_template (`str` or `dict`, *optional*): the chat template; by default that of the tokenizer, with the
@@ -76,26 +76,26 @@ class MemoryBankQFormerProcessor(OptionalTokenizerProcessor):
         tokenizer: Any = None,
         qformer_tokenizer: Any = None,
         num_query_tokens: int = 32,
-        video_token: str | None = "<video>",
+        video_token: str = "<video>",
         is_encoder_decoder: bool = False,
         chat_template: Any = None,
     ):
         self.num_query_tokens = num_query_tokens
-        self.video_token = None if tokenizer is None else video_token
+        self.video_token = video_token
         self.is_encoder_decoder = is_encoder_decoder
-        if self.video_token is not None and self.video_token not in tokenizer.get_vocab():
-            tokenizer.add_tokens([AddedToken(self.video_token, normalized=False, special=True)], special_tokens=True)
+        if tokenizer is not None and video_token not in tokenizer.get_vocab():
+            tokenizer.add_tokens([AddedToken(video_token, normalized=False, special=True)], special_tokens=True)
         for each in (tokenizer, qformer_tokenizer):
             if each is not None:
                 each.truncation_side = "left"
-        if chat_template is None and self.video_token is not None and isinstance(tokenizer.chat_template, str):
-            chat_template = FLATTEN_MESSAGES.replace("VIDEO_TOKEN", self.video_token) + tokenizer.chat_template
+        if chat_template is None and isinstance(getattr(tokenizer, "chat_template", None), str):
+            chat_template = FLATTEN_MESSAGES.replace("VIDEO_TOKEN", video_token) + tokenizer.chat_template
         super().__init__(video_processor, tokenizer, qformer_tokenizer, chat_template=chat_template)
 
     @property
     def video_token_id(self) -> Any:
-        """Id of the placeholder in the tokenizer of the language model, or None if there is no placeholder."""
-        return None if self.video_token is None else self.tokenizer.convert_tokens_to_ids(self.video_token)
+        """Id of the placeholder in the tokenizer of the language model, or None if there is no tokenizer."""
+        return None if self.tokenizer is None else self.tokenizer.convert_tokens_to_ids(self.video_token)
 
     @property
     def model_input_names(self) -> list[str]:
@@ -113,16 +113,7 @@ class MemoryBankQFormerProcessor(OptionalTokenizerProcessor):
         qformer_text: str | Sequence[str] | None = None,
         text_target: str | Sequence[str] | None = None,
         images: ImageInput | None = None,
-        audio: None = None,
-        add_special_tokens: bool | None = True,
-        max_length: int | None = None,
-        max_target_length: int | None = None,
-        padding: bool | str | None = True,
-        truncation: bool | str | None = None,
         return_tensors: str | TensorType | None = None,
-        text_kwargs: dict[str, Any] | None = None,
-        videos_kwargs: dict[str, Any] | None = None,
-        common_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> BatchFeature:
         """
@@ -137,18 +128,14 @@ class MemoryBankQFormerProcessor(OptionalTokenizerProcessor):
                 the prompt and end with the end-of-sequence token. Padding then comes last; without answers it comes
                 first, because generated tokens follow the prompt.
             images (*optional*): images instead of videos; each becomes a video of one frame.
-            audio: must be None; chat templates pass it.
-            add_special_tokens (`bool`, defaults to `True`): whether prompts get the tokenizer's special tokens.
-            max_length (`int`, *optional*): most tokens of the prompt, without placeholders, and of the Q-Former's
-                text.
-            max_target_length (`int`, *optional*): most tokens of the answer; the rest is cut off.
-            padding (`bool` or `str`, defaults to `True`): texts are padded to the longest, the only choice.
-            truncation (`bool`, *optional*): whether long texts are cut, to `max_length` or, if that is not set, to the
-                longest text that the tokenizer's model reads. By default they are cut if `max_length` is set.
             return_tensors (`str`, *optional*): "pt" for tensors.
-            text_kwargs, videos_kwargs, common_kwargs (`dict`, *optional*): the same options, grouped as in other
-                processors: for texts, for videos, and for both.
-            kwargs: options of the video processor.
+            kwargs: options of the video processor, and of texts, which are padded to the longest: `add_special_tokens`
+                (`bool`, defaults to `True`), whether prompts get the tokenizer's special tokens; `max_length` (`int`),
+                most tokens of the prompt, without placeholders, and of the Q-Former's text; `max_target_length`
+                (`int`), most tokens of the answer, the rest is cut off; `truncation` (`bool`), whether long texts are
+                cut, to `max_length` or, if that is not set, to the longest text that the tokenizer's model reads, by
+                default if `max_length` is set. They may be grouped as `text_kwargs`, `videos_kwargs` and
+                `common_kwargs`, as in other processors.
 
         Returns:
             `BatchFeature` with what there are inputs and tokenizers for. `pixel_values` (batch_size, num_frames,
@@ -158,55 +145,41 @@ class MemoryBankQFormerProcessor(OptionalTokenizerProcessor):
             (batch_size, target_length).
 
         Raises:
-            ValueError: if the numbers of videos and texts differ, a text holds several videos, answers come without
-                prompts, or `padding` asks for another length.
+            ValueError: if the numbers of videos and texts differ, a text holds several videos, or answers come without
+                prompts.
         """
-        if nested := [each for each in (common_kwargs, text_kwargs, videos_kwargs) if each]:
-            options = {
-                "add_special_tokens": add_special_tokens,
-                "max_length": max_length,
-                "max_target_length": max_target_length,
-                "padding": padding,
-                "truncation": truncation,
-                "return_tensors": return_tensors,
-                **kwargs,
-            }
-            for each in nested:
-                options |= {name: value for name, value in each.items() if value is not None}
-            return self(videos, text, qformer_text, text_target, images, audio, **options)
-        if audio is not None:
-            raise ValueError(f"{type(self).__name__} takes videos, images and texts, no sound.")
-        kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        add_special_tokens = add_special_tokens is None or add_special_tokens
-        if padding not in (None, True, "longest"):
-            raise ValueError(f"Texts are padded to the longest: `padding` is True or 'longest', got {padding!r}.")
+        for group in ("common_kwargs", "text_kwargs", "videos_kwargs"):
+            kwargs |= kwargs.pop(group, None) or {}
+        return_tensors = kwargs.pop("return_tensors", None) or return_tensors
+        # Chat templates and pipelines pass these.
+        kwargs = {name: value for name, value in kwargs.items() if value is not None and name not in UNUSED_OPTIONS}
+        options = {name: kwargs.pop(name, default) for name, default in TEXT_OPTIONS.items()}
+        if options["truncation"] is None:
+            options["truncation"] = options["max_length"] is not None
         if images is not None:
             if videos is not None:
                 raise ValueError("Pass `videos` or `images`: a text is of one video.")
             videos, kwargs = _as_videos(images), kwargs | {"do_sample_frames": False}
-        truncation = max_length is not None if truncation is None else truncation
         if videos is None and text is None and qformer_text is None:
             raise ValueError("Pass `videos`, `text` or `qformer_text`.")
         if text_target is not None and (text is None or self.tokenizer is None):
             raise ValueError("`text_target` answers a prompt: pass `text`, to a processor with a `tokenizer`.")
         data: dict[str, Any] = {}
-        num_videos = 1
+        number = None
         if videos is not None:
             data |= self.video_processor(videos, return_tensors=return_tensors, **kwargs)
-            num_videos = len(data["pixel_values"])
-        prompts = _one_each(text, num_videos, "text", videos is not None)
+            number = len(data["pixel_values"])
+        prompts = _one_each(text, number, "text")
+        if prompts is not None:
+            number = len(prompts)
         if prompts is not None and self.tokenizer is not None:
-            targets = _one_each(text_target, len(prompts), "text_target")
-            data |= self._tokenize(prompts, targets, add_special_tokens, truncation, max_length, max_target_length)
-        if self.qformer_tokenizer is not None and (qformer_text is not None or prompts is not None):
-            if qformer_text is None and prompts is not None:
-                qformer_text = [prompt.replace(self.video_token or "", "") for prompt in prompts]
-            number = num_videos if prompts is None else len(prompts)
-            is_number_fixed = videos is not None or prompts is not None
-            read = _one_each(qformer_text, number, "qformer_text", is_number_fixed)
-            encoded = self.qformer_tokenizer(
-                read, padding=True, padding_side="right", truncation=truncation, max_length=max_length
-            )
+            data |= self._tokenize(prompts, _one_each(text_target, number, "text_target"), **options)
+        if qformer_text is None and prompts is not None:
+            qformer_text = [prompt.replace(self.video_token, "") for prompt in prompts]
+        if self.qformer_tokenizer is not None and qformer_text is not None:
+            cut = {name: options[name] for name in ("truncation", "max_length")}
+            texts = _one_each(qformer_text, number, "qformer_text")
+            encoded = self.qformer_tokenizer(texts, padding=True, padding_side="right", **cut)
             data |= {f"qformer_{name}": encoded[name] for name in ("input_ids", "attention_mask")}
         return BatchFeature(data, tensor_type=return_tensors, skip_tensor_conversion=self.skip_tensor_conversion)
 
@@ -220,10 +193,9 @@ class MemoryBankQFormerProcessor(OptionalTokenizerProcessor):
         max_target_length: int | None,
     ) -> dict[str, list[list[int]]]:
         """Prompts with placeholders, and labels if there are targets. All lists of one kind have one length."""
-        encoded = self.tokenizer(
-            prompts, add_special_tokens=add_special_tokens, truncation=truncation, max_length=max_length
-        )
-        sequences = [self._with_placeholders(*pair) for pair in zip(prompts, encoded["input_ids"], strict=True)]
+        options = {"add_special_tokens": add_special_tokens, "truncation": truncation, "max_length": max_length}
+        encoded = self.tokenizer(prompts, **options)["input_ids"]
+        sequences = [self._with_placeholders(*pair) for pair in zip(prompts, encoded, strict=True)]
         labels = None
         if targets is not None and self.is_encoder_decoder:
             labels = [ids[:max_target_length] for ids in self.tokenizer(text_target=targets)["input_ids"]]
@@ -253,8 +225,6 @@ class MemoryBankQFormerProcessor(OptionalTokenizerProcessor):
         return data if labels is None else data | {"labels": _pad(labels, IGNORED_LABEL, "right")}
 
     def _with_placeholders(self, prompt: str, ids: list[int]) -> list[int]:
-        if self.video_token is None:
-            return ids
         placeholders = [self.video_token_id] * self.num_query_tokens
         count = prompt.count(self.video_token)
         if not count:
@@ -277,15 +247,13 @@ def _as_videos(images: Any) -> list[Any]:
     return [[image] for image in make_flat_list_of_images(images)]
 
 
-def _one_each(texts: Any, number: int, name: str, is_number_fixed: bool = True) -> list[str] | None:
-    """One text for each of `number` videos. Without `is_number_fixed` a list of texts may have any length."""
+def _one_each(texts: Any, number: int | None, name: str) -> list[str] | None:
+    """One text for each of `number` videos; a list of texts may have any length if there is no number."""
     if texts is None:
         return None
     if isinstance(texts, str):
-        return [texts] * number
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"`{name}` is a text or a list of texts, got {texts!r}.")
-    if is_number_fixed and len(texts) != number:
+        return [texts] * (number or 1)
+    if number not in (None, len(texts)):
         raise ValueError(f"`{name}` has {len(texts)} texts, but {number} are expected: one for each video.")
     return list(texts)
 

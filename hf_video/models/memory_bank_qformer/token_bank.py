@@ -1,13 +1,11 @@
 """One bank of a memory: entries at every token position, and the keys and values made of them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
 from .memory_compression import POLICIES
-from .memory_file import BANK_TENSORS
 
 TensorMap = Callable[[torch.Tensor], torch.Tensor]
 # Maps states (..., num_channels) to keys and values (..., hidden_size).
@@ -44,8 +42,6 @@ class TokenBank:
             last entry are free, and the first of them is filled next.
         slot_counts: float32 `(batch_size, length + 1, num_positions)`, in order of time: number of frames that an
             entry stands for; 0 after the last entry.
-        similarities: `(batch_size, length + 1, num_positions)`, in order of time: similarity of each entry and the
-            next one, if the policy uses it. The last column is scratch space.
         num_entries: number of entries of each video.
         projections: for each layer that has read the bank, keys and values of the slots, each `(batch_size,
             length + 1, num_positions, hidden_size)`.
@@ -55,42 +51,29 @@ class TokenBank:
     slots: torch.Tensor
     order: torch.Tensor
     slot_counts: torch.Tensor
-    similarities: torch.Tensor
     num_entries: list[int]
     projections: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     # Rows of the first slot, computed when they are first needed.
     first_rows: torch.Tensor | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def empty(
-        cls,
-        batch_size: int,
-        num_positions: int,
-        num_channels: int,
-        length: int,
-        policy: str,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-    ) -> "TokenBank":
+    def of_entries(cls, states: torch.Tensor, counts: torch.Tensor, length: int, policy: str) -> "TokenBank":
         """
-        A bank without entries.
+        A bank that holds `length` entries, with the given ones.
 
         Args:
-            batch_size, num_positions, num_channels: sizes of the states.
+            states, counts: see the properties; half precisions become float32.
             length: number of entries that a compression leaves, at least 1.
             policy: key of `POLICIES`.
-            dtype, device: dtype and device of the states; half precisions become float32.
         """
-        sizes = (batch_size, length + 1, num_positions)
-        dtype = torch.promote_types(dtype, torch.float32)
-        return cls(
-            policy,
-            slots=torch.zeros(*sizes, num_channels, dtype=dtype, device=device),
-            order=torch.arange(length + 1, device=device)[None, :, None].expand(sizes).contiguous(),
-            slot_counts=torch.zeros(sizes, dtype=torch.float32, device=device),
-            similarities=torch.zeros(sizes, dtype=dtype, device=device),
-            num_entries=[0] * batch_size,
-        )
+        batch_size, num_entries, num_positions, num_channels = states.shape
+        sizes, device = (batch_size, length + 1, num_positions), states.device
+        dtype = torch.promote_types(states.dtype, torch.float32)
+        slots = torch.zeros(*sizes, num_channels, dtype=dtype, device=device)
+        slot_counts = torch.zeros(sizes, dtype=torch.float32, device=device)
+        slots[:, :num_entries], slot_counts[:, :num_entries] = states, counts
+        order = torch.arange(length + 1, device=device)[None, :, None].expand(sizes).contiguous()
+        return cls(policy, slots, order, slot_counts, slot_counts[..., 0].gt(0).sum(1).tolist())
 
     @property
     def length(self) -> int:
@@ -128,17 +111,17 @@ class TokenBank:
             )
         return self.num_entries[0]
 
-    def rows_of(self, slots: torch.Tensor) -> torch.Tensor:
-        """Numbers of the rows, for `read` and `write`, of slots `(batch_size, num_slots, num_positions)`."""
+    def rows_of_entries(self, index: torch.Tensor) -> torch.Tensor:
+        """Rows, for `read` and `write`, of entries `(batch_size, n, num_positions)`, given by their order in time."""
         if self.first_rows is None:
             batch_size, num_slots, num_positions = self.order.shape
             first_rows = torch.arange(batch_size)[:, None] * num_slots * num_positions + torch.arange(num_positions)
-            self.first_rows = first_rows[:, None].to(slots.device)
-        return torch.add(self.first_rows, slots, alpha=self.order.shape[2]).flatten()
+            self.first_rows = first_rows[:, None].to(self.order.device)
+        return torch.add(self.first_rows, self.order.gather(1, index), alpha=self.order.shape[2]).flatten()
 
-    def rows_of_entries(self, index: torch.Tensor) -> torch.Tensor:
-        """Numbers of the rows of entries, given by their numbers in order of time: int64 like `rows_of`."""
-        return self.rows_of(self.order.gather(1, index))
+    def rows_of_frame(self) -> torch.Tensor:
+        """Rows, for `read` and `write`, of the slots that the current frame fills."""
+        return self.rows_of_entries(torch.full_like(self.order[:, :1], self.entries_of_each))
 
     @torch.no_grad()
     def keys_and_values(self, layer: int, project: Projection, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -157,17 +140,17 @@ class TokenBank:
         current = project(states)
         if layer not in self.projections:
             if num_entries:
-                key, value = (projected.to(self.slots) for projected in project(self.slots.to(states.dtype)))
+                key, value = (projected.to(self.slots) for projected in project(self.slots.to(states)))
             else:
                 shape = (*self.slots.shape[:-1], current[0].shape[-1])
                 key, value = (self.slots.new_zeros(shape) for _ in current)
             self.projections[layer] = key, value
         buffers = self.projections[layer]
-        rows = self.rows_of(self.order[:, num_entries : num_entries + 1])
+        rows = self.rows_of_frame()
         for buffer, new in zip(buffers, current, strict=True):
             write(buffer, rows, new)
         # Until all slots have been in use, the entries and the current frame are in the first slots.
-        return tuple(buffer[:, : num_entries + 1].flatten(1, 2).to(states.dtype) for buffer in buffers)
+        return tuple(buffer[:, : num_entries + 1].flatten(1, 2).to(states) for buffer in buffers)
 
     @torch.no_grad()
     def append(self, states: torch.Tensor) -> None:
@@ -176,12 +159,9 @@ class TokenBank:
         and values, [`~TokenBank.keys_and_values`] must have added those of this frame.
         """
         num_entries = self.entries_of_each
-        index = self.order[:, num_entries : num_entries + 1]
-        write(self.slots, self.rows_of(index), states)
+        write(self.slots, self.rows_of_frame(), states)
         self.slot_counts[:, num_entries] = 1
         self.num_entries = [num_entries + 1] * len(self.num_entries)
-        if num_entries and POLICIES[self.policy].similarity_range:
-            self.update_similarities(torch.cat([torch.full_like(index, t) for t in (num_entries - 1, num_entries)], 1))
         if num_entries == self.length:
             self.compress()
 
@@ -191,92 +171,57 @@ class TokenBank:
         Replace two entries by one, at every token position. Keys and values are replaced alike: they are affine in the
         states, so the mean of two keys is the key of the mean.
         """
-        num_entries = self.entries_of_each
-        policy = POLICIES[self.policy]
-        replacement = policy(self.slot_counts[:, :num_entries], self.similarities[:, : num_entries - 1])
+        num_entries, replacement = self.entries_of_each, POLICIES[self.policy](self)
         index, weight = replacement.index[:, None], replacement.weight.reshape(-1, 1)
         older_rows, newer_rows = self.rows_of_entries(index), self.rows_of_entries(index + 1)
         freed_slot = self.order.gather(1, index + 1)
-        for tensor in (self.slots, *(tensor for pair in self.projections.values() for tensor in pair)):
+        for tensor in self.slot_tensors():
             older, newer = read(tensor, older_rows), read(tensor, newer_rows)
-            if policy.averages:
-                merged = torch.lerp(newer, older, weight.to(tensor))
-            else:
-                # An infinite entry that is dropped leaves no trace; 0 times infinity would.
-                merged = newer.where(weight == 0, older)
-            write(tensor, older_rows, merged)
+            mean = torch.lerp(newer, older, weight.to(tensor))
+            # An infinite entry that is dropped leaves no trace; 0 times infinity would.
+            write(tensor, older_rows, mean.where(weight > 0, newer).where(weight < 1, older))
 
         remaining = num_entries - 1
         time = torch.arange(remaining, device=index.device)[None, :, None]
         kept = time + (time > index)
         self.order[:, :num_entries] = torch.cat([self.order.gather(1, kept), freed_slot], dim=1)
-        self.slot_counts[:, :remaining] = self.slot_counts.gather(1, kept).scatter(
-            1, index, replacement.count[:, None]
-        )
-        self.slot_counts[:, remaining] = 0
+        counts = self.slot_counts.gather(1, kept).scatter(1, index, replacement.count[:, None])
+        self.slot_counts[:, :remaining], self.slot_counts[:, remaining] = counts, 0
         self.num_entries = [remaining] * len(self.num_entries)
-        if policy.similarity_range and remaining > 1:
-            self.similarities[:, :remaining] = self.similarities.gather(1, time + (time >= index))
-            self.update_similarities(torch.cat([index - 1, index, index + 1], dim=1))
 
-    def update_similarities(self, run: torch.Tensor) -> None:
-        """
-        Compute the similarities of entries that follow each other.
-
-        Args:
-            run: int64 `(batch_size, num_entries, num_positions)`, consecutive numbers of entries in order of time. The
-                run may reach one beyond the first or the last entry; pairs with such a number are skipped.
-        """
-        last = self.entries_of_each - 1
-        states = read(self.slots, self.rows_of_entries(run.clamp(0, last))).view(*run.shape, -1)
-        older = run[:, :-1]
-        column = older.where((older >= 0) & (older < last), self.length)
-        similarities = POLICIES[self.policy].similarity(states[:, :-1], states[:, 1:])
-        self.similarities.scatter_(1, column, similarities)
-
-    def map(self, function: TensorMap, num_entries: Sequence[int] | None = None) -> "TokenBank":
+    def map(self, function: TensorMap, num_entries: list[int] | None = None) -> "TokenBank":
         """A bank with the results of a function for every tensor of this one."""
+        slots, order, counts = (function(tensor) for tensor in (self.slots, self.order, self.slot_counts))
         projections = {layer: (function(key), function(value)) for layer, (key, value) in self.projections.items()}
-        changes: dict[str, Any] = {name: function(getattr(self, name)) for name in BANK_TENSORS}
         num_entries = list(self.num_entries if num_entries is None else num_entries)
-        return replace(self, num_entries=num_entries, projections=projections, **changes)
+        return TokenBank(self.policy, slots, order, counts, num_entries, projections)
 
     def take(self, rows: torch.Tensor) -> "TokenBank":
         """A bank with copies of the videos `rows`, int64."""
-        return self.map(
-            lambda tensor: tensor[rows.to(tensor.device)], [self.num_entries[row] for row in rows.tolist()]
-        )
+        num_entries = [self.num_entries[row] for row in rows.tolist()]
+        return self.map(lambda tensor: tensor[rows.to(tensor.device)], num_entries)
 
     def put(self, rows: torch.Tensor, bank: "TokenBank") -> None:
         """Write back the videos that [`~TokenBank.take`] copied."""
-        if not any(self.num_entries):
-            for layer, pair in bank.projections.items():
-                key, value = (tensor.new_zeros(len(self.num_entries), *tensor.shape[1:]) for tensor in pair)
-                self.projections[layer] = key, value
         if self.projections.keys() != bank.projections.keys():
             self.projections, bank.projections = {}, {}
-        for own, new in zip(self.tensors(), bank.tensors(), strict=True):
+        own_tensors, new_tensors = ((each.order, each.slot_counts, *each.slot_tensors()) for each in (self, bank))
+        for own, new in zip(own_tensors, new_tensors, strict=True):
             own[rows.to(own.device)] = new
         for row, num_entries in zip(rows.tolist(), bank.num_entries, strict=True):
             self.num_entries[row] = num_entries
 
-    def tensors(self) -> list[torch.Tensor]:
-        own = [getattr(self, name) for name in BANK_TENSORS]
-        return own + [tensor for pair in self.projections.values() for tensor in pair]
+    def slot_tensors(self) -> list[torch.Tensor]:
+        """The states of the slots, and their keys and values."""
+        return [self.slots, *(tensor for pair in self.projections.values() for tensor in pair)]
 
     def resized(self, length: int) -> "TokenBank":
         """A bank of another length. Entries beyond it are compressed one after the other, without keys and values."""
-        bank = TokenBank.empty(
-            len(self.num_entries), *self.size, length, self.policy, self.slots.dtype, self.slots.device
-        )
-        for row, num_entries in enumerate(self.num_entries):
-            video = self.take(torch.tensor([row]))
+        bank = self.of_entries(self.states[:, :0], self.counts[:, :0], length, self.policy)
+        for row in torch.arange(len(self.num_entries), device="cpu").split(1):
+            video = self.take(row)
             video.projections = {}
-            for _ in range(num_entries - length):
+            while video.num_entries[0] > length:
                 video.compress()
-            kept = video.entries_of_each
-            bank.slots[row, :kept] = video.states[0]
-            bank.slot_counts[row, :kept] = video.counts[0]
-            bank.similarities[row, : max(kept - 1, 0)] = video.similarities[0, : max(kept - 1, 0)]
-            bank.num_entries[row] = kept
+            bank.put(row, self.of_entries(video.states, video.counts, length, self.policy))
         return bank

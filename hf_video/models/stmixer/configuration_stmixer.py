@@ -114,13 +114,12 @@ class STMixerConfig(CheckedConfigMixin, PreTrainedConfig):
     def validate_architecture(self):
         """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
         check_limits(self, LIMITS)
-        for name, divisor in (("num_attention_heads", self.num_attention_heads), ("num_groups", self.num_groups)):
+        divisors = {"`num_attention_heads`": self.num_attention_heads, "`num_groups`": self.num_groups, "8": 8}
+        for name, divisor in divisors.items():
             if self.hidden_size % divisor:
-                raise ValueError(f"`hidden_size` ({self.hidden_size}) must be a multiple of `{name}` ({divisor}).")
+                raise ValueError(f"`hidden_size` must be a multiple of {name}, got {self.hidden_size} and {divisor}.")
         if self.num_ffn_layers < 2:
             raise ValueError(f"`num_ffn_layers` must be at least 2, got {self.num_ffn_layers}.")
-        if self.hidden_size % 8:
-            raise ValueError(f"`hidden_size` must be a multiple of 8, got {self.hidden_size}.")
         strides = self.strides or ()
         if len(strides) != len(STRIDES) or not all(0 < stride < math.inf for stride in strides):
             raise ValueError(f"`strides` must be {len(STRIDES)} numbers above 0, got {self.strides}.")

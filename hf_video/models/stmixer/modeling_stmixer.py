@@ -382,10 +382,7 @@ class STMixerPreTrainedModel(CompositePreTrainedModel):
     _no_split_modules = ["STMixerLayer"]
     # A factor on logarithms of up to 16, which decide between neighbouring queries.
     _keep_in_fp32_modules_strict = ["iof_tau"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
+    # The attention of the queries is written out; that of the backbone is the backbone's to choose.
     _tower = "backbone"
 
     @torch.no_grad()

@@ -31,9 +31,9 @@ class VideoTextDualEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
         vision_config (`PreTrainedConfig` or `dict`, *optional*):
             The video encoder, [`VideoMambaConfig`] or [`VideoViTConfig`]; by default the former.
         text_config (`BertConfig` or `dict`, *optional*):
-            The text encoder and the fusion encoder. Its `num_hidden_layers` counts the layers of both.
+            The text encoder and, from the layer `fusion_layer` on, the fusion encoder.
         fusion_layer (`int`, defaults to 9):
-            Index of the first fusion layer. The layers before it are the text encoder.
+            Index of the first fusion layer.
         projection_dim (`int`, defaults to 512):
             Width of the space in which videos and texts are compared.
         pooling (`"cls+avg"`, `"cls_cat_avg"`, `"avg"` or `"cls"`, defaults to `"cls+avg"`):
@@ -47,11 +47,9 @@ class VideoTextDualEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
             does. By default it splits them into token frames. Both are the same if `tubelet_size` is 1.
         pool_norm_eps (`float`, defaults to 1e-5):
             Epsilon of the layer norm of the vectors.
-        temperature (`float`, defaults to 0.07):
-            Initial divisor of the cosines. It is learned.
-        temperature_bounds (`list[float]`, *optional*):
-            Lowest and highest temperature, to which it is clamped whenever a loss is computed; by default 0.001
-            and 0.5.
+        temperature (`float`, defaults to 0.07), temperature_bounds (`list[float]`, defaults to `[0.001, 0.5]`):
+            Initial divisor of the cosines, which is learned; and its lowest and highest value, to which it is clamped
+            whenever a loss is computed.
         use_mlm_head (`bool`, defaults to `True`):
             Whether there is a head that predicts masked words.
         use_alignment_heads (`bool`, defaults to `False`):
@@ -60,8 +58,7 @@ class VideoTextDualEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
         loss_weights (`dict[str, float]`, *optional*):
             Weights of the losses: `"vtc"` (contrast of videos and texts), `"vtm"` (matching), `"mlm"` (masked words)
             and `"uta"` (alignment with a teacher). A loss that is not named or has weight 0 is not computed. By
-            default the first three have weight 1, masked words only with their head, and `"uta"` has weight 1 with
-            alignment heads.
+            default all have weight 1 for which the model has a head.
         vtm_hard_negatives (`bool`, defaults to `True`):
             Whether the negatives of matching are drawn in proportion to their similarity, otherwise uniformly.
         mlm_probability (`float`, defaults to 0.5):
@@ -95,7 +92,7 @@ class VideoTextDualEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
         "text_config": BertConfig,
     }
 
-    # `__post_init__` turns these two into configurations.
+    # `__post_init__` turns these two into configurations, and fills in what is `None`.
     vision_config: Any = None
     text_config: Any = None
     fusion_layer: int = 9
@@ -145,10 +142,7 @@ class VideoTextDualEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
         check_limits(self, LIMITS)
         num_layers = self.text_config.num_hidden_layers
         if self.fusion_layer >= num_layers:
-            raise ValueError(
-                f"`fusion_layer` must be below `text_config.num_hidden_layers`={num_layers}, got {self.fusion_layer}: "
-                "at least one layer fuses text and video."
-            )
+            raise ValueError(f"`fusion_layer` must be below the {num_layers} layers of text, got {self.fusion_layer}.")
         low, high = self.temperature_bounds or (0, 0)
         if not 0 < low <= high < math.inf:
             raise ValueError(f"`temperature_bounds` must be (lowest, highest) above 0, got {self.temperature_bounds}.")
@@ -159,8 +153,7 @@ class VideoTextDualEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
                 raise ValueError(f"`loss_weights` has a weight for {loss!r}: set `{part}=True`, or the weight to 0.")
         if self.pooling != "avg" and not self.has_class_token:
             raise ValueError(
-                f"`pooling` {self.pooling!r} needs a class token, and the video encoder has none: set "
-                '`pooling="avg"`, or `use_class_token=True` in `vision_config`.'
+                f'`pooling` {self.pooling!r} needs a class token, and there is none: set `pooling="avg"`.'
             )
 
 

@@ -126,9 +126,9 @@ def mask_tokens(
     excluded = torch.isin(input_ids, torch.tensor(never_masked, device=input_ids.device))
     chosen = torch.full(input_ids.shape, probability, device=input_ids.device).bernoulli().bool() & ~excluded
     labels = input_ids.masked_fill(~chosen, IGNORED)
-    fate = torch.rand(input_ids.shape, device=input_ids.device)
+    draws = torch.rand(input_ids.shape, device=input_ids.device)
     words = torch.randint_like(input_ids, vocab_size)
-    masked = torch.where(fate < 0.8, torch.full_like(input_ids, mask_token_id), words.where(fate < 0.9, input_ids))
+    masked = torch.where(draws < 0.8, torch.full_like(input_ids, mask_token_id), words.where(draws < 0.9, input_ids))
     return masked.where(chosen, input_ids), labels
 
 

@@ -373,8 +373,11 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
             ValueError: for pairs of unequal numbers of videos and texts, for matching with all pairs of one video, and
                 if one of `mlm_input_ids` and `mlm_labels` is missing or cannot be drawn.
         """
-        if output_match or return_loss:
-            check_pairs(pixel_values, input_ids)
+        if (output_match or return_loss) and len(pixel_values) != len(input_ids):
+            raise ValueError(
+                f"Pairs need as many texts as videos, got {len(pixel_values)} videos and {len(input_ids)} texts: "
+                "leave `output_match` and `return_loss` out, or give a text for each video."
+            )
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         targets = None
@@ -409,9 +412,13 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
                 losses["loss_vtm"] = self.matching(videos, texts, attention_mask, *negatives)
             if self.config.weight_of("mlm"):
                 masked, labels = self.masked_words(input_ids, mlm_input_ids, mlm_labels)
-                losses["loss_mlm"] = self.word_prediction(videos, masked, attention_mask, labels)
+                states = self.text_model(masked, attention_mask).last_hidden_state
+                fused = self.fuse(videos.last_hidden_state, states, attention_mask)
+                losses["loss_mlm"] = masked_word_loss(cast(VideoTextMLMHead, self.mlm_head)(fused), labels)
             if targets is not None:
-                losses["loss_uta"] = self.alignment(videos, pixel_values, bool_masked_pos, targets)
+                mask = self.mask_or_none_hidden(pixel_values, bool_masked_pos)
+                grid = self.grid_of(pixel_values)
+                losses["loss_uta"] = self.vision_model.align(videos.hidden_states, grid, mask, targets)[1]
             output.loss_dict = losses
             weighted = [self.config.weight_of(name) * losses[f"loss_{name}"] for name in LOSSES]
             output.loss = torch.stack(weighted).sum()
@@ -455,17 +462,6 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         num_frames, _, height, width = pixel_values.shape[1:]
         return self.config.vision_config.token_grid_of(num_frames, height, width)
 
-    def alignment(
-        self,
-        videos: BaseModelOutputWithPooling,
-        pixel_values: torch.Tensor,
-        bool_masked_pos: torch.Tensor | None,
-        targets: torch.Tensor,
-    ) -> torch.Tensor:
-        """Loss of the alignment with a teacher."""
-        mask = self.mask_or_none_hidden(pixel_values, bool_masked_pos)
-        return self.vision_model.align(videos.hidden_states, self.grid_of(pixel_values), mask, targets)[1]
-
     def contrast(self, video_embeds: torch.Tensor, text_embeds: torch.Tensor, video_ids: torch.Tensor) -> torch.Tensor:
         """Loss of the contrast of all videos and texts, of all processes if `config.gather_negatives`."""
         videos, texts = mean_direction(video_embeds), unit_vectors(text_embeds)
@@ -506,27 +502,6 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         never_masked = [token for token in (config.cls_token_id, config.text_config.pad_token_id) if token is not None]
         vocab_size = config.text_config.vocab_size
         return mask_tokens(input_ids, config.mlm_probability, vocab_size, config.mask_token_id, never_masked)
-
-    def word_prediction(
-        self,
-        videos: BaseModelOutputWithPooling,
-        masked: torch.Tensor,
-        attention_mask: torch.Tensor,
-        labels: torch.Tensor,
-    ) -> torch.Tensor:
-        """Loss of the masked words, which are predicted from the rest of the text and the video."""
-        states = self.text_model(masked, attention_mask).last_hidden_state
-        fused = self.fuse(videos.last_hidden_state, states, attention_mask)
-        return masked_word_loss(cast(VideoTextMLMHead, self.mlm_head)(fused), labels)
-
-
-def check_pairs(pixel_values: torch.Tensor, input_ids: torch.Tensor) -> None:
-    """Raise `ValueError` unless there are as many texts as videos."""
-    if len(pixel_values) != len(input_ids):
-        raise ValueError(
-            f"Pairs need as many texts as videos, got {len(pixel_values)} videos and {len(input_ids)} texts: leave "
-            "`output_match` and `return_loss` out, or give a text for each video."
-        )
 
 
 __all__ = ["VideoTextDualEncoderModel", "VideoTextDualEncoderOutput", "VideoTextDualEncoderPreTrainedModel"]

@@ -10,7 +10,6 @@ from transformers.video_utils import VideoInput
 
 from ..shared_processing import OptionalTokenizerProcessor
 
-# Options of `from_pretrained` that tell where a file is.
 _REMOVED = re.compile(r"[,.'!?\"()*#:;~]")
 
 

@@ -36,76 +36,40 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
     bidirectional selective state spaces mix it at a cost that grows linearly with its length. The defaults are
     VideoMamba-Ti on 8 frames of 224 x 224 pixels; [`VideoMambaConfig.preset`] has all published sizes.
 
+    `image_size`, `patch_size`, `num_channels`, `num_frames`, `tubelet_size`, `hidden_size`, `num_hidden_layers`,
+    `hidden_act`, `hidden_dropout_prob`, `initializer_range` and `layer_norm_eps` are those of Transformers' VideoMAE;
+    height and width may differ. `state_size`, `conv_kernel`, `expand`, `use_bias`, `use_conv_bias`,
+    `residual_in_fp32`, `time_step_rank`, `time_step_min`, `time_step_max`, `time_step_floor` and `time_step_scale` are
+    those of its Mamba. The others:
+
     Args:
-        image_size (`int` or `(int, int)`, defaults to 224):
-            Height and width in pixels of the input that the positions are made for.
-        patch_size (`int` or `(int, int)`, defaults to 16):
-            Height and width of a patch in pixels.
         patch_stride (`int` or `(int, int)`, *optional*):
             Rows and columns of pixels from one patch to the next, by default `patch_size`. If it is smaller than
             `patch_size`, patches overlap.
-        num_channels (`int`, defaults to 3):
-            Colour channels of a frame.
-        num_frames (`int`, defaults to 8):
-            Number of frames of the input that the positions are made for.
-        tubelet_size (`int`, defaults to 1):
-            Number of frames in a patch.
         use_temporal_position_embeddings (`bool`, *optional*):
             Whether patches get a position in time. By default they do unless `num_frames` is 1.
         use_single_frame_position (`bool`, defaults to `True`):
             Whether the patches of a clip with one token frame get a position in time, that of the table resized to one
             row. The original's multimodal models give them none.
-        hidden_size (`int`, defaults to 192):
-            Width of a token.
-        num_hidden_layers (`int`, defaults to 24):
-            Number of blocks.
-        state_size (`int`, defaults to 16):
-            Size of the recurrent state of a channel.
-        conv_kernel (`int`, defaults to 4):
-            Number of tokens that the convolution before the scan sees at once.
-        expand (`int` or `float`, defaults to 2):
-            Width of the mixer, `intermediate_size`, as a multiple of `hidden_size`.
-        time_step_rank (`int` or `"auto"`, defaults to `"auto"`):
-            Rank of the projection to time steps; `"auto"` is `ceil(hidden_size / 16)`.
         time_step_init_scheme (`"zero_bias"`, `"random"` or `"constant"`, defaults to `"zero_bias"`):
             Initialisation of the projection to time steps. `"zero_bias"` is VideoMamba's: that of every other linear
-            layer. The others are Mamba's. With `bound = time_step_scale / sqrt(time_step_rank)`, weights are uniform
-            between `-bound` and `bound` with `"random"`, and all equal to `bound` with `"constant"`. The bias makes
-            the steps log-uniform between `time_step_min` and `time_step_max`.
-        time_step_min (`float`, defaults to 0.001), time_step_max (`float`, defaults to 0.1),
-        time_step_floor (`float`, defaults to 1e-4), time_step_scale (`float`, defaults to 1.0):
-            Range, lower bound and scale of Mamba's initialisation of time steps.
-        use_bias (`bool`, defaults to `False`):
-            Whether the projections into and out of the mixer have a bias.
-        use_conv_bias (`bool`, defaults to `True`):
-            Whether the convolutions have a bias.
-        hidden_act (`str`, defaults to `"silu"`):
-            Activation of the convolution and of the gate.
+            layer. The others are Mamba's, which the fields `time_step_*` describe.
         bidirectional (`bool`, defaults to `True`):
             Whether a second scan runs from the last token to the first. Without it the class token, which comes first,
             sees no pixels: then set `use_mean_pooling=True`.
         scan_order (`"spatial_first"`, `"temporal_first"` or `"spatiotemporal"`, defaults to `"spatial_first"`):
             Order in which the scans visit the patches after the class token. `"spatial_first"` goes frame by frame;
             all released weights have it. `"temporal_first"` goes place by place, through all frames of a place.
-            `"spatiotemporal"`, the paper's v1, goes forward frame by frame and backward place by place.
-            `"temporal_first"` and `"spatiotemporal"` are this library's reading of figure 4 of the paper: no original
-            code or weights exist for them. The paper's v2, in which every layer runs both scans in both orders at
-            twice the cost, is left out for the same reason.
-        hidden_dropout_prob (`float`, defaults to 0.0):
-            Dropout after the positions.
+            `"spatiotemporal"`, the paper's v1, goes forward frame by frame and backward place by place. The last two
+            are this library's reading of figure 4 of the paper: no original code or weights exist for them, nor for
+            v2, which is left out.
         drop_path_rate (`float`, defaults to 0.0):
             Probability that the last block skips its residual branch in training (stochastic depth). From the first
             block on, where it is 0, it grows linearly.
         classifier_dropout (`float`, defaults to 0.0):
             Dropout before the classifier.
-        initializer_range (`float`, defaults to 0.02):
-            Standard deviation of the truncated normal initialisation.
         norm_type (`"rms_norm"` or `"layer_norm"`, defaults to `"rms_norm"`):
             Normalisation before every mixer and after the last one.
-        layer_norm_eps (`float`, defaults to 1e-5):
-            Epsilon of the norms.
-        residual_in_fp32 (`bool`, defaults to `True`):
-            Whether the residual stream is kept in float32 whatever the dtype of the model.
         gradient_checkpointing_layers (`int` or `list[int]`, *optional*):
             Layers that are recomputed in the backward pass while gradient checkpointing is on: the first n, those with
             the given indices, or by default all. If the call that switches it on has `every_n_layers` above 1, that
@@ -126,10 +90,9 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
             mean over the patches of the frame, as multimodal models compare it with text.
         projection_dim (`int`, defaults to 512):
             Width of the features that [`VideoMambaForPreTraining`] aligns with a teacher's.
-        num_aligned_layers (`int`, defaults to 1):
-            Number of layers whose features are aligned, the last layer among them.
-        aligned_layer_interval (`int` or `float`, defaults to 1):
-            Distance between two aligned layers. Distances from the last layer are rounded down to whole layers.
+        num_aligned_layers (`int`, defaults to 1), aligned_layer_interval (`int` or `float`, defaults to 1):
+            Number of layers whose features are aligned, the last layer among them, and the distance between two of
+            them. Distances from the last layer are rounded down to whole layers.
         last_aligned_feature (`"normalized"`, `"raw"` or `"unmixed"`, defaults to `"normalized"`):
             Which feature of the last layer is aligned. `"normalized"` is its output after the final norm, as with
             other layers. `"raw"` is its output before the norm, as in the original without fused norms. `"unmixed"` is
@@ -151,6 +114,13 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
 
     model_type = "videomamba"
     keys_to_ignore_at_inference = ["state"]
+    # A scan needs all of its inner channels, from which `x_proj` makes its B, C and time steps: each process runs the
+    # scans in full, and the two large products by half.
+    base_model_tp_plan = {
+        "layers.*.mixer.in_proj": "colwise_gather_output",
+        "layers.*.mixer.out_proj": "rowwise_split_input",
+    }
+    base_model_fsdp_plan = {"layers.*": "free_full_weight"}
 
     image_size: int | list[int] | tuple[int, int] = 224
     patch_size: int | list[int] | tuple[int, int] = 16
@@ -282,19 +252,16 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
                 "height, width): enlarge `num_frames` or `image_size`, or shrink `tubelet_size` or `patch_size`."
             )
         if self.scan_order == "spatiotemporal" and not self.bidirectional:
-            raise ValueError(
-                '`scan_order="spatiotemporal"` is one order per direction: it needs `bidirectional=True`.'
-            )
+            raise ValueError("`scan_order='spatiotemporal'` is one order a direction: it needs `bidirectional=True`.")
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
         if self.time_step_min > self.time_step_max:
             raise ValueError(
-                "`time_step_min` must be above 0 and not above `time_step_max`, got "
-                f"{self.time_step_min} and {self.time_step_max}."
+                f"`time_step_min` must be not above `time_step_max`, got {self.time_step_min}, {self.time_step_max}."
             )
         if self.alignment_loss == "cosine" and not self.normalize_features:
             raise ValueError(
-                '`alignment_loss="cosine"` needs features of unit length: set `normalize_features=True`, or '
+                "`alignment_loss='cosine'` needs features of unit length: set `normalize_features=True`, or "
                 '`alignment_loss` to "mse" or "smooth_l1".'
             )
         recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers

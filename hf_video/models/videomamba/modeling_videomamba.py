@@ -18,6 +18,7 @@ from transformers.modeling_outputs import (
     BackboneOutput,
     BaseModelOutputWithPooling,
     ImageClassifierOutput,
+    TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
@@ -30,23 +31,22 @@ from ..shared_video import (
     average_views,
     check_frame_mask,
     classification_loss,
+    frame_loss,
     mask_of_tokens,
+    pool_frames,
     select_tokens,
     token_grid,
 )
 from .configuration_videomamba import VideoMambaConfig
-from .pretraining_videomamba import check_mask
 from .state_videomamba import VideoMambaState, check_state
 
 try:
-    from hf_video.ops.mamba_mixer import convolve_and_scan
+    from hf_video.ops.causal_conv1d import causal_conv1d
     from hf_video.ops.selective_scan import selective_scan
-
-    HAS_OPS = True
 except ImportError:
     from .selective_scan_videomamba import selective_scan  # type: ignore[assignment]
 
-    HAS_OPS = False
+    causal_conv1d = None  # type: ignore[assignment]
 
 logger = logging.get_logger(__name__)
 
@@ -55,12 +55,15 @@ logger = logging.get_logger(__name__)
 NARROW_ON_CPU = os.environ.get("HF_VIDEO_CPU_PRODUCTS") == "bfloat16"
 
 TokenGrid = tuple[int, int, int]
+# The token that each step visits, and the step that visits each token: `(batch_size or 1, sequence_length)`.
 ScanOrder = tuple[torch.Tensor, torch.Tensor]
 # `(batch_size, intermediate_size, state_size)` and `(batch_size, intermediate_size, conv_kernel - 1)`.
 LayerState = tuple[torch.Tensor, torch.Tensor]
 Interpolation = bool | Literal["space"]
 # Its softplus is zero, in half precision too: a token with this time step leaves the state as it is.
 NO_TIME_STEP = -1e4
+# Names of SiLU, the activation that kernels of the convolution and of the scan have.
+KERNEL_ACTIVATIONS = ("silu", "swish")
 
 
 class ScanContext(NamedTuple):
@@ -83,65 +86,55 @@ NO_CONTEXT = ScanContext()
 
 @dataclass
 class VideoMambaOutput(BaseModelOutputWithPooling):
-    """
-    Output of [`VideoMambaModel`].
-
-    Args:
-        state ([`VideoMambaState`], *optional*):
-            If the call had a state, the one to go on with.
-    """
+    """Output of [`VideoMambaModel`]. `state` is the one to go on with, if the call had a state."""
 
     state: VideoMambaState | None = None
 
 
 @dataclass
 class VideoMambaClassifierOutput(ImageClassifierOutput):
-    """
-    Output of classifiers of clips.
-
-    Args:
-        state ([`VideoMambaState`], *optional*):
-            If the call had a state, the one to go on with.
-    """
+    """Output of classifiers of clips. `state` is the one to go on with, if the call had a state."""
 
     state: VideoMambaState | None = None
 
 
+@dataclass
+class VideoMambaFrameClassifierOutput(TokenClassifierOutput):
+    """Output of [`VideoMambaForFrameClassification`]. `state` is the one to go on with, if the call had a state."""
+
+    state: VideoMambaState | None = None
+
+
+def widen(tokens: torch.Tensor) -> torch.Tensor:
+    """The tokens in the dtype in which mixers compute: on a CPU float32 at least."""
+    is_wide = tokens.device.type == "cpu" and not NARROW_ON_CPU
+    return tokens.to(torch.promote_types(tokens.dtype, torch.float32)) if is_wide else tokens
+
+
 def without_autocast() -> AbstractContextManager[Any]:
     """Switches the autocast of the CPU off if it is on. An exported graph must not hold the switch."""
-    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
+    is_on = torch.is_autocast_enabled("cpu") and not NARROW_ON_CPU
+    return torch.autocast("cpu", enabled=False) if is_on else nullcontext()
 
 
-class VideoMambaPatchProjection(nn.Conv3d):
-    """
-    A convolution that a CPU computes in float32 at least. Patches are a hundredth of the work, but in bfloat16 PyTorch
-    takes many times as long for them on a processor without instructions for it.
-    """
-
-    def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if input.device.type != "cpu":
-            return super()._conv_forward(input, weight, bias)
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
-        wide = torch.promote_types(input.dtype, torch.float32)
-        with without_autocast():
-            bias = None if bias is None else bias.to(wide)
-            return super()._conv_forward(input.to(wide), weight.to(wide), bias).to(dtype)
+def wide_dtype() -> torch.dtype:
+    """The dtype of parameters that stay in float32 if a model is made, or loaded, in half precision."""
+    return torch.promote_types(torch.get_default_dtype(), torch.float32)
 
 
 class VideoMambaPatchEmbeddings(nn.Module):
-    """Turns patches into tokens by one convolution over time, rows and columns."""
+    """Turns patches into tokens by one convolution over time, rows and columns, in float32 at least."""
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__()
-        self.config = config
-        self.projection = VideoMambaPatchProjection(
-            config.num_channels, config.hidden_size, kernel_size=config.patch_shape, stride=config.patch_steps
+        self.projection = nn.Conv3d(
+            config.num_channels, config.hidden_size, config.patch_shape, config.patch_steps, dtype=wide_dtype()
         )
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Tokens `(batch_size, t, h * w, hidden_size)`."""
-        patches = self.projection(rearrange(pixel_values, "b t c h w -> b c t h w"))
-        return rearrange(patches, "b c t h w -> b t (h w) c")
+        pixels = rearrange(pixel_values.to(self.projection.weight.dtype), "b t c h w -> b c t h w")
+        return rearrange(self.projection(pixels), "b c t h w -> b t (h w) c")
 
 
 class VideoMambaEmbeddings(nn.Module):
@@ -189,8 +182,7 @@ class VideoMambaEmbeddings(nn.Module):
             class_position, table = spatial.split([1, spatial.shape[1] - 1], dim=1)
             table = rearrange(table.to(dtype), "1 (h w) c -> 1 c h w", h=built_for[1])
             table = F.interpolate(table, size=grid[1:], mode="bicubic", align_corners=False)
-            table = rearrange(table, "1 c h w -> 1 (h w) c").to(spatial.dtype)
-            spatial = torch.cat([class_position, table], dim=1)
+            spatial = torch.cat([class_position, table.flatten(2).mT.to(spatial.dtype)], dim=1)
         if temporal is not None and interpolate_pos_encoding == "space":
             if grid[0] > built_for[0]:
                 raise ValueError(
@@ -214,28 +206,28 @@ class VideoMambaEmbeddings(nn.Module):
 
     def forward(
         self,
-        pixel_values: torch.Tensor,
+        pixel_values: torch.Tensor | None,
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: Interpolation = True,
         with_class_token: bool = True,
     ) -> torch.Tensor:
+        """Tokens `(batch_size, sequence_length, hidden_size)`; without pixels the class token alone, for one clip."""
+        class_token = self.cls_token + self.position_embeddings[:, :1]
+        if pixel_values is None:
+            return self.dropout(class_token)
         grid = token_grid(pixel_values, self.config)
         has_time = grid[0] > 1 or self.config.use_single_frame_position
         table_grid = grid if has_time else (self.config.token_grid[0], *grid[1:])
         spatial, temporal = self.positions(table_grid, interpolate_pos_encoding)
-        tokens = self.patch_embeddings(pixel_values) + spatial[:, None, 1:]
+        tokens = self.patch_embeddings(pixel_values).to(spatial.dtype) + spatial[:, None, 1:]
         if temporal is not None and has_time:
             tokens = tokens + temporal[:, :, None]
         tokens = tokens.flatten(1, 2)
         if bool_masked_pos is not None:
             tokens = select_tokens(tokens, ~bool_masked_pos)
         if with_class_token:
-            tokens = torch.cat([self.class_token(tokens.shape[0]).to(tokens.dtype), tokens], dim=1)
+            tokens = torch.cat([class_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         return self.dropout(tokens)
-
-    def class_token(self, batch_size: int) -> torch.Tensor:
-        """The class token with its position, `(batch_size, 1, hidden_size)`."""
-        return (self.cls_token + self.position_embeddings[:, :1]).expand(batch_size, -1, -1)
 
 
 def temporal_first_order(
@@ -243,7 +235,7 @@ def temporal_first_order(
     bool_masked_pos: torch.Tensor | None,
     device: torch.device,
     real_tokens: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> ScanOrder:
     """
     The order that visits the class token first, then all frames of the first place, of the second place, and so on.
 
@@ -252,10 +244,6 @@ def temporal_first_order(
         bool_masked_pos: `(batch_size, t * h * w)`, true for patches that are not in the sequence.
         device: device of the result.
         real_tokens: `(batch_size, 1 + t * h * w)`, bool, false for padding, which is visited last.
-
-    Returns:
-        The token that each step visits, and the step that visits each token: both `(batch_size or 1,
-        sequence_length)`, int64.
     """
     t = grid[0]
     rank = rearrange(torch.arange(math.prod(grid), device=device), "(place t) -> 1 (t place) 1", t=t)
@@ -292,58 +280,43 @@ class VideoMambaNorm(nn.Module):
         return f"{len(self.weight)}, eps={self.eps}"
 
 
-class VideoMambaConv1d(nn.Conv1d):
-    """
-    Depthwise convolution over a token and the tokens that the scan visits before it. With `reverse` these are the
-    tokens after it in the sequence.
-    """
-
-    def __init__(self, config: VideoMambaConfig, reverse: bool):
-        super().__init__(
-            config.intermediate_size,
-            config.intermediate_size,
-            config.conv_kernel,
-            groups=config.intermediate_size,
-            padding=config.conv_kernel - 1,
-            bias=config.use_conv_bias,
-        )
-        self.reverse = reverse
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        weight = (self.weight.flip(-1) if self.reverse else self.weight).to(hidden_states.dtype)
-        bias = None if self.bias is None else self.bias.to(hidden_states.dtype)
-        padding = cast(int, self.padding[0])
-        convolved = F.conv1d(hidden_states, weight, bias, padding=padding, groups=self.groups)
-        return convolved.narrow(-1, padding if self.reverse else 0, hidden_states.shape[-1])
-
-
 class VideoMambaLinear(nn.Linear):
     """A linear layer that computes in the dtype of its input, which on a CPU may be wider than that of its weight."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.multiply(inputs, self.bias)
-
-    def multiply(self, inputs: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if hasattr(self.weight, "__tensor_flatten__"):
-            # torchao's quantised weights take inputs of their own dtype.
-            return F.linear(inputs.to(self.weight.dtype), self.weight, bias)
-        return F.linear(inputs, self.weight.to(inputs.dtype), None if bias is None else bias.to(inputs.dtype))
-
-
-class VideoMambaTimeStepProjection(VideoMambaLinear):
-    """Multiplies by its weight alone. The scan adds the bias, in float32."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.multiply(inputs, None)
+        bias = None if self.bias is None else self.bias.to(inputs.dtype)
+        return F.linear(inputs, self.weight.to(inputs.dtype), bias)
 
 
 class VideoMambaOutputProjection(VideoMambaLinear):
     """The last layer of a residual branch. The deeper the model is, the smaller are its initial weights."""
 
 
-def fuses(activation_fn: nn.Module) -> bool:
-    """Whether kernels have this activation, that of a convolution or of a gate: they have SiLU."""
-    return type(activation_fn) in (nn.SiLU, type(ACT2FN["silu"]))
+class VideoMambaConv1d(nn.Conv1d):
+    """
+    Depthwise convolution over a token and the tokens that the scan visits before it, then the activation. With
+    `reverse` these are the tokens after it in the sequence.
+    """
+
+    def __init__(self, config: VideoMambaConfig, reverse: bool):
+        channels = config.intermediate_size
+        super().__init__(channels, channels, config.conv_kernel, groups=channels, bias=config.use_conv_bias)
+        self.reverse = reverse
+        self.activation_fn = ACT2FN[config.hidden_act]
+        self.has_kernels = config.hidden_act in KERNEL_ACTIVATIONS
+
+    def forward(self, hidden_states: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
+        """`(batch_size, intermediate_size, sequence_length)`; `state` has the inputs before the first token."""
+        if self.has_kernels and causal_conv1d is not None:
+            return causal_conv1d(hidden_states, self.weight, self.bias, reverse=self.reverse, initial_state=state)
+        weight = (self.weight.flip(-1) if self.reverse else self.weight).to(hidden_states.dtype)
+        bias = None if self.bias is None else self.bias.to(hidden_states.dtype)
+        if state is None:
+            before = weight.shape[-1] - 1
+            inputs = F.pad(hidden_states, (0, before) if self.reverse else (before, 0))
+        else:
+            inputs = torch.cat([state.to(hidden_states.dtype), hidden_states], dim=-1)
+        return self.activation_fn(F.conv1d(inputs, weight, bias, groups=self.groups))
 
 
 class VideoMambaScan(nn.Module):
@@ -355,30 +328,16 @@ class VideoMambaScan(nn.Module):
     def __init__(self, config: VideoMambaConfig, reverse: bool):
         super().__init__()
         self.reverse = reverse
-        rank = cast(int, config.time_step_rank)
+        rank, inner = cast(int, config.time_step_rank), config.intermediate_size
         self.sizes = [rank, config.state_size, config.state_size]
         self.conv1d = VideoMambaConv1d(config, reverse)
-        self.activation_fn = ACT2FN[config.hidden_act]
-        self.x_proj = VideoMambaLinear(config.intermediate_size, sum(self.sizes), bias=False)
-        self.dt_proj = VideoMambaTimeStepProjection(rank, config.intermediate_size)
-        # A model that is made in half precision keeps these in float32, as one that is loaded does.
-        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-        self.dt_proj.bias = nn.Parameter(torch.empty(config.intermediate_size, dtype=dtype))
-        self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size, dtype=dtype))
-        self.D = nn.Parameter(torch.empty(config.intermediate_size, dtype=dtype))
-
-    def rates(self) -> torch.Tensor:
-        """Decay rates A of the recurrence `(intermediate_size, state_size)`, in float32 at least."""
-        return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
-
-    def project(
-        self, inputs: torch.Tensor, is_padding: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Time steps, B and C of the recurrence, with time last. Padding has no time step."""
-        time_steps, B, C = self.x_proj(inputs.mT).split(self.sizes, dim=-1)
-        delta = self.dt_proj(time_steps).mT
-        delta = delta if is_padding is None else delta.masked_fill(is_padding, NO_TIME_STEP)
-        return delta, B.mT, C.mT
+        self.x_proj = VideoMambaLinear(inner, sum(self.sizes), bias=False)
+        # The scan adds the bias, in float32. Here it is no part of the projection, as in Mamba-2, so that whatever
+        # takes the place of a linear layer does not add it a second time.
+        self.dt_proj = VideoMambaLinear(rank, inner, bias=False)
+        self.dt_bias = nn.Parameter(torch.empty(inner, dtype=wide_dtype()))
+        self.A_log = nn.Parameter(torch.empty(inner, config.state_size, dtype=wide_dtype()))
+        self.D = nn.Parameter(torch.empty(inner, dtype=wide_dtype()))
 
     def forward(
         self,
@@ -387,10 +346,11 @@ class VideoMambaScan(nn.Module):
         addend: torch.Tensor | None = None,
         is_padding: torch.Tensor | None = None,
         state: LayerState | None = None,
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        order: ScanOrder | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        All tensors are `(batch_size, intermediate_size, sequence_length)`. With a state, the one of the scan after the
-        last token is returned, too.
+        The output, and with a state the one of the scan after the last token. All tensors are `(batch_size,
+        intermediate_size, sequence_length)`, in the order of the tokens.
 
         Args:
             hidden_states: input of the convolution.
@@ -399,29 +359,27 @@ class VideoMambaScan(nn.Module):
             is_padding: `(batch_size, 1, sequence_length)`, bool, true for tokens whose input is zero and that leave
                 the state as it is.
             state: as [`ScanContext`] has it.
+            order: the order in which the tokens are visited, if it is another one.
         """
-        A, D, delta_bias = self.rates(), self.D, self.dt_proj.bias
-        # What is not plain, such as an adapter around the convolution, has to be called.
-        if HAS_OPS and fuses(self.activation_fn) and type(self.conv1d) is VideoMambaConv1d:
-            return convolve_and_scan(
-                *(hidden_states, self.conv1d.weight, self.conv1d.bias, self.project, A, D, gate, delta_bias),
-                reverse=self.reverse,
-                addend=addend,
-                is_padding=is_padding,
-                state=state,
+        if order is not None:
+            token_of_step, step_of_token = (index[:, None] for index in order)
+            hidden_states = hidden_states.take_along_dim(token_of_step, dim=2)
+            gate, addend, is_padding = (
+                each if each is None else each.take_along_dim(token_of_step, dim=2)
+                for each in (gate, addend, is_padding)
             )
         scan_state, conv_state = state or (None, None)
-        if conv_state is None:
-            convolved = self.conv1d(hidden_states)
-        else:
-            convolved = self.conv1d(torch.cat([conv_state.to(hidden_states.dtype), hidden_states], dim=-1))
-            convolved = convolved[..., conv_state.shape[-1] :]
-        u = self.activation_fn(convolved)
-        delta, B, C = self.project(u, is_padding)
+        u = self.conv1d(hidden_states, conv_state)
+        time_steps, B, C = self.x_proj(u.mT).split(self.sizes, dim=-1)
+        delta = self.dt_proj(time_steps).mT
+        if is_padding is not None:
+            delta = delta.masked_fill(is_padding, NO_TIME_STEP)
+        A = -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
         options: dict[str, Any] = {"initial_state": scan_state, "return_last_state": state is not None}
-        return selective_scan(
-            *(u, delta, A, B, C, D, gate, delta_bias, True), reverse=self.reverse, addend=addend, **options
-        )
+        options |= {"reverse": self.reverse, "addend": addend}
+        found = selective_scan(u, delta, A, B.mT, C.mT, self.D, gate, self.dt_bias, True, **options)
+        outputs, last_state = found if isinstance(found, tuple) else (found, None)
+        return outputs if order is None else outputs.take_along_dim(step_of_token, dim=2), last_state
 
 
 class VideoMambaMixer(nn.Module):
@@ -429,8 +387,8 @@ class VideoMambaMixer(nn.Module):
     Gated state space layer. With two scans it is that of VideoMamba and Vision Mamba: both read one input projection
     and share one gate. Their outputs are summed, not averaged.
 
-    With a state in its context, the forward scan continues an earlier part of the sequence, and the output is a tuple
-    with the state after the last token. The backward scan sees the given tokens alone.
+    With a state in its context, the forward scan continues an earlier part of the sequence, and the state after the
+    last token is returned, too. The backward scan sees the given tokens alone.
     """
 
     def __init__(self, config: VideoMambaConfig):
@@ -439,67 +397,36 @@ class VideoMambaMixer(nn.Module):
         self.in_proj = VideoMambaLinear(config.hidden_size, 2 * config.intermediate_size, bias=config.use_bias)
         self.forward_scan = VideoMambaScan(config, reverse=False)
         self.backward_scan = VideoMambaScan(config, reverse=True) if config.bidirectional else None
-        self.gate_fn = ACT2FN[config.hidden_act]
+        # The last scan applies a gate with SiLU, some backends without a copy.
+        self.gate_fn = None if config.hidden_act in KERNEL_ACTIVATIONS else ACT2FN[config.hidden_act]
         self.out_proj = VideoMambaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.use_bias)
 
     def forward(
         self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT
-    ) -> torch.Tensor | tuple[torch.Tensor, LayerState]:
+    ) -> tuple[torch.Tensor, LayerState | None]:
         temporal_first, real_tokens, state = context
-        hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
-        if state is not None:
-            return self.go_on(hidden_states, gate, state)
-        is_padding = None
-        if real_tokens is not None:
-            is_padding = ~real_tokens[:, None]
-            hidden_states = hidden_states.masked_fill(is_padding, 0.0)
-        if fuses(self.gate_fn) and temporal_first is None:
-            gated = self.scan_and_gate(hidden_states, gate, is_padding)
-        else:
-            order = temporal_first if self.reorder_forward else None
-            mixed = scan_in_order(self.forward_scan, hidden_states, is_padding, order)
-            if self.backward_scan is not None:
-                mixed = mixed + scan_in_order(self.backward_scan, hidden_states, is_padding, temporal_first)
-            gated = mixed * self.gate_fn(gate)
-        return self.out_proj(gated.mT)
-
-    def scan_and_gate(
-        self, hidden_states: torch.Tensor, gate: torch.Tensor, is_padding: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Let the last scan add the other output and apply the gate. Some backends do this without a copy."""
-        if self.backward_scan is None:
-            return self.forward_scan(hidden_states, gate, is_padding=is_padding)
-        forward = self.forward_scan(hidden_states, is_padding=is_padding)
-        return self.backward_scan(hidden_states, gate, forward, is_padding)
-
-    def go_on(
-        self, hidden_states: torch.Tensor, gate: torch.Tensor, state: LayerState
-    ) -> tuple[torch.Tensor, LayerState]:
-        """The output for tokens that continue a sequence, and the state after them."""
-        mixed, scan_state = self.forward_scan(hidden_states, state=state)
+        forward_order = temporal_first if self.reorder_forward else None
+        inner, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
+        is_padding = None if real_tokens is None else ~real_tokens[:, None]
+        if is_padding is not None:
+            inner = inner.masked_fill(is_padding, 0.0)
+        scan_gate = gate if self.gate_fn is None else None
+        forward_gate = scan_gate if self.backward_scan is None else None
+        mixed, scan_state = self.forward_scan(inner, forward_gate, None, is_padding, state, forward_order)
         if self.backward_scan is not None:
-            mixed = self.backward_scan(hidden_states, addend=mixed)
-        conv_state = torch.cat([state[1], hidden_states], dim=-1)[..., hidden_states.shape[-1] :]
-        return self.out_proj((mixed * self.gate_fn(gate)).mT), (scan_state, conv_state)
-
-
-def scan_in_order(
-    scan: VideoMambaScan, hidden_states: torch.Tensor, is_padding: torch.Tensor | None, order: ScanOrder | None
-) -> torch.Tensor:
-    """Run a scan over the tokens in another order, and return its output in the order of the tokens."""
-    if order is None:
-        return scan(hidden_states, is_padding=is_padding)
-    token_of_step, step_of_token = (index[:, None] for index in order)
-    if is_padding is not None:
-        is_padding = is_padding.take_along_dim(token_of_step, dim=2)
-    steps = hidden_states.take_along_dim(token_of_step, dim=2)
-    return scan(steps, is_padding=is_padding).take_along_dim(step_of_token, dim=2)
+            mixed, _ = self.backward_scan(inner, scan_gate, mixed, is_padding, order=temporal_first)
+        if self.gate_fn is not None:
+            mixed = mixed * self.gate_fn(gate)
+        outputs = self.out_proj(mixed.mT)
+        if state is None or scan_state is None:
+            return outputs, None
+        return outputs, (scan_state, torch.cat([state[1], inner], dim=-1)[..., inner.shape[-1] :])
 
 
 class VideoMambaLayer(GradientCheckpointingLayer):
     """
-    Pre-norm block with a mixer and without an MLP. Its input and its output are the residual stream. With a state in
-    its context it also returns the next one.
+    Pre-norm block with a mixer and without an MLP. Its input and its output are the residual stream, which keeps its
+    dtype, whatever the mixer computes in. The output also has the next state, if there is a state in the context.
     """
 
     def __init__(self, config: VideoMambaConfig, drop_path_rate: float):
@@ -510,18 +437,9 @@ class VideoMambaLayer(GradientCheckpointingLayer):
 
     def forward(
         self, hidden_states: torch.Tensor, context: ScanContext = NO_CONTEXT
-    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        normalized = self.norm(hidden_states)
-        if normalized.device.type == "cpu" and not NARROW_ON_CPU:
-            with without_autocast():
-                branch = self.mixer(normalized.to(torch.promote_types(normalized.dtype, torch.float32)), context)
-        else:
-            branch = self.mixer(normalized, context)
-        # The residual stream keeps its dtype, whatever the mixer computes in.
-        if context.state is None:
-            return hidden_states + self.drop_path(branch.to(hidden_states.dtype))
-        branch, last_state = branch
-        return hidden_states + self.drop_path(branch.to(hidden_states.dtype)), last_state
+    ) -> tuple[torch.Tensor, LayerState | None]:
+        branch, state = self.mixer(widen(self.norm(hidden_states)), context)
+        return hidden_states + self.drop_path(branch.to(hidden_states.dtype)), state
 
 
 class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
@@ -529,8 +447,9 @@ class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
     base_model_prefix = "videomamba"
     input_modalities = ("video",)
     _supports_views = True
-    _no_split_modules = ["VideoMambaPatchEmbeddings", "VideoMambaEmbeddings", "VideoMambaLayer"]
-    _keep_in_fp32_modules_strict = ["A_log", "D", "dt_proj.bias"]
+    _no_split_modules = ["VideoMambaEmbeddings", "VideoMambaLayer"]
+    _skip_keys_device_placement = ["state"]
+    _keep_in_fp32_modules_strict = ["A_log", "D", "dt_bias", "patch_embeddings.projection"]
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": VideoMambaLayer}
     _input_embed_layer = "patch_embeddings"
@@ -538,9 +457,7 @@ class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         config, std = self.config, self.config.initializer_range
-        if isinstance(module, VideoMambaTimeStepProjection) and config.time_step_init_scheme != "zero_bias":
-            self._init_time_steps(module)
-        elif isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear):
             if isinstance(module, VideoMambaOutputProjection):
                 # PyTorch's default divided by sqrt(num_hidden_layers): the sum of all branches keeps its scale.
                 bound = (module.in_features * config.num_hidden_layers) ** -0.5
@@ -567,6 +484,24 @@ class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
             rates = torch.arange(1, config.state_size + 1, dtype=torch.float32, device=module.A_log.device)
             init.copy_(module.A_log, rates.log().expand_as(module.A_log))
             init.ones_(module.D)
+            self._init_time_steps(module)
+
+    def _init_time_steps(self, scan: VideoMambaScan) -> None:
+        """Zero biases, or Mamba's initialisation (`Mamba.__init__` of mamba-ssm) after that of the linear layer."""
+        config = self.config
+        if config.time_step_init_scheme == "zero_bias":
+            init.zeros_(scan.dt_bias)
+            return
+        bound = config.time_step_scale * scan.sizes[0] ** -0.5
+        if config.time_step_init_scheme == "constant":
+            init.constant_(scan.dt_proj.weight, bound)
+        else:
+            init.uniform_(scan.dt_proj.weight, -bound, bound)
+        low, high = math.log(config.time_step_min), math.log(config.time_step_max)
+        draws = torch.rand(scan.dt_bias.shape, dtype=torch.float32, device=scan.dt_bias.device)
+        steps = torch.exp(low + (high - low) * draws).clamp(min=config.time_step_floor)
+        # The inverse of softplus.
+        init.copy_(scan.dt_bias, steps + torch.log(-torch.expm1(-steps)))
 
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """
@@ -588,19 +523,22 @@ class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
         self.base_model.embeddings.set_grid(type(config)(**{**config.to_dict(), **new_size}).token_grid)
         config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
 
-    def _init_time_steps(self, module: nn.Linear) -> None:
-        """Mamba's initialisation (`Mamba.__init__` of mamba-ssm)."""
-        config = self.config
-        bound = config.time_step_scale * module.in_features**-0.5
-        if config.time_step_init_scheme == "constant":
-            init.constant_(module.weight, bound)
-        else:
-            init.uniform_(module.weight, -bound, bound)
-        low, high = math.log(config.time_step_min), math.log(config.time_step_max)
-        draws = torch.rand(module.out_features, dtype=torch.float32, device=module.bias.device)
-        steps = torch.exp(low + (high - low) * draws).clamp(min=config.time_step_floor)
-        # The inverse of softplus.
-        init.copy_(module.bias, steps + torch.log(-torch.expm1(-steps)))
+
+def check_mask(mask: torch.Tensor, batch_size: int, num_patches: int) -> None:
+    """Raise `ValueError` unless a mask of patches fits, hides as many in every clip, and leaves at least one."""
+    if mask.dtype != torch.bool or mask.shape != (batch_size, num_patches):
+        raise ValueError(
+            f"`bool_masked_pos` must be a bool tensor of shape (batch_size, num_patches) = ({batch_size}, "
+            f"{num_patches}), without the class token, got {mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    counts = mask.sum(dim=1)
+    if (counts != counts[0]).any():
+        raise ValueError(
+            f"Every clip of a batch must have as many true entries in `bool_masked_pos`, got {counts.tolist()}: draw "
+            "the masks with an exact count, as `draw_mask` does."
+        )
+    if counts[0] == num_patches:
+        raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
 
 
 class VideoMambaModel(VideoMambaPreTrainedModel):
@@ -663,12 +601,15 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
         if state is not None:
             check_state(state, self.config, pixel_values, bool_masked_pos is not None or frame_mask is not None)
-            if state.has_new and not self.config.bidirectional:
-                state = self.read_class_token(state)
         if state is not None or frame_mask is not None:
             interpolate_pos_encoding = interpolate_pos_encoding and "space"
         kwargs["return_dict"] = True
-        return self.encode(pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, frame_mask, state, **kwargs)
+        with without_autocast():
+            if state is not None and state.has_new and not self.config.bidirectional:
+                state = self.read_class_token(state)
+            return self.encode(
+                pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, frame_mask, state, **kwargs
+            )
 
     @capture_outputs(tie_last_hidden_states=False)
     def encode(
@@ -682,18 +623,14 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> VideoMambaOutput:
         """The outputs of `forward`. In a causal model a state is one that has read the class token."""
-        hidden_states = self.embeddings(
-            pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
-            bool_masked_pos,
-            interpolate_pos_encoding,
-            with_class_token=state is None or self.config.bidirectional,
-        )
+        with_class_token = state is None or self.config.bidirectional
+        tokens = self.embeddings(pixel_values, bool_masked_pos, interpolate_pos_encoding, with_class_token)
         real_tokens = temporal_first = None
         if frame_mask is not None:
             real_tokens = mask_of_tokens(frame_mask, grid, num_prefix_tokens=1)
         if self.config.scan_order != "spatial_first":
-            temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device, real_tokens)
-        hidden_states, state = self.run_layers(hidden_states, ScanContext(temporal_first, real_tokens), state)
+            temporal_first = temporal_first_order(grid, bool_masked_pos, tokens.device, real_tokens)
+        hidden_states, state = self.run_layers(tokens, ScanContext(temporal_first, real_tokens), state)
         tokens = self.norm_f(hidden_states)
         if self.pool_norm is None:
             return VideoMambaOutput(last_hidden_state=tokens, state=state)
@@ -707,27 +644,38 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         """The residual stream after all layers, and the state after the last token if there is a state."""
         if self.config.residual_in_fp32:
             hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        if state is None:
-            for layer in self.layers:
-                hidden_states = layer(hidden_states, context)
-            return hidden_states, None
         last_states = []
-        for layer, *states in zip(self.layers, state.scan_states, state.conv_states, strict=True):
-            hidden_states, last_state = layer(hidden_states, context._replace(state=tuple(states)))
+        for number, layer in enumerate(self.layers):
+            if state is not None:
+                context = context._replace(state=(state.scan_states[number], state.conv_states[number]))
+            hidden_states, last_state = layer(hidden_states, context)
             last_states.append(last_state)
-        return hidden_states, state.next(*zip(*last_states, strict=True))
+        return hidden_states, None if state is None else state.next(last_states)
 
     def read_class_token(self, state: VideoMambaState) -> VideoMambaState:
         """The state in which new streams have read the class token, which is the same for all of them."""
-        class_token = self.embeddings.dropout(self.embeddings.class_token(1))
-        class_token = class_token.to(self.embeddings.patch_embeddings.projection.weight.dtype)
+        class_token = self.embeddings(None)
         empty = VideoMambaState(self.config, device=class_token.device)
         _, after_class_token = self.run_layers(class_token, NO_CONTEXT, empty)
         return state.where_new(cast(VideoMambaState, after_class_token))
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):
-    """What the video and the image classifier share: pooling, head and loss."""
+    """What all classifiers share: the encoder and a linear head."""
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.videomamba = VideoMambaModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
+        self.post_init()
+
+
+class VideoMambaForVideoClassification(VideoMambaClassifier):
+    """VideoMamba with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
+
+    loss_function = staticmethod(classification_loss)
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__(config)
@@ -736,37 +684,6 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
                 "With `bidirectional=False` the class token comes before all patches and sees none of them, so the "
                 "logits do not depend on the pixels: set `use_mean_pooling=True`."
             )
-        self.num_labels = config.num_labels
-        self.videomamba = VideoMambaModel(config)
-        self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
-        self.loss_function = classification_loss
-        self.post_init()
-
-    def pool(self, tokens: torch.Tensor, has_class_token: bool = True) -> torch.Tensor:
-        """Pooled features `(batch_size, hidden_size)` of tokens `(batch_size, sequence_length, hidden_size)`."""
-        if self.config.use_mean_pooling:
-            return tokens[:, int(has_class_token) :].mean(dim=1)
-        if not has_class_token:
-            raise ValueError("The class token of a causal model sees no frames: with a state, use_mean_pooling=True.")
-        return tokens[:, 0]
-
-    def classify(
-        self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
-    ) -> VideoMambaClassifierOutput:
-        clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
-        outputs: VideoMambaOutput = self.videomamba(clips, return_dict=True, **kwargs)
-        has_class_token = self.config.bidirectional or outputs.state is None
-        features = self.dropout(self.pool(outputs.last_hidden_state, has_class_token))
-        logits = average_views(self.classifier(features), pixel_values, self.config)
-        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
-        return VideoMambaClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state
-        )
-
-
-class VideoMambaForVideoClassification(VideoMambaClassifier):
-    """VideoMamba with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
 
     @can_return_tuple
     def forward(
@@ -789,10 +706,20 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
         Returns:
             [`VideoMambaClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
-        return self.classify(pixel_values, labels, **kwargs)
+        clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
+        outputs: VideoMambaOutput = self.videomamba(clips, return_dict=True, **kwargs)
+        tokens, has_class_token = outputs.last_hidden_state, self.config.bidirectional or outputs.state is None
+        if not has_class_token and not self.config.use_mean_pooling:
+            raise ValueError("The class token of a causal model sees no frames: with a state, use_mean_pooling=True.")
+        pooled = tokens[:, int(has_class_token) :].mean(dim=1) if self.config.use_mean_pooling else tokens[:, 0]
+        logits = average_views(self.classifier(self.dropout(pooled)), pixel_values, self.config)
+        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
+        return VideoMambaClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state
+        )
 
 
-class VideoMambaForImageClassification(VideoMambaClassifier):
+class VideoMambaForImageClassification(VideoMambaForVideoClassification):
     """
     VideoMamba for single images, each a clip of one frame. The configuration needs `num_frames=1` and
     `tubelet_size=1`.
@@ -803,7 +730,6 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
             raise ValueError(f"Image classification needs `tubelet_size=1`, got {config.tubelet_size}.")
         super().__init__(config)
 
-    @can_return_tuple
     def forward(
         self,
         pixel_values: torch.Tensor,
@@ -825,7 +751,60 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
             raise ValueError(
                 f"`pixel_values` must be (batch_size, num_channels, height, width), got {tuple(pixel_values.shape)}."
             )
-        return self.classify(pixel_values[:, None], labels, **kwargs)
+        return super().forward(pixel_values[:, None], labels, **kwargs)
+
+
+class VideoMambaForFrameClassification(VideoMambaClassifier):
+    """
+    VideoMamba with a linear classifier on the feature of each token frame: `config.frame_pooling` of its patches after
+    the final norm.
+    """
+
+    _supports_views = False
+    loss_function = staticmethod(frame_loss)
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        state: VideoMambaState | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> VideoMambaFrameClassifierOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames. `t = num_frames // config.tubelet_size` token frames have logits.
+            labels (`torch.Tensor`, *optional*):
+                Classes `(batch_size, t)`, int64, or, for several at once, targets in [0, 1] `(batch_size, t,
+                num_labels)`, float; -100 where they are unknown. `config.problem_type` says which; if it is not set,
+                the first labels decide by their dtype.
+            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
+                1 or true for token frames, 0 or false for padding behind them, which no token sees.
+            state ([`VideoMambaState`], *optional*):
+                What is known of earlier frames of the same videos. Without one, a video begins and ends here.
+            kwargs: other arguments of [`VideoMambaModel`]. Positions are not interpolated over time:
+                `interpolate_pos_encoding="space"` is the default.
+
+        Returns:
+            [`VideoMambaFrameClassifierOutput`] with `logits` of shape `(batch_size, t, num_labels)` and, if there was
+            a state, the next one.
+
+        Raises:
+            ValueError: for more token frames than positions, for labels or masks of another shape, and for a state
+                that does not fit or that this model cannot continue.
+        """
+        grid = token_grid(pixel_values, self.config)
+        kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
+        outputs: VideoMambaOutput = self.videomamba(pixel_values, frame_mask=attention_mask, state=state, **kwargs)
+        logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels, logits, self.config, attention_mask=attention_mask, **kwargs)
+        return VideoMambaFrameClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state
+        )
 
 
 class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
@@ -864,8 +843,10 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
 __all__ = [
     "VideoMambaBackbone",
     "VideoMambaClassifierOutput",
+    "VideoMambaForFrameClassification",
     "VideoMambaForImageClassification",
     "VideoMambaForVideoClassification",
+    "VideoMambaFrameClassifierOutput",
     "VideoMambaModel",
     "VideoMambaOutput",
     "VideoMambaPreTrainedModel",

@@ -1,5 +1,6 @@
 """What VideoMamba carries from one part of a video to the next: explicit, of constant size."""
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,74 +52,58 @@ class VideoMambaState:
         self.is_new = torch.ones(batch_size, dtype=torch.bool, device=device)
         self.has_new = True
 
-    def __repr__(self) -> str:
-        return f"VideoMambaState(batch_size={self.batch_size}, nbytes={self.nbytes})"
-
-    @property
-    def batch_size(self) -> int:
-        return self.scan_states.shape[1]
-
     @property
     def nbytes(self) -> int:
         """Size of the states of all streams in bytes."""
         return self.scan_states.nbytes + self.conv_states.nbytes
 
-    def make(
-        self, scan_states: torch.Tensor, conv_states: torch.Tensor, is_new: torch.Tensor, has_new: bool
-    ) -> "VideoMambaState":
-        """Another state with these attributes."""
-        state = object.__new__(VideoMambaState)
-        state.scan_states, state.conv_states, state.is_new, state.has_new = scan_states, conv_states, is_new, has_new
-        return state
-
-    def next(self, scan_states: Sequence[torch.Tensor], conv_states: Sequence[torch.Tensor]) -> "VideoMambaState":
-        """The state after a call, from those of its layers."""
-        return self.make(
-            torch.stack(list(scan_states)), torch.stack(list(conv_states)), torch.zeros_like(self.is_new), False
+    def next(self, layer_states: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> "VideoMambaState":
+        """The state after a call, from those of its layers, which may be on several devices."""
+        scan_states, conv_states = (
+            torch.stack([each.to(self.is_new.device) for each in states]) for states in zip(*layer_states, strict=True)
         )
+        return self._read(scan_states, conv_states)
 
     def where_new(self, start: "VideoMambaState") -> "VideoMambaState":
         """This state, with that of the only stream of `start` in place of new streams."""
         is_new = self.is_new[:, None, None]
         scan_states = torch.where(is_new, start.scan_states, self.scan_states)
-        conv_states = torch.where(is_new, start.conv_states, self.conv_states)
-        return self.make(scan_states, conv_states, torch.zeros_like(self.is_new), False)
+        return self._read(scan_states, torch.where(is_new, start.conv_states, self.conv_states))
 
     def clone(self) -> "VideoMambaState":
         """An independent copy, to go on in two ways."""
-        return self.make(self.scan_states.clone(), self.conv_states.clone(), self.is_new.clone(), self.has_new)
+        return self._each(torch.clone)
 
     def detach(self) -> "VideoMambaState":
         """The state without its gradients, to train over the chunks of a long video. It shares its memory with this
         one."""
-        return self.make(self.scan_states.detach(), self.conv_states.detach(), self.is_new, self.has_new)
+        return self._each(torch.detach)
 
     def to(self, device: torch.device | str) -> "VideoMambaState":
         """Move the state to a device, in place, and return it. Dtypes stay as they are."""
-        self._replace(lambda states: states.to(device))
-        self.is_new = self.is_new.to(device)
+        vars(self).update(vars(self._each(lambda tensor: tensor.to(device))))
         return self
 
     def reset(self, rows: torch.Tensor | None = None) -> None:
         """Begin new streams, in place: all, or those of `rows`, int64 or one bool for each stream."""
         index = self._index(slice(None) if rows is None else rows)
-        self._replace(lambda states: states.index_fill(1, index, 0.0))
+        self.scan_states = self.scan_states.index_fill(1, index, 0.0)
+        self.conv_states = self.conv_states.index_fill(1, index, 0.0)
         self.is_new = self.is_new.index_fill(0, index, True)
         self.has_new = True
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep the streams `indices`, in this order. The indices are int64, or one bool for each stream."""
         index = self._index(indices)
-        self._replace(lambda states: states.index_select(1, index))
+        self.scan_states, self.conv_states = self.scan_states[:, index], self.conv_states[:, index]
         self.is_new = self.is_new[index]
 
-    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """As [`~VideoMambaState.batch_select_indices`], by the name of Transformers' caches."""
-        self.batch_select_indices(beam_idx)
+    # Another verb of Transformers' caches.
+    reorder_cache = batch_select_indices
 
     def take(self, rows: torch.Tensor) -> "VideoMambaState":
         """A state with copies of the streams `rows`, int64 or one bool for each stream."""
-        state = self.make(self.scan_states, self.conv_states, self.is_new, self.has_new)
+        state = copy.copy(self)
         state.batch_select_indices(rows)
         return state
 
@@ -131,21 +116,11 @@ class VideoMambaState:
         self.has_new = self.has_new or state.has_new
 
     def save(self, path: str | os.PathLike) -> None:
-        """
-        Write a safetensors file. It appears complete or not at all, and replaces an older file of this name.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Write a safetensors file. It appears complete or not at all, and replaces an older file of this name."""
         unfinished = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
-        try:
-            tensors = {name: getattr(self, name).detach().contiguous() for name in NAMES}
-            save_file(tensors, unfinished, {"format": "videomamba_state"})
-            unfinished.replace(path)
-        except SafetensorError as error:
-            raise OSError(f"{path} was not written: {error}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
+        tensors = {name: getattr(self, name).detach().contiguous() for name in NAMES}
+        save_file(tensors, unfinished, {"format": "videomamba_state"})
+        unfinished.replace(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: torch.device | str = "cpu") -> "VideoMambaState":
@@ -156,25 +131,30 @@ class VideoMambaState:
             ValueError: if it is another kind of file, or damaged.
             OSError: if the file cannot be opened.
         """
+        state = object.__new__(cls)
         try:
             with safe_open(path, "pt", device=str(device)) as file:
-                if (file.metadata() or {}).get("format") != "videomamba_state":
-                    raise ValueError(f"{path} is not a file that `VideoMambaState.save` wrote.")
-                tensors = [file.get_tensor(name) for name in NAMES]
+                vars(state).update({name: file.get_tensor(name) for name in NAMES})
         except SafetensorError as error:
-            raise ValueError(
-                f"{path} is not a file that `VideoMambaState.save` wrote, or is damaged: {error}"
-            ) from error
-        state = object.__new__(cls)
-        state.scan_states, state.conv_states, state.is_new = tensors
+            raise ValueError(f"{path} is not a file that `VideoMambaState.save` wrote: {error}") from error
         state.has_new = bool(state.is_new.any())
         return state
 
-    def _index(self, rows: torch.Tensor | slice) -> torch.Tensor:
-        return torch.arange(self.batch_size, device=self.is_new.device)[rows]
+    def _read(self, scan_states: torch.Tensor, conv_states: torch.Tensor) -> "VideoMambaState":
+        """A state of streams of which frames, or the class token, were read."""
+        state = copy.copy(self)
+        state.scan_states, state.conv_states = scan_states, conv_states
+        state.is_new, state.has_new = torch.zeros_like(self.is_new), False
+        return state
 
-    def _replace(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self.scan_states, self.conv_states = function(self.scan_states), function(self.conv_states)
+    def _each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "VideoMambaState":
+        """A state with a function of each tensor."""
+        state = copy.copy(self)
+        vars(state).update({name: function(getattr(self, name)) for name in NAMES})
+        return state
+
+    def _index(self, rows: torch.Tensor | slice) -> torch.Tensor:
+        return torch.arange(len(self.is_new), device=self.is_new.device)[rows]
 
 
 def check_state(state: VideoMambaState, config: VideoMambaConfig, pixel_values: torch.Tensor, has_mask: bool) -> None:
@@ -197,15 +177,10 @@ def check_state(state: VideoMambaState, config: VideoMambaConfig, pixel_values: 
         )
     if config.use_pool_norm and not config.bidirectional:
         raise ValueError("With `use_pool_norm` each frame needs the class token, which a causal model reads once.")
-    expected = (config.num_hidden_layers, batch_size, config.intermediate_size, config.state_size)
-    if state.scan_states.shape != expected or state.conv_states.shape[-1] != config.conv_kernel - 1:
+    expected = VideoMambaState(config, batch_size, device="meta")
+    shapes = [(each.scan_states.shape, each.conv_states.shape) for each in (state, expected)]
+    if shapes[0] != shapes[1]:
         raise ValueError(
-            f"The state is of (layers, streams, channels, state size) {tuple(state.scan_states.shape)} and of "
-            f"{state.conv_states.shape[-1]} inputs of convolutions; this model and the batch need {expected} and "
-            f"{config.conv_kernel - 1}: begin with VideoMambaState(model.config, batch_size={batch_size}), or select "
-            "streams with `state.take`."
-        )
-    if state.scan_states.device != pixel_values.device:
-        raise ValueError(
-            f"The state is on {state.scan_states.device}, the frames on {pixel_values.device}: move it with `.to`."
+            f"The state has tensors of {shapes[0]}; this model and the batch need {shapes[1]}: begin with "
+            f"VideoMambaState(model.config, batch_size={batch_size}), or select streams with `state.take`."
         )

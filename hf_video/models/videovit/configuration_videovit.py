@@ -34,33 +34,14 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     VideoMAE V2 (https://arxiv.org/abs/2303.16727) and STMixer (https://arxiv.org/abs/2303.15879). The defaults are
     VideoMAE ViT-B on 16 frames of 224 x 224 pixels.
 
+    Fields that are not described here are those of Transformers' `VideoMAEConfig`. Inputs may have another size than
+    `image_size` and `num_frames`, for which the positions are made.
+
     Args:
-        image_size (`int` or `(int, int)`, defaults to 224):
-            Height and width in pixels of the input that the positions are made for.
-        patch_size (`int` or `(int, int)`, defaults to 16):
-            Height and width of a patch in pixels.
-        num_channels (`int`, defaults to 3):
-            Colour channels of a frame.
-        num_frames (`int`, defaults to 16):
-            Number of frames of the input that the positions are made for.
-        tubelet_size (`int`, defaults to 2):
-            Number of frames in a patch.
-        hidden_size (`int`, defaults to 768):
-            Width of a token.
-        num_hidden_layers (`int`, defaults to 12):
-            Number of transformer blocks.
-        num_attention_heads (`int`, defaults to 12):
-            Attention heads of a block.
+        image_size, patch_size (`int` or `(int, int)`, default to 224 and 16):
+            Height and width in pixels.
         head_dim (`int`, *optional*):
             Width of a head; by default `hidden_size // num_attention_heads`.
-        intermediate_size (`int`, defaults to 3072):
-            Width of the hidden layer of the MLP.
-        hidden_act (`str`, defaults to `"gelu"`):
-            Activation of the MLP.
-        hidden_dropout_prob (`float`, defaults to 0.0):
-            Dropout after the positions, the attention's output projection and the MLP.
-        attention_probs_dropout_prob (`float`, defaults to 0.0):
-            Dropout of the attention weights.
         drop_path_rate (`float`, defaults to 0.0):
             Probability that the last block skips a residual branch in training (stochastic depth). From the first
             block on, where it is 0, it grows linearly.
@@ -127,13 +108,8 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
             Class of frames in which nothing happens: a run of them is no segment.
         smoothing_loss_weight (`float`, defaults to 0.0):
             Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
-        decoder_hidden_size (`int`, defaults to 384), decoder_num_hidden_layers (`int`, defaults to 4),
-        decoder_num_attention_heads (`int`, defaults to 6), decoder_intermediate_size (`int`, defaults to 1536):
-            Sizes of the decoder of [`VideoViTForPreTraining`].
         mask_ratio (`float`, defaults to 0.9):
             Share of patches that [`VideoViTForPreTraining`] hides from the encoder if it draws the mask.
-        norm_pix_loss (`bool`, defaults to `True`):
-            Whether the reconstruction target is standardised per patch and channel.
         image_mean, image_std (`list[float]`, default to ImageNet's):
             Normalisation of the input. Pre-training undoes it to make the reconstruction target.
         gradient_checkpointing_layers (`int` or `list[int]`, *optional*):
@@ -150,6 +126,17 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     """
 
     model_type = "videovit"
+    base_model_tp_plan = {
+        "layers.*.attention.query": "colwise",
+        "layers.*.attention.key": "colwise",
+        "layers.*.attention.value": "colwise",
+        "layers.*.attention.q_norm": "replicated_with_grad_allreduce",
+        "layers.*.attention.k_norm": "replicated_with_grad_allreduce",
+        "layers.*.attention.o_proj": "rowwise",
+        "layers.*.mlp.fc1": "colwise",
+        "layers.*.mlp.fc2": "rowwise",
+    }
+    base_model_fsdp_plan = {"embeddings": "free_full_weight", "layers.*": "free_full_weight"}
 
     image_size: int | list[int] | tuple[int, int] = 224
     patch_size: int | list[int] | tuple[int, int] = 16
@@ -272,13 +259,9 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
         grid = self.position_embedding_grid
         if grid is not None and (len(grid) != 3 or min(grid) < 1):
             raise ValueError(f"`position_embedding_grid` must be (t, h, w), got {self.position_embedding_grid}.")
-        is_table = self.position_embedding_type == "sinusoidal" and self.position_embedding_resize == "token_count"
-        if (
-            is_table
-            and grid is not None
-            and grid[0] != self.token_grid[0]
-            and math.prod(grid) != math.prod(self.token_grid)
-        ):
+        kinds = (self.position_embedding_type, self.position_embedding_resize)
+        over_space = grid is None or grid[0] == self.token_grid[0] or math.prod(grid) == math.prod(self.token_grid)
+        if kinds == ("sinusoidal", "token_count") and not over_space:
             raise ValueError(
                 f"`position_embedding_grid` {grid} must have {self.token_grid[0]} token frames, as the input has: "
                 '`position_embedding_resize="token_count"` resizes over space only.'

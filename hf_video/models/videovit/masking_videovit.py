@@ -1,4 +1,4 @@
-"""Masks of patches: how to draw those of pre-training, find still patches, and check and apply a mask."""
+"""Masks of patches: how to draw those of pre-training, and find still patches."""
 
 import math
 
@@ -6,21 +6,6 @@ import torch
 import torch.nn.functional as F
 
 from .configuration_videovit import VideoViTConfig
-
-
-def check_mask(mask: torch.Tensor, name: str, batch_size: int, num_patches: int) -> None:
-    """Raise `ValueError` unless `mask` is bool `(batch_size, num_patches)` with as many true entries in every row."""
-    if mask.dtype != torch.bool or mask.shape != (batch_size, num_patches):
-        raise ValueError(
-            f"`{name}` must be a bool tensor of shape (batch_size, num_patches) = ({batch_size}, {num_patches}), got "
-            f"{mask.dtype} of shape {tuple(mask.shape)}."
-        )
-    counts = mask.sum(dim=1)
-    if (counts != counts[0]).any():
-        raise ValueError(
-            f"Every clip of a batch must have as many true entries in `{name}`, got {counts.tolist()}: draw the masks "
-            "with an exact count, as `tube_mask` does."
-        )
 
 
 def tube_mask(
@@ -153,9 +138,10 @@ class DrawsMasks:
         generators: list[torch.Generator],
         mask_type: str | None = None,
         decoder_mask_ratio: float = 0.0,
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, torch.Tensor | int]:
         """
-        Arguments for `forward`: masks with `config.mask_ratio`, each clip's from a generator of its own.
+        Arguments for `forward`: masks with `config.mask_ratio`, each clip's from a generator of its own, and how much
+        they hide.
 
         Args:
             pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
@@ -174,8 +160,12 @@ class DrawsMasks:
             random_mask(grid, ratio, generator) if mask_type == "random" else tube_mask(1, grid, ratio, generator)
             for generator in generators
         ]
-        inputs = {"bool_masked_pos": torch.cat(masks).to(pixel_values.device)}
+        drawn = {"masked": torch.cat(masks)}
         if decoder_mask_ratio:
             cells = [running_cell_mask(1, grid, decoder_mask_ratio, generator) for generator in generators]
-            inputs["bool_decoder_masked_pos"] = torch.cat(cells).to(pixel_values.device)
+            drawn["decoder_masked"] = torch.cat(cells)
+        inputs: dict[str, torch.Tensor | int] = {}
+        for name, mask in drawn.items():
+            inputs[f"bool_{name}_pos"] = mask.to(pixel_values.device, non_blocking=True)
+            inputs[f"num_{name}"] = int(mask[0].sum())
         return inputs

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -15,10 +14,15 @@ from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BackboneOutput, BaseModelOutput, ImageClassifierOutput
+from transformers.modeling_outputs import (
+    BackboneOutput,
+    BaseModelOutput,
+    ImageClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs
+from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -29,42 +33,19 @@ from ..shared_video import (
     check_frame_mask,
     classification_loss,
     eager_attention_forward,
+    frame_loss,
     mask_of_tokens,
-    select_tokens,
+    places_of,
+    pool_frames,
     sinusoidal_positions,
+    take_tokens,
     token_grid,
 )
 from .configuration_videovit import VideoViTConfig
-from .masking_videovit import DrawsMasks, check_mask, tube_mask
 
 TokenGrid = tuple[int, int, int]
 RotaryEmbedding = tuple[torch.Tensor, torch.Tensor]
 Interpolation = bool | Literal["space"]
-
-
-@dataclass
-class VideoViTForPreTrainingOutput(ModelOutput):
-    """
-    Output of [`VideoViTForPreTraining`].
-
-    Args:
-        loss (`torch.FloatTensor` of shape `(1,)`):
-            Mean squared error over the patches to reconstruct.
-        logits (`torch.FloatTensor` of shape `(batch_size, num_predicted, tubelet_size * patch_height * patch_width *
-            num_channels)`):
-            Predicted patches in raster order; the values of a patch are in the order frame, row, column, channel. The
-            decoder predicts the masked patches or, with a decoder mask, all patches that this mask keeps.
-        mask (`torch.FloatTensor` of shape `(batch_size, num_patches)`):
-            The mask that was used: 1 for patches hidden from the encoder, 0 for visible ones.
-        hidden_states, attentions (`tuple[torch.FloatTensor]`, *optional*):
-            Hidden states and attention weights of the encoder.
-    """
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    mask: torch.Tensor | None = None
-    hidden_states: tuple[torch.Tensor, ...] | None = None
-    attentions: tuple[torch.Tensor, ...] | None = None
 
 
 def patchify(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int], axes: str) -> torch.Tensor:
@@ -120,9 +101,10 @@ class VideoViTEmbeddings(nn.Module):
     def forward(
         self,
         pixel_values: torch.Tensor,
-        bool_masked_pos: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
         interpolate_pos_encoding: Interpolation = True,
     ) -> torch.Tensor:
+        """Tokens of all patches, or of those with the numbers `places` `(batch_size, num_visible)`."""
         tokens = self.patch_embeddings(pixel_values)
         prefix = tokens[:1, :0] if self.cls_token is None else self.cls_token
         if self.position_embeddings is not None:
@@ -132,11 +114,32 @@ class VideoViTEmbeddings(nn.Module):
             tokens = tokens + positions[:, num_prefix_tokens:]
             if num_prefix_tokens:
                 prefix = prefix + positions[:, :num_prefix_tokens]
-        if bool_masked_pos is not None:
-            tokens = select_tokens(tokens, ~bool_masked_pos)
+        if places is not None:
+            tokens = take_tokens(tokens, places)
         if self.cls_token is not None:
             tokens = put_in_front(prefix.to(tokens), tokens)
         return self.dropout(tokens)
+
+
+def count_masked(mask: torch.Tensor, name: str, batch_size: int, num_patches: int, known: int | None) -> int:
+    """
+    The number of true entries in every row of a mask, bool `(batch_size, num_patches)`: `known`, or read from the
+    mask, for which its device is waited for. Raises `ValueError` for another shape or dtype, or unequal rows.
+    """
+    if mask.dtype != torch.bool or mask.shape != (batch_size, num_patches):
+        raise ValueError(
+            f"`{name}` must be a bool tensor of shape (batch_size, num_patches) = ({batch_size}, {num_patches}), got "
+            f"{mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    if known is not None:
+        return known
+    counts = mask.sum(dim=1).tolist()
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"Every clip of a batch must have as many true entries in `{name}`, got {counts}: draw the masks with an "
+            "exact count, as `tube_mask` does."
+        )
+    return counts[0]
 
 
 def put_in_front(prefix: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
@@ -271,8 +274,7 @@ def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn
 
 class VideoViTAttention(nn.Module):
     """
-    Multi-head self-attention. One projection gives all queries, then all keys, then all values. `qv_bias` holds the
-    biases of queries and values. The attention mask is for padding.
+    Multi-head self-attention, with the names of VideoMAE in Transformers. The attention mask is for padding.
 
     In cosine attention (VideoMAE V2) scores are cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -280,14 +282,14 @@ class VideoViTAttention(nn.Module):
     def __init__(self, config: VideoViTConfig, hidden_size: int, num_attention_heads: int, head_dim: int):
         super().__init__()
         self.config = config
-        self.num_attention_heads = num_attention_heads
         self.head_dim = head_dim
         scaling = head_dim**-0.5 if config.qk_scale is None else config.qk_scale
         self.scaling = 1.0 if config.use_cosine_attention else scaling
         self.is_causal = False
-        self.qkv = nn.Linear(hidden_size, 3 * num_attention_heads * head_dim, bias=False)
-        self.qv_bias = nn.Parameter(torch.empty(2 * num_attention_heads * head_dim)) if config.qkv_bias else None
-        self.k_bias = nn.Parameter(torch.empty(num_attention_heads * head_dim)) if config.key_bias else None
+        # The original keeps its zeros for the keys out of training: a layer without bias has the same gradients.
+        self.query = nn.Linear(hidden_size, num_attention_heads * head_dim, bias=config.qkv_bias)
+        self.key = nn.Linear(hidden_size, num_attention_heads * head_dim, bias=config.key_bias)
+        self.value = nn.Linear(hidden_size, num_attention_heads * head_dim, bias=config.qkv_bias)
         self.q_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.k_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.logit_scale = None
@@ -302,14 +304,10 @@ class VideoViTAttention(nn.Module):
         attention_mask: Any = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        qkv = self.qkv(hidden_states)
-        if self.qv_bias is not None or self.k_bias is not None:
-            zeros = qkv.new_zeros(qkv.shape[-1] // 3)
-            query_bias, value_bias = (zeros, zeros) if self.qv_bias is None else self.qv_bias.chunk(2)
-            qkv += torch.cat([query_bias, zeros if self.k_bias is None else self.k_bias, value_bias])
-        qkv = qkv.unflatten(-1, (3, self.num_attention_heads, self.head_dim))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        query, key = self.q_norm(query), self.k_norm(key)
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        query = self.q_norm(self.query(hidden_states).view(shape).transpose(1, 2))
+        key = self.k_norm(self.key(hidden_states).view(shape).transpose(1, 2))
+        value = self.value(hidden_states).view(shape).transpose(1, 2)
         if self.logit_scale is not None:
             query = F.normalize(query, dim=-1) * self.logit_scale.clamp(max=4.6052).exp().to(query.dtype)
             key = F.normalize(key, dim=-1)
@@ -416,24 +414,22 @@ class VideoViTPreTrainedModel(LayeredPreTrainedModel):
         elif isinstance(module, VideoViTEmbeddings) and module.cls_token is not None:
             init.trunc_normal_(module.cls_token, std=std)
         elif isinstance(module, VideoViTAttention):
-            for bias in (module.qv_bias, module.k_bias):
-                if bias is not None:
-                    init.zeros_(bias)
             if module.logit_scale is not None:
                 init.constant_(module.logit_scale, math.log(10))
         elif isinstance(module, VideoViTLayer) and module.layer_scale1 is not None:
             init.constant_(module.layer_scale1, self.config.layer_scale_init_value)
             init.constant_(module.layer_scale2, self.config.layer_scale_init_value)
-        elif isinstance(module, VideoViTForPreTraining):
-            # VideoMAE's own function draws within one standard deviation.
-            init.trunc_normal_(module.mask_token, std=std, a=-std, b=std)
 
     def _init_pretraining_weights(self, module: nn.Linear) -> None:
         """As VideoMAE's `modeling_pretrain.py`, which leaves the convolution of patches and the layer between encoder
         and decoder as PyTorch makes them."""
         embeddings = self.base_model.embeddings.patch_embeddings
         if module is not embeddings.projection and module is not getattr(self, "encoder_to_decoder", None):
-            init.xavier_uniform_(module.weight)
+            attentions = [each for each in self.modules() if isinstance(each, VideoViTAttention)]
+            is_third = any(module in (each.query, each.key, each.value) for each in attentions)
+            # The original draws queries, keys and values as one matrix.
+            bound = math.sqrt(6 / (module.in_features + module.out_features * (3 if is_third else 1)))
+            init.uniform_(module.weight, -bound, bound)
             return
         init.kaiming_uniform_(module.weight, a=math.sqrt(5))
         if module.bias is not None:
@@ -490,6 +486,10 @@ class VideoViTModel(VideoViTPreTrainedModel):
         if config.position_embedding_type == "rope":
             self.rotary_embedding = VideoViTRotaryEmbedding(config, cast(int, config.head_dim))
         self.post_init()
+        if config.use_cosine_attention:
+            # The scales are cut as the heads are, and the attention takes its own.
+            cut = {"layers.*.attention.logit_scale": "embedding_rowwise", "layers.*.attention": "local_params"}
+            self._tp_plan |= cut
 
     @merge_with_config_defaults
     @capture_outputs(tie_last_hidden_states=False)
@@ -499,6 +499,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: Interpolation = True,
         frame_mask: torch.Tensor | None = None,
+        num_masked: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         r"""
@@ -514,6 +515,9 @@ class VideoViTModel(VideoViTPreTrainedModel):
             frame_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
                 1 or true for token frames, 0 or false for padding behind them, which no token sees. Positions are
                 those of `interpolate_pos_encoding="space"`, so that a clip gives the same alone and padded.
+            num_masked (`int`, *optional*):
+                Number of true entries in every row of `bool_masked_pos`. By default it is counted, for which a GPU is
+                waited for, and which `torch.compile(fullgraph=True)` cannot do.
 
         Returns:
             [`BaseModelOutput`]. `last_hidden_state` is `(batch_size, sequence_length, hidden_size)`: the class token
@@ -526,23 +530,22 @@ class VideoViTModel(VideoViTPreTrainedModel):
                 positions cannot be resized to.
         """
         grid = token_grid(pixel_values, self.config)
+        places, num_patches = None, math.prod(grid)
         if bool_masked_pos is not None:
-            check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
-            if bool_masked_pos.all():
+            batch_size = pixel_values.shape[0]
+            num_masked = count_masked(bool_masked_pos, "bool_masked_pos", batch_size, num_patches, num_masked)
+            places = places_of(~bool_masked_pos, num_patches - num_masked)
+            if num_masked == num_patches:
                 raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
         if frame_mask is not None:
             check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
             interpolate_pos_encoding = interpolate_pos_encoding and "space"
-        hidden_states = self.embeddings(
-            pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
-            bool_masked_pos,
-            interpolate_pos_encoding,
-        )
+        pixel_values = pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype)
+        hidden_states = self.embeddings(pixel_values, places, interpolate_pos_encoding)
         rotary = None
         if self.rotary_embedding is not None:
             angles = self.rotary_embedding(grid, hidden_states.device)
-            if bool_masked_pos is not None:
-                angles = select_tokens(angles, ~bool_masked_pos)
+            angles = angles if places is None else angles[0, places]
             # The class token has no place in the grid: an angle of zero does not rotate it.
             prefix = angles.new_zeros(1, int(self.config.use_class_token), angles.shape[-1])
             angles = put_in_front(prefix, angles)[:, None]
@@ -656,173 +659,60 @@ class VideoViTForImageClassification(VideoViTClassifier):
         return self.classify(pixel_values[:, None], labels, **kwargs)
 
 
-class VideoViTDecoder(nn.Module):
+class VideoViTForFrameClassification(VideoViTPreTrainedModel):
     """
-    The narrow transformer that reconstructs patches. Its positions are RoPE or none if the encoder's are, otherwise
-    sinusoidal.
-    """
-
-    def __init__(self, config: VideoViTConfig):
-        super().__init__()
-        head_dim = config.decoder_hidden_size // config.decoder_num_attention_heads
-        self.layers = make_layers(
-            config,
-            config.decoder_num_hidden_layers,
-            hidden_size=config.decoder_hidden_size,
-            num_attention_heads=config.decoder_num_attention_heads,
-            head_dim=head_dim,
-            intermediate_size=config.decoder_intermediate_size,
-        )
-        self.position_embeddings = self.rotary_embedding = None
-        if config.position_embedding_type == "rope":
-            if head_dim % 2 or head_dim < 6:
-                raise ValueError(f"RoPE needs decoder heads of an even width of at least 6, got {head_dim}.")
-            self.rotary_embedding = VideoViTRotaryEmbedding(config, head_dim)
-        elif config.position_embedding_type != "none":
-            self.position_embeddings = VideoViTPositionEmbeddings(config, config.decoder_hidden_size, learned=False)
-        self.norm = make_norm(config, config.decoder_hidden_size, config.head_norm_eps)
-        self.head = nn.Linear(config.decoder_hidden_size, config.num_channels * math.prod(config.patch_shape))
-
-    def forward(
-        self,
-        visible_tokens: torch.Tensor,
-        mask_token: torch.Tensor,
-        visible: torch.Tensor,
-        predicted: torch.Tensor,
-        grid: TokenGrid,
-    ) -> torch.Tensor:
-        """
-        Predict the pixels of hidden patches from the tokens of visible ones.
-
-        Args:
-            visible_tokens: `(batch_size, num_visible, decoder_hidden_size)`.
-            mask_token: `(1, 1, decoder_hidden_size)`, stands in for every patch to predict.
-            visible: `(batch_size, num_patches)`, bool, true for the patches of `visible_tokens`.
-            predicted: `(batch_size, num_patches)`, bool, true for the patches to predict.
-            grid: token grid (t, h, w).
-
-        Returns:
-            `(batch_size, num_predicted, tubelet_size * patch_height * patch_width * num_channels)`.
-        """
-        num_predicted = int(predicted[0].sum())
-        mask_tokens = mask_token.to(visible_tokens).expand(visible_tokens.shape[0], num_predicted, -1)
-        hidden_states = torch.cat([visible_tokens, mask_tokens], dim=1)
-        rotary = None
-        if self.position_embeddings is not None:
-            positions = self.position_embeddings(grid).to(hidden_states)
-            hidden_states = hidden_states + in_decoder_order(positions, visible, predicted)
-        if self.rotary_embedding is not None:
-            angles = self.rotary_embedding(grid, hidden_states.device)
-            angles = in_decoder_order(angles, visible, predicted)[:, None]
-            rotary = angles.cos(), angles.sin()
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, rotary)
-        return self.head(self.norm(hidden_states[:, -num_predicted:]))
-
-
-def in_decoder_order(positions: torch.Tensor, visible: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
-    """The positions of the visible patches, then those of the predicted ones, as the decoder's sequence has them."""
-    return torch.cat([select_tokens(positions, visible), select_tokens(positions, predicted)], dim=1)
-
-
-class VideoViTForPreTraining(DrawsMasks, VideoViTPreTrainedModel):
-    """
-    Masked autoencoder (VideoMAE, https://arxiv.org/abs/2203.12602). The encoder sees few patches, and a small decoder
-    reconstructs the others. A decoder mask makes it the dual masking of VideoMAE V2
-    (https://arxiv.org/abs/2303.16727).
+    VideoViT with a linear classifier on the feature of each token frame: `config.frame_pooling` of its patches after
+    the final norm.
     """
 
-    # The number of tokens depends on the values of the masks, which a compiler does not know.
-    _can_compile_fullgraph = False
-    # Tells `Trainer` that the loss is the mean over the call's own batch.
-    accepts_loss_kwargs = False
+    _supports_views = False
 
     def __init__(self, config: VideoViTConfig):
         config = config.with_final_norm()
         super().__init__(config)
-        config.check_pretraining()
-        if config.use_class_token:
-            raise ValueError("Pre-training reconstructs patches alone: set `use_class_token=False`.")
-        if not len(config.image_mean) == len(config.image_std) == config.num_channels:
-            raise ValueError(
-                f"`image_mean` {config.image_mean} and `image_std` {config.image_std} must have one value for each of "
-                f"`num_channels`={config.num_channels} channels: pre-training undoes the normalisation."
-            )
+        self.num_labels = config.num_labels
         self.videovit = VideoViTModel(config)
-        self.encoder_to_decoder = nn.Linear(config.hidden_size, config.decoder_hidden_size, bias=False)
-        self.mask_token = nn.Parameter(torch.empty(1, 1, config.decoder_hidden_size))
-        self.decoder = VideoViTDecoder(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
+        self.loss_function = frame_loss
         self.post_init()
-
-    @torch.no_grad()
-    def reconstruction_targets(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """
-        The pixels of every patch, `(batch_size, num_patches, tubelet_size * patch_height * patch_width *
-        num_channels)`. They are in [0, 1] or, with `norm_pix_loss`, standardised per patch and channel (divided by the
-        unbiased standard deviation + 1e-6).
-        """
-        pixel_values = pixel_values.to(torch.promote_types(pixel_values.dtype, torch.float32))
-        mean, std = (
-            torch.tensor(values, dtype=torch.float32).to(pixel_values)[:, None, None]
-            for values in (self.config.image_mean, self.config.image_std)
-        )
-        patches = patchify(pixel_values * std + mean, self.config.patch_shape, "b (t h w) (dt dh dw) c")
-        if self.config.norm_pix_loss:
-            deviation, average = torch.std_mean(patches, dim=2, keepdim=True)
-            patches = (patches - average) / (deviation + 1e-6)
-        return patches.flatten(2)
 
     @can_return_tuple
     def forward(
         self,
         pixel_values: torch.Tensor,
-        bool_masked_pos: torch.Tensor | None = None,
-        bool_decoder_masked_pos: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> VideoViTForPreTrainingOutput:
+    ) -> TokenClassifierOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Frames normalised with `config.image_mean` and `config.image_std`.
-            bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
-                True for patches that are hidden from the encoder, as many in every clip. By default `tube_mask` draws
-                a mask with `config.mask_ratio` for every clip.
-            bool_decoder_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
-                True for patches that the decoder drops, as many in every clip. It predicts all others, also visible
-                ones, which do not count in the loss. By default it predicts exactly the hidden patches.
-            kwargs: other arguments of [`VideoViTModel`].
+                Normalised frames. `t = num_frames // config.tubelet_size` token frames have logits.
+            labels (`torch.Tensor`, *optional*):
+                Classes `(batch_size, t)`, int64, or, for several at once, targets in [0, 1] `(batch_size, t,
+                num_labels)`, float; -100 where they are unknown. `config.problem_type` says which; if it is not set,
+                the first labels decide by their dtype.
+            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
+                1 or true for token frames, 0 or false for padding behind them, which no token sees.
+            kwargs: other arguments of [`VideoViTModel`]. Positions are not interpolated over time:
+                `interpolate_pos_encoding="space"` is the default.
 
         Returns:
-            [`VideoViTForPreTrainingOutput`].
+            [`TokenClassifierOutput`] with `logits` of shape `(batch_size, t, num_labels)`.
 
         Raises:
-            ValueError: for masks of another shape or dtype, with unequal counts in a batch, or that leave nothing to
-                encode or to predict; for a `config.mask_ratio` that does so.
+            ValueError: for more token frames than positions, and for labels or masks of another shape.
         """
         grid = token_grid(pixel_values, self.config)
-        if bool_masked_pos is None:
-            batch_size, ratio = pixel_values.shape[0], self.config.mask_ratio
-            bool_masked_pos = tube_mask(batch_size, grid, ratio, device=pixel_values.device)
-        check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
-        predicted = bool_masked_pos
-        if bool_decoder_masked_pos is not None:
-            check_mask(bool_decoder_masked_pos, "bool_decoder_masked_pos", pixel_values.shape[0], math.prod(grid))
-            predicted = ~bool_decoder_masked_pos
-        if not (bool_masked_pos & predicted).any():
-            raise ValueError("The masks leave no hidden patch to predict: hide more, or drop fewer.")
-        outputs: BaseModelOutput = self.videovit(pixel_values, bool_masked_pos, return_dict=True, **kwargs)
-        visible_tokens = self.encoder_to_decoder(outputs.last_hidden_state)
-        logits = self.decoder(visible_tokens, self.mask_token, ~bool_masked_pos, predicted, grid)
-        targets = select_tokens(self.reconstruction_targets(pixel_values), predicted)
-        # At least float32, whatever the model's dtype or autocast: from step to step the loss changes little.
-        error = (logits.to(targets.dtype) - targets).square().mean(dim=-1, keepdim=True)
-        counted = select_tokens(bool_masked_pos[..., None], predicted)
-        return VideoViTForPreTrainingOutput(
-            loss=error[counted].mean(),
-            logits=logits,
-            mask=bool_masked_pos.to(logits.dtype),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+        kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
+        outputs: BaseModelOutput = self.videovit(pixel_values, frame_mask=attention_mask, **kwargs)
+        logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels, logits, self.config, attention_mask=attention_mask, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
@@ -876,9 +766,8 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
 
 __all__ = [
     "VideoViTBackbone",
+    "VideoViTForFrameClassification",
     "VideoViTForImageClassification",
-    "VideoViTForPreTraining",
-    "VideoViTForPreTrainingOutput",
     "VideoViTForVideoClassification",
     "VideoViTModel",
     "VideoViTPreTrainedModel",

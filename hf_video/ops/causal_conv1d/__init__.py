@@ -100,13 +100,11 @@ def compiled_unsupported(taps: int, source: str) -> str | None:
     return mamba_kernels.probe(source, "CausalConv1dFn")
 
 
-# These only go forward in time. To turn what enters a mixer costs less than to turn all that lies between.
-FORWARD_ONLY = ("causal_conv1d", HUB_KERNELS)
 # In the order in which they are tried beside mamba-ssm's scan.
 BACKENDS = {
     **{
         source: Backend(partial(run_compiled, source=source), partial(compiled_unsupported, source=source))
-        for source in FORWARD_ONLY
+        for source in ("causal_conv1d", HUB_KERNELS)
     },
     "triton": Backend(triton.causal_conv1d_triton, lambda taps: triton.probe()),
     "cpu": Backend(cpu.causal_conv1d_cpu, lambda taps: "it runs on the CPU"),

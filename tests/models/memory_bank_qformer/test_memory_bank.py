@@ -1,12 +1,14 @@
 """The memory by itself: selecting, copying, saving, and calls that do not fit it."""
 
+import json
+
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 
-from hf_video import MemoryBank
-from hf_video.models.memory_bank_qformer import memory_file
+from hf_video import MemoryBank, replay_memory
+from hf_video.models.memory_bank_qformer import memory_bank
 from hf_video.models.memory_bank_qformer.token_bank import TokenBank
 
 from .memory_bank_qformer_testing import random_frames, random_text, tiny_model
@@ -133,6 +135,42 @@ def test_another_file_is_no_memory(tmp_path):
         MemoryBank.load(tmp_path / "text")
 
 
+def test_damaged_files_are_refused(tmp_path):
+    """One is cut off; in others a part does not fit."""
+    filled_memory()[2].save(tmp_path / "sound")
+    content = (tmp_path / "sound").read_bytes()
+    with safe_open(tmp_path / "sound", "pt") as file:
+        header = json.loads(file.metadata()["memory_bank"])
+    tensors = load_file(tmp_path / "sound")
+    for size in (0, 8, len(content) // 2):
+        (tmp_path / "cut").write_bytes(content[:size])
+        with pytest.raises(ValueError, match="cut is not a file that `MemoryBank.save` wrote, or is damaged"):
+            MemoryBank.load(tmp_path / "cut")
+    for changes, message in (
+        ({"policy": "lifo"}, "no compression policy 'lifo'"),
+        ({"frames_seen": tensors["frames_seen"].float()}, "frames_seen must be torch.int64"),
+        ({"0.counts": tensors["0.counts"][:1]}, "0 must be torch.float32"),
+        ({"0.counts": None}, "'0.counts'"),
+    ):
+        changed = {name: each for name, each in {**tensors, **changes}.items() if torch.is_tensor(each)}
+        save_file(changed, tmp_path / "other", {"memory_bank": json.dumps(header | changes, default=str)})
+        with pytest.raises(ValueError, match=message):
+            MemoryBank.load(tmp_path / "other")
+
+
+@torch.no_grad()
+def test_a_memory_is_saved_after_it_was_replayed_or_resized(tmp_path):
+    """The counts of a memory that answers another question are not whole numbers."""
+    model, _, memory = filled_memory()
+    replayed, _ = replay_memory(model, memory, **random_text(2, length=4))
+    for each, length in ((replayed, 3), (memory.clone(), 1), (memory.clone(), 5)):
+        each.resize(length)
+        each.save(tmp_path / "memory")
+        loaded = MemoryBank.load(tmp_path / "memory")
+        assert loaded.length == length
+        assert_same(loaded, each)
+
+
 def test_a_save_that_fails_leaves_the_older_file_alone(tmp_path, monkeypatch):
     path = tmp_path / "memory"
     MemoryBank(4).save(path)
@@ -142,7 +180,7 @@ def test_a_save_that_fails_leaves_the_older_file_alone(tmp_path, monkeypatch):
         unfinished.write_bytes(b"half")
         raise SafetensorError("No space left")
 
-    monkeypatch.setattr(memory_file, "save_file", fail)
+    monkeypatch.setattr(memory_bank, "save_file", fail)
     with pytest.raises(OSError, match="No space left"):
         MemoryBank(5).save(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from hf_video.models.memory_bank_qformer.token_bank import TokenBank
 from tests.testing.goldens import load_golden
@@ -21,12 +20,12 @@ def fill(bank, num_frames, seed=0):
 
 def bank_of(states, counts):
     """A bank with the given entries."""
-    batch_size, num_entries, *sizes = states.shape
-    bank = TokenBank.empty(batch_size, *sizes, length=num_entries, policy="merge", dtype=states.dtype)
-    for frame in states.unbind(1):
-        bank.append(frame)
-    bank.slot_counts[:, :num_entries] = counts
-    return bank
+    return TokenBank.of_entries(states, counts, states.shape[1], "merge")
+
+
+def empty_bank(*sizes, length, policy="merge", dtype=torch.float32):
+    states = torch.zeros(sizes[0], 0, *sizes[1:], dtype=dtype)
+    return TokenBank.of_entries(states, states[..., 0], length, policy)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -46,24 +45,15 @@ def test_of_equal_pairs_the_oldest_merges():
     assert bank.counts[0, :, 0].tolist() == [2, 1, 1]
 
 
-def test_incremental_similarities_equal_computed_ones():
-    bank = TokenBank.empty(2, 5, 8, length=6, policy="merge")
-    fill(bank, 40)
-    states = bank.states
-    expected = F.cosine_similarity(states[:, :-1], states[:, 1:], dim=-1)
-    torch.testing.assert_close(bank.similarities[:, :5], expected)
-    assert (bank.counts.sum(1) == 40).all()
-
-
 def test_fifo_is_a_window():
-    bank = TokenBank.empty(2, 5, 8, length=4, policy="fifo")
+    bank = empty_bank(2, 5, 8, length=4, policy="fifo")
     frames = fill(bank, 11)
     assert torch.equal(bank.states, frames[:, -4:])
     assert (bank.counts == 1).all()
 
 
 def test_uniform_keeps_frames_spread_over_the_video():
-    bank = TokenBank.empty(1, 1, 8, length=5, policy="uniform")
+    bank = empty_bank(1, 1, 8, length=5, policy="uniform")
     frames = fill(bank, 200)
     kept = [int((frames[0, :, 0] == state).all(-1).nonzero()) for state in bank.states[0, :, 0]]
     assert kept == [0, *torch.cumsum(bank.counts[0, :, 0], 0)[:-1].int().tolist()]
@@ -72,20 +62,20 @@ def test_uniform_keeps_frames_spread_over_the_video():
 
 
 def test_a_bank_of_one_is_the_mean():
-    bank = TokenBank.empty(1, 3, 8, length=1, policy="merge")
+    bank = empty_bank(1, 3, 8, length=1)
     frames = fill(bank, 50)
     torch.testing.assert_close(bank.states[:, 0], frames.mean(1))
 
 
 def test_a_mean_over_many_half_precision_frames_stays_exact():
-    bank = TokenBank.empty(1, 3, 8, length=1, policy="merge", dtype=torch.bfloat16)
+    bank = empty_bank(1, 3, 8, length=1, dtype=torch.bfloat16)
     frames = fill(bank, 2000).bfloat16()
     assert bank.states.dtype == torch.float32
     torch.testing.assert_close(bank.states[:, 0], frames.float().mean(1), atol=1e-2, rtol=0)
 
 
 def test_shortening_one_by_one_equals_shortening_at_once():
-    at_once, one_by_one = (TokenBank.empty(2, 5, 8, length=8, policy="merge") for _ in range(2))
+    at_once, one_by_one = (empty_bank(2, 5, 8, length=8) for _ in range(2))
     fill(at_once, 20), fill(one_by_one, 20)
     expected = at_once.resized(3)
     for length in range(7, 2, -1):

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import cpu_offload
 from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, AutoModelForVideoClassification
@@ -17,6 +18,7 @@ from hf_video import (
     VideoMambaForPreTraining,
     VideoMambaForVideoClassification,
     VideoMambaModel,
+    VideoMambaState,
 )
 from hf_video.models.videomamba import modeling_videomamba
 from hf_video.models.videomamba.modeling_videomamba import temporal_first_order
@@ -55,9 +57,9 @@ def test_initial_weights_are_the_same_by_construction_and_by_from_pretrained(tmp
         for scan in (mixer.forward_scan, mixer.backward_scan):
             assert torch.equal(scan.A_log, torch.arange(1, 5).log().expand(128, 4)) and (scan.D == 1).all()
             assert scan.conv1d.weight.abs().max() <= 0.5 and scan.conv1d.bias.any()
-            steps = F.softplus(scan.dt_proj.bias)
+            steps = F.softplus(scan.dt_bias)
             if scheme == "zero_bias":
-                assert not scan.dt_proj.bias.any() and 0.015 < scan.dt_proj.weight.std() < 0.025
+                assert not scan.dt_bias.any() and 0.015 < scan.dt_proj.weight.std() < 0.025
             else:
                 assert 0.001 <= steps.min() < 0.005 and 0.03 < steps.max() <= 0.1001
                 assert scan.dt_proj.weight.abs().max() <= 4**-0.5
@@ -69,11 +71,11 @@ def test_both_directions_are_summed_and_none_is_dropped():
     mixer = make(VideoMambaModel).layers[0].mixer
     tokens = torch.randn(2, 17, 32)
     inner, gate = mixer.in_proj(tokens).mT.chunk(2, dim=1)
-    total = mixer.forward_scan(inner) + mixer.backward_scan(inner)
-    torch.testing.assert_close(mixer(tokens), mixer.out_proj((total * F.silu(gate)).mT))
+    forward, backward = mixer.forward_scan(inner)[0], mixer.backward_scan(inner)[0]
+    torch.testing.assert_close(mixer(tokens)[0], mixer.out_proj(((forward + backward) * F.silu(gate)).mT))
     mixer.backward_scan.load_state_dict(mixer.forward_scan.state_dict())
-    backward = mixer.backward_scan(inner.flip(-1)).flip(-1)
-    torch.testing.assert_close(backward, mixer.forward_scan(inner), msg="the same weights, the other way round")
+    backward = mixer.backward_scan(inner.flip(-1))[0].flip(-1)
+    torch.testing.assert_close(backward, forward, msg="the same weights, the other way round")
 
 
 def test_one_direction_ignores_the_pixels_unless_pooled(caplog, monkeypatch):
@@ -142,7 +144,9 @@ def test_float32_parts_survive_loading_in_half_precision(tmp_path):
     make(VideoMambaForVideoClassification).save_pretrained(tmp_path)
     model = AutoModelForVideoClassification.from_pretrained(tmp_path, dtype=torch.bfloat16)
     scan = model.videomamba.layers[0].mixer.backward_scan
-    assert {scan.A_log.dtype, scan.D.dtype, scan.dt_proj.bias.dtype} == {torch.float32}
+    patches = model.videomamba.embeddings.patch_embeddings.projection
+    kept = {scan.A_log, scan.D, scan.dt_bias, patches.weight, patches.bias}
+    assert {weight.dtype for weight in kept} == {torch.float32}
     assert {scan.dt_proj.weight.dtype, scan.x_proj.weight.dtype} == {torch.bfloat16}
 
 
@@ -174,7 +178,7 @@ def make_layer(**settings):
 
 def values_and_gradients(layer, hidden_states, weights):
     leaf = hidden_states.clone().requires_grad_()
-    outputs = layer(leaf)
+    outputs, _ = layer(leaf)
     names, parameters = zip(*layer.named_parameters(), strict=True)
     gradients = torch.autograd.grad((outputs * weights).sum(), [leaf, *parameters])
     return {"": outputs, **dict(zip(("input", *names), gradients, strict=True))}
@@ -189,14 +193,15 @@ def test_bfloat16_on_a_cpu_is_nearer_to_float64_than_products_in_bfloat16(
     layer = make_layer(hidden_act=hidden_act)
     if how == "weights":
         for name, parameter in layer.named_parameters():
-            if not name.endswith(("A_log", "D", "dt_proj.bias")):
+            if not name.endswith(("A_log", "D", "dt_bias")):
                 parameter.data = parameter.data.bfloat16()
     inputs = torch.randn(2, 3, 70, 32).bfloat16()
     exact = values_and_gradients(copy.deepcopy(layer).double(), *inputs.double())
     found = {}
     for is_narrow in (False, True):
         monkeypatch.setattr(modeling_videomamba, "NARROW_ON_CPU", is_narrow)
-        with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
+        autocast = torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast")
+        with autocast, modeling_videomamba.without_autocast():
             found[is_narrow] = values_and_gradients(layer, *inputs.to(residual_dtype))
     assert found[False][""].dtype == found[True][""].dtype == residual_dtype
     ratios = {}
@@ -248,21 +253,57 @@ def test_autocast_training_never_meets_a_nan():
     assert losses[-1] < 0.3 < losses[0]
 
 
-@pytest.mark.parametrize("target", ["in_proj", "dt_proj"])
-def test_lora_on_every_projection_changes_the_output_and_learns(target):
-    model = make(VideoMambaForVideoClassification)
+def make_lively(model_class=VideoMambaForVideoClassification, **settings):
+    """A model whose weights are large enough for every part to matter."""
+    model = make(model_class, time_step_init_scheme="random", **settings)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)), alpha=0.1)
+    return model
+
+
+@pytest.mark.parametrize("use_dora", [False, True], ids=["lora", "dora"])
+@pytest.mark.parametrize("target", ["in_proj", "x_proj", "dt_proj", "out_proj", "projection", "classifier"])
+def test_an_adapter_acts_as_the_weights_that_it_is_merged_into(target, use_dora):
+    model = make_lively()
     clips = random_clips(model.config)
     before = model(clips).logits
-    adapted = get_peft_model(model, LoraConfig(target_modules=[target], r=2, init_lora_weights=False))
-    num_projections = 1 if target in ("in_proj", "out_proj") else 2
-    assert sum("lora_A" in name for name, _ in adapted.named_parameters()) == 3 * num_projections
-    assert not torch.equal(adapted(clips).logits, before)
-    adapted(clips).logits.square().sum().backward()
+    adapted = get_peft_model(
+        model, LoraConfig(target_modules=[target], r=2, init_lora_weights=False, use_dora=use_dora)
+    ).eval()
+    for name, parameter in adapted.named_parameters():
+        if "magnitude" in name:
+            parameter.data *= 1.5
+    logits = adapted(clips).logits
+    assert (logits - before).abs().max() > 5e-4
+    logits.square().sum().backward()
     untouched = [name for name, p in adapted.named_parameters() if p.requires_grad and not p.grad.any()]
     # The class token comes first, so what the last forward scan decides at later tokens cannot reach it.
     assert all("layers.2.mixer.forward_scan" in name for name in untouched)
-    with adapted.disable_adapter():
-        torch.testing.assert_close(adapted(clips).logits, before)
+    torch.testing.assert_close(adapted.merge_and_unload()(clips).logits, logits, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("place", ["cpu", "disk"])
+@pytest.mark.parametrize("is_causal", [False, True])
+@torch.no_grad()
+def test_weights_that_wait_elsewhere_are_there_when_they_are_used(tmp_path, place, is_causal):
+    causal = {"bidirectional": False, "use_temporal_position_embeddings": False, "use_mean_pooling": True}
+    model = make_lively(**(causal if is_causal else {}))
+    clips = random_clips(model.config)
+    state = VideoMambaState(model.config, batch_size=2) if is_causal else None
+    expected = model(clips, state=state).logits
+    if place == "cpu":
+        offloaded = cpu_offload(copy.deepcopy(model), torch.device("cpu"))
+    else:
+        model.save_pretrained(tmp_path / "model")
+        places = {"videomamba.embeddings": "cpu"}
+        places |= dict.fromkeys(("videomamba.layers", "videomamba.norm_f", "classifier"), "disk")
+        offloaded = type(model).from_pretrained(
+            tmp_path / "model", device_map=places, offload_folder=tmp_path / "offload"
+        )
+    for _ in range(2):
+        torch.testing.assert_close(offloaded(clips, state=state).logits, expected)
+    assert any(parameter.is_meta for parameter in offloaded.parameters())
 
 
 @torch.no_grad()
@@ -270,7 +311,7 @@ def test_a_block_compiles_without_graph_breaks():
     torch._dynamo.reset()  # what other tests compiled may have marked these methods as not worth it
     layer, tokens = make(VideoMambaModel).layers[0], torch.randn(2, 9, 32)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(tokens), layer(tokens))
+    torch.testing.assert_close(compiled(tokens)[0], layer(tokens)[0])
 
 
 @pytest.mark.slow
@@ -278,7 +319,7 @@ def test_a_block_compiled_by_inductor_has_the_same_gradients():
     layer, tokens = make(VideoMambaModel).layers[0], torch.randn(2, 9, 32)
     compiled = torch.compile(layer, fullgraph=True)
     found, wanted = (
-        torch.autograd.grad(f(tokens).square().sum(), list(layer.parameters())) for f in (compiled, layer)
+        torch.autograd.grad(f(tokens)[0].square().sum(), list(layer.parameters())) for f in (compiled, layer)
     )
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 

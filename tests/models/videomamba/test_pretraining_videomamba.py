@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from hf_video import VideoMambaForPreTraining
-from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher, draw_mask
+from hf_video.models.videomamba.modeling_videomamba_pretraining import VideoMambaTeacher, draw_mask
 
 from .videomamba_testing import make, random_clips, tiny_config
 

@@ -92,7 +92,7 @@ def test_a_model_without_hf_video_gives_the_same_logits_and_gradients(settings, 
     clips, results = random_clips(model.config), []
     for has_ops in (True, False):
         if not has_ops:
-            monkeypatch.setattr(modeling_videomamba, "HAS_OPS", False)
+            monkeypatch.setattr(modeling_videomamba, "causal_conv1d", None)
             monkeypatch.setattr(modeling_videomamba, "selective_scan", selective_scan)
         logits = model(clips).logits
         results.append([logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))])
@@ -113,7 +113,7 @@ def test_it_can_be_exported_strictly():
 @pytest.mark.slow
 def test_a_compiled_model_without_hf_video_has_the_gradients_of_one_that_is_not(monkeypatch):
     """On the compiler's own trace of the backward, in which every stride is fixed."""
-    monkeypatch.setattr(modeling_videomamba, "HAS_OPS", False)
+    monkeypatch.setattr(modeling_videomamba, "causal_conv1d", None)
     monkeypatch.setattr(modeling_videomamba, "selective_scan", selective_scan)
     model = make(VideoMambaForVideoClassification, num_hidden_layers=1)
     clips = random_clips(model.config)
@@ -153,9 +153,9 @@ def test_on_a_gpu_it_takes_mamba_ssm(monkeypatch):
 def test_the_operations_are_found_if_they_are_imported_first():
     """They import Transformers, which imports the model: it must not find them half-loaded."""
     program = (
-        "import hf_video.ops.mamba_mixer\n"
+        "import hf_video.ops.causal_conv1d\n"
         "from hf_video.models.videomamba import modeling_videomamba\n"
-        "print(modeling_videomamba.HAS_OPS)"
+        "print(modeling_videomamba.causal_conv1d is not None)"
     )
     result = run_fresh(Program(["-c", program], os.environ))[0]
     assert result.stdout.strip() == "True", result.stderr

@@ -47,7 +47,7 @@ def record_blocks(model):
     blocks, handles = Blocks([], []), []
     for layer in model.layers:
         handles.append(layer.norm.register_forward_pre_hook(lambda _, inputs: blocks.residuals.append(inputs[0])))
-        handles.append(layer.mixer.register_forward_hook(lambda _, inputs, output: blocks.mixed.append(output)))
+        handles.append(layer.mixer.register_forward_hook(lambda _, inputs, output: blocks.mixed.append(output[0])))
     yield blocks
     for handle in handles:
         handle.remove()

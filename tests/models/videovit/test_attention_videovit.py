@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel
 
@@ -63,13 +64,11 @@ def rotate_heads(states, config):
 def attend(attention, tokens):
     """The formula: softmax(queries keys^T) values for every head, then the output projection."""
     config = attention.config
-    zeros = torch.zeros(HEADS * WIDTH, dtype=torch.float64)
-    query_bias, value_bias = (zeros, zeros) if attention.qv_bias is None else attention.qv_bias.chunk(2)
-    biases = (query_bias, zeros if attention.k_bias is None else attention.k_bias, value_bias)
     query, key, value = (
-        (tokens @ weight.T + bias).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
-        for weight, bias in zip(attention.qkv.weight.chunk(3), biases, strict=True)
+        (tokens @ layer.weight.T + (0 if layer.bias is None else layer.bias)).unflatten(-1, (HEADS, WIDTH))
+        for layer in (attention.query, attention.key, attention.value)
     )
+    query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     query, key = normalize_heads(query, attention.q_norm), normalize_heads(key, attention.k_norm)
     factor = 1 / math.sqrt(WIDTH)
     if config.use_cosine_attention:
@@ -111,7 +110,7 @@ def test_only_plain_attention_is_indifferent_to_a_key_bias(kind):
     model = make(**KINDS[kind], key_bias=True).double()
     tokens = torch.randn(2, math.prod(model.config.token_grid), 36, dtype=torch.float64)
     biased = attention_of(model, tokens)
-    nn.init.zeros_(model.layers[0].attention.k_bias)
+    nn.init.zeros_(model.layers[0].attention.key.bias)
     difference = (attention_of(model, tokens) - biased).abs().max()
     assert difference < 1e-12 if kind == "plain" else difference > 1e-2
 
@@ -121,7 +120,7 @@ def test_a_key_bias_starts_at_zero_and_is_saved(tmp_path):
     torch.manual_seed(0)
     fresh, without = VideoViTModel(tiny_config(**settings, key_bias=True)), VideoViTModel(tiny_config(**settings))
     added = fresh.state_dict().keys() - without.state_dict().keys()
-    assert added == {f"layers.{layer}.attention.k_bias" for layer in range(3)}
+    assert added == {f"layers.{layer}.attention.key.bias" for layer in range(3)}
     assert not any(fresh.state_dict()[name].any() for name in added)
     model = make(**settings, key_bias=True)
     model.save_pretrained(tmp_path)
@@ -143,10 +142,12 @@ def test_lora_changes_the_output_and_merges(use_dora, settings):
     clips = random_clips(model.config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith(("qv_bias", "k_bias")):
+            if name.endswith(("query.bias", "key.bias", "value.bias")):
                 parameter.normal_()
         before = model(clips).logits
-        adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["qkv"], use_dora=use_dora)).eval()
+        adapted = peft.get_peft_model(
+            model, peft.LoraConfig(target_modules=["query", "value"], use_dora=use_dora)
+        ).eval()
         torch.testing.assert_close(adapted(clips).logits, before, atol=1e-5, rtol=1e-4)
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
@@ -154,3 +155,14 @@ def test_lora_changes_the_output_and_merges(use_dora, settings):
         after = adapted(clips).logits
         assert (after - before).abs().max() > 1e-2
         torch.testing.assert_close(adapted.merge_and_unload()(clips).logits, after, atol=1e-4, rtol=1e-3)
+
+
+def test_a_folder_from_before_the_first_release_is_refused(tmp_path):
+    make().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    fused = {name.replace("query", "qkv"): tensor for name, tensor in weights.items()}
+    save_file(fused, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ValueError, match=r"layers.0.attention.qkv.weight is of .*: convert the original checkpoint anew"
+    ):
+        AutoModel.from_pretrained(tmp_path)

@@ -37,11 +37,13 @@ def test_tokens_are_in_the_order_time_row_column(position_embedding_type, use_cl
 
 def test_weights_can_begin_as_those_of_videomae_pre_training():
     """Xavier's uniform distribution ends at sqrt(6 / (inputs + outputs)), PyTorch's own at 1 / sqrt(inputs), also for
-    biases, and VideoMAE's token of masked patches at one standard deviation. The classifier keeps its own scale."""
+    biases, and VideoMAE's token of masked patches at one standard deviation. The classifier keeps its own scale.
+    VideoMAE draws queries, keys and values as one matrix."""
     model = make(VideoViTForPreTraining, weight_init="xavier_uniform")
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
-            bound = math.sqrt(6 / (module.in_features + module.out_features))
+            outputs = module.out_features * (3 if name.endswith(("query", "key", "value")) else 1)
+            bound = math.sqrt(6 / (module.in_features + outputs))
             if name in ("videovit.embeddings.patch_embeddings.projection", "encoder_to_decoder"):
                 bound = 1 / math.sqrt(module.in_features)
             if name.endswith("projection"):

@@ -1,0 +1,156 @@
+"""Makes our configuration of what the tensors, the original configuration and `--set` say."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from hf_video.io import read_object
+from hf_video.settings import closest
+
+from .checkpoint import ConversionError
+
+# The arguments of an original constructor: the field of our configuration that each sets, if there is one, and its
+# default.
+Arguments = Mapping[str, tuple[str | None, Any]]
+# Stands for a field that neither tensors nor settings tell.
+UNKNOWN: Any = object()
+
+# Of BERT, with the defaults of the original's `BertConfig`; and the heads of BERT-base, by its width.
+BERT_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
+    "hidden_act": ("hidden_act", "gelu"),
+    "layer_norm_eps": ("layer_norm_eps", 1e-12),
+    "hidden_dropout_prob": ("hidden_dropout_prob", 0.1),
+    "attention_probs_dropout_prob": ("attention_probs_dropout_prob", 0.1),
+    "pad_token_id": ("pad_token_id", 0),
+    "initializer_range": ("initializer_range", 0.02),
+    "num_attention_heads": ("num_attention_heads", UNKNOWN),
+}
+BERT_HEADS = {768: 12}
+
+
+def bert_fields(given: Mapping[str, Any], found: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a configuration of BERT; `names` are those of the fields that tensors show, in the original."""
+    arguments = BERT_ARGUMENTS | {name: (field, found[field]) for name, field in names.items() if field in found}
+    fields = read_section(given, arguments, found)
+    if fields["num_attention_heads"] is UNKNOWN:
+        fields["num_attention_heads"] = BERT_HEADS.get(found["hidden_size"], UNKNOWN)
+    return fields
+
+
+def read_original(path: Path | None, *sections: str) -> dict[str, Any]:
+    """The content of the file of `--original-config`, with these objects in it, without what is null; empty without a
+    file."""
+    content = {} if path is None else read_object(path)
+    for name in sections:
+        check_kind(f"{path}: {name}", content.get(name), {})
+        content[name] = without_null(content.get(name) or {})
+    return without_null(content)
+
+
+def without_null(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are given: null is none."""
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def read_fields(
+    given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any], place: str = "The original configuration"
+) -> dict[str, Any]:
+    """Fields of our configuration: those that tensors show, and what the arguments in a file say.
+
+    Raises `ConversionError` if an argument is unknown, has a value of another kind, or contradicts the tensors;
+    `place` is what is said to have the arguments."""
+    if unknown := sorted(set(given) - set(arguments)):
+        raise ConversionError(f"{place} has unknown keys {unknown}; the original takes {sorted(arguments)}.")
+    for name, value in given.items():
+        check_kind(f"{place}: {name}", value, arguments[name][1])
+    told = {name: found[field] for name, (field, _) in arguments.items() if field in found}
+    values = {name: default for name, (_, default) in arguments.items()} | agree(given, told)
+    return {field: values[name] for name, (field, _) in arguments.items() if field is not None} | found
+
+
+def read_section(given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any]) -> dict[str, Any]:
+    """[`read_fields`] of a section that has other arguments, too, which are ignored."""
+    return read_fields({name: value for name, value in given.items() if name in arguments}, arguments, found)
+
+
+def agree(given: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the original configuration and those that the tensors show, which must not contradict them."""
+    for name, value in found.items():
+        said = given.get(name, value)
+        # A square may be given as one number or as two.
+        if isinstance(said, list) and said and all(side == said[0] for side in said):
+            said = said[0]
+        if said != value:
+            raise ConversionError(f"The original configuration says {name}={said!r}, the tensors say {value!r}.")
+    return {**given, **found}
+
+
+def check_kind(name: str, value: Any, default: Any) -> None:
+    """Refuse a value of another kind than a default: a switch, a number, a text or an object. A size may also be a
+    list of numbers, height and width. Null stands for no value."""
+    if value is None or default is None:
+        return
+    if isinstance(default, bool):
+        fits, expected = value in (True, False), "true or false"
+    elif isinstance(default, (int, float)):
+        numbers = value if isinstance(value, list) and "size" in name.lower().rpartition(": ")[2] else [value]
+        fits = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in numbers)
+        fits, expected = fits and all(map(math.isfinite, numbers)), "a finite number"
+    else:
+        fits, expected = isinstance(value, type(default)), f"a {type(default).__name__}"
+    if not fits:
+        raise ConversionError(f"{name} must be {expected}, got {value!r}.")
+
+
+class Part(NamedTuple):
+    """A configuration inside another one: its class, and what is known of its fields."""
+
+    config_class: Any
+    fields: dict[str, Any]
+
+
+def make_config(config_class: Any, fields: Mapping[str, Any], settings: Iterable[str], place: str = "") -> Any:
+    """
+    Our configuration with the values of `--set`: `FIELD=VALUE`, or `PART.FIELD=VALUE` for a [`Part`]. Values that
+    contradict the tensors are refused when these are loaded. A field that is `UNKNOWN` must be set.
+    """
+    # Transformers gives the types of its own fields as text.
+    hints = {each.name: Any if isinstance(each.type, str) else each.type for each in dataclass_fields(config_class)}
+    hints |= {"num_labels": int}
+    made, inside = dict(fields), defaultdict[str, list[str]](list)
+    for word in settings:
+        name, is_given, text = word.partition("=")
+        part, _, field = name.partition(".")
+        if is_given and field and isinstance(made.get(part), Part):
+            inside[part].append(f"{field}={text}")
+        elif is_given and name in hints:
+            made[name] = _typed(word, hints[name], text)
+        else:
+            hint = closest(name, hints)
+            raise ConversionError(f"--set {word}: expected FIELD=VALUE of a {config_class.__name__}. {hint}".strip())
+    for name, value in made.items():
+        if value is UNKNOWN:
+            raise ConversionError(
+                f"The tensors do not tell {place}{name}: pass `--set {place}{name}=VALUE`, or what the original has "
+                "with `--original-config FILE.json`."
+            )
+        if isinstance(value, Part):
+            made[name] = make_config(value.config_class, value.fields, inside[name], f"{place}{name}.")
+    return config_class(**made)
+
+
+def _typed(word: str, hint: Any, text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = text
+    try:
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+    except ValidationError as error:
+        raise ConversionError(f"--set {word}: {error.errors()[0]['msg']}, got {text!r}.") from error

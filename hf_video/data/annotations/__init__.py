@@ -1,0 +1,191 @@
+"""Reads the annotation files of other tools, and writes a model's segments back beside what a person annotated."""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hf_video.data.folders import listed, without_suffix
+from hf_video.data.rows import UNKNOWN_SPANS
+from hf_video.io import check_regular_file
+
+from . import bento, boris, boris_events, elan, feral, frame_tables, via
+from .table import Annotations, Table, name_in
+
+logger = logging.getLogger(__name__)
+_TABLES = (".csv", ".tsv", ".txt")
+
+
+def find_format(file: str | os.PathLike, choices: Mapping[str, Any] | None = None) -> Any:
+    """The module that reads an annotation file; None for any other list or table."""
+    path = Path(file)
+    name, suffix = path.name.lower(), path.suffix.lower()
+    for endings, module in (((".boris", ".boris.gz"), boris), ((".eaf",), elan), ((".annot",), bento)):
+        if name.endswith(endings):
+            return module
+    if suffix not in (*_TABLES, ".json") or not path.is_file():
+        return None
+    with path.open("rb") as opened:
+        text = opened.read(1 << 16).decode("utf-8", errors="replace").lstrip("\ufeff")
+    if suffix == ".json":
+        return _json_format(path) if text.lstrip().startswith("{") else None
+    if text.startswith("#") and re.search(r"^# (ATTRIBUTE|CSV_HEADER|SHAPE_ID) = ", text, re.MULTILINE):
+        return via
+    if boris_events.find_header(text) is not None:
+        return boris_events
+    cells = [cell.strip().strip('"') for cell in re.split(r"[,;\t]", text.partition("\n")[0])]
+    is_frames = cells[0] == "" and (cells[1:2] == [frame_tables.BACKGROUND] or path.parent.name == "targets_inserted")
+    return frame_tables if is_frames or "classes" in (choices or {}) else None
+
+
+def _json_format(path: Path) -> Any:
+    try:
+        keys = json.loads(path.read_bytes().decode("utf-8-sig")).keys()
+    except ValueError:
+        return None
+    known = {boris: ("observations", "behaviors_conf"), via: ("metadata", "attribute", "view")}
+    known |= {feral: ("class_names", "labels")}
+    return next((module for module, names in known.items() if {*names} <= keys), None)
+
+
+def read_annotations(
+    file: str | os.PathLike,
+    video_root: str | os.PathLike | None = None,
+    choices: Mapping[str, Any] | None = None,
+) -> Annotations:
+    """What an annotation file of another tool says, in seconds of each video's own time.
+
+    Reads projects of BORIS (`.boris`, `.boris.gz`) and the tables of events that it exports, ELAN (`.eaf`), VIA 3
+    (its JSON and CSV), labels of DeepEthogram, `targets_inserted` of SimBA, FERAL's JSON, and Bento or MARS
+    (`.annot`).
+
+    Args:
+        file: the annotation file.
+        video_root: a folder in which videos are found by their names, at any depth. They are looked for as written,
+            from the folder of the file, and beside the file before.
+        choices: what the file does not say. `class_from`: "code" (the default), "code+modifier" or "subject+code".
+            `classes`: columns of classes of SimBA. `tiers`: those of ELAN to read, and `tier_is_class`: those whose
+            name is the class, whatever the values are. `attribute`: that of VIA which is the class.
+
+    Returns:
+        See [`Annotations`]. What is unpaired, missing or outside of its video is in `reports`, and raises nothing.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is of no known format or damaged, or a choice is missing.
+    """
+    table, module = _open(file, video_root, choices)
+    module.read(table)
+    return table.finish()
+
+
+def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapping[str, Any]) -> pa.Table:
+    """The rows of an annotation file as those of a list of times. What the file lacks is told in a line each, before
+    anything starts. Points are left out unless the choice `point_width` gives them seconds."""
+    found, width = read_annotations(file, video_root, choices), choices.get("point_width")
+    for report in found.reports:
+        logger.warning(f"{file}: {_tell(report)}")
+    if width is None and (points := sum("instant" in row for row in found.rows)):
+        logger.warning(f"{file}: {points} points have no length, and are left out: say --choose point_width=SECONDS.")
+    split_of = {video: split for split, videos in found.splits.items() for video in videos}
+    unknown: dict[str, list[list[float]]] = {}
+    for span in found.unknown:
+        unknown.setdefault(span["media"], []).append([span["start"], span["end"]])
+    rows = []
+    for row in found.rows:
+        split = split_of.get(row["media"], "train")
+        if split == "inference" or ("instant" in row and width is None):
+            continue
+        start = row["start"] if "start" in row else max(row["instant"] - width / 2, 0.0)
+        times = {"start": start, "end": row.get("end", row.get("instant", 0) + (width or 0) / 2)}
+        place = {"video": found.paths[row["media"]], "label": row["class"], "split": split}
+        of = {name: row[name] for name in ("source", "subject")} | {"modifiers": _modifiers(row)}
+        rows.append({**place, **times, **of, UNKNOWN_SPANS: unknown.get(row["media"], [])})
+    if not rows:
+        raise ValueError(
+            f"{file} has no segment of a video that is found; `video_root` (--video-root) says where videos are: "
+            f"{listed(map(_tell, found.reports), separator='; ')}."
+        )
+    kinds: dict[str, Any] = dict.fromkeys(rows[0], pa.string()) | {"start": pa.float64(), "end": pa.float64()}
+    if not found.splits:
+        del kinds["split"]
+    kinds[UNKNOWN_SPANS] = pa.list_(pa.list_(pa.float64()))
+    return pa.Table.from_pylist(rows, pa.schema(kinds))
+
+
+def _modifiers(row: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name}: {', '.join(answers)}" for name, answers in row.get("modifiers", {}).items())
+
+
+def _tell(report: Mapping[str, Any]) -> str:
+    """A report as a sentence."""
+    facts = dict(report) | ({"modifiers": _modifiers(report)} if "modifiers" in report else {})
+    told = [f"{name} {value}" for name, value in facts.items() if name != "kind" and value != ""]
+    return f"{report['kind'].replace('_', ' ')}: {', '.join(told)}"
+
+
+def write_annotations(
+    source_file: str | os.PathLike,
+    predictions: Iterable[Mapping[str, Any]],
+    output: str | os.PathLike,
+    video_root: str | os.PathLike | None = None,
+    choices: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a model's segments as a file that the tool of `source_file` opens, beside all that a person annotated
+    there: a further observation (BORIS), tier (ELAN), attribute (VIA) or channel (Bento), or a table or JSON of the
+    same columns or classes (DeepEthogram, SimBA, FERAL). The file that is read is never changed.
+
+    Args:
+        source_file: the annotation file.
+        predictions: `media`, the name of the video; `class`; `start` and `end` in seconds; and `score`.
+        output: the file to write.
+        video_root: see [`read_annotations`].
+        choices: see [`read_annotations`].
+
+    Raises:
+        FileNotFoundError, ValueError: as [`read_annotations`]; or the output is the source, or the file cannot hold
+            the segments, such as those of a video that it does not name.
+    """
+    table, module = _open(source_file, video_root, choices)
+    if os.path.exists(output) and os.path.samefile(source_file, output):
+        raise ValueError(f"{output} is the file that is read: give another one, so that nothing can be lost.")
+    if not hasattr(module, "write"):
+        raise ValueError(f"{source_file} is an export of BORIS: segments are written into the project itself.")
+    module.read(table)
+    by_medium: dict[str, list[Mapping[str, Any]]] = {}
+    for each in predictions:
+        by_medium.setdefault(_named(table, each["media"]), []).append(each)
+    if not by_medium:
+        raise ValueError("There is no segment to write.")
+    module.write(table, by_medium, Path(output))
+
+
+def _open(
+    file: str | os.PathLike, video_root: str | os.PathLike | None, choices: Mapping[str, Any] | None
+) -> tuple[Table, Any]:
+    check_regular_file(file)
+    module = find_format(file, choices)
+    if module is None:
+        raise ValueError(
+            f"{file} is no annotation file of BORIS, ELAN, VIA, DeepEthogram, SimBA, FERAL or Bento. Name the columns "
+            "of classes in a table of frames with the choice `classes`."
+        )
+    return Table(Path(file), video_root, choices or {}), module
+
+
+def _named(table: Table, media: str) -> str:
+    """The name under which the table has a video, which may lack its ending."""
+    name = name_in(media)
+    for known in (media, name):
+        if known in table.media:
+            return known
+    if found := [known for known in table.media if without_suffix(name_in(known)) == without_suffix(name)]:
+        return found[0]
+    if (medium := table.medium(media, "")) is None:
+        raise FileNotFoundError(f"{media} is not found: say where the videos are with `video_root` (--video-root).")
+    return medium.name

@@ -1,0 +1,390 @@
+"""Loads models for training, with a head for the classes of the data, and classifiers as they were trained.
+
+A head of the checkpoint is kept if it is for these classes in this order; otherwise it begins anew.
+"""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import (
+    MODEL_FOR_BACKBONE_MAPPING,
+    MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    AutoModelForObjectDetection,
+    AutoModelForPreTraining,
+    AutoModelForTokenClassification,
+    AutoModelForVideoClassification,
+    AutoVideoProcessor,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.utils import CONFIG_NAME
+
+from hf_video.processes import is_first_process
+from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
+from hf_video.settings import few
+
+from .class_names import class_names_of
+from .clip_size import input_size, set_input_size
+from .configurations import (
+    bounded_models,
+    check_quantization,
+    check_trainable,
+    load_config,
+    load_weights,
+    loading,
+    refuse_missing,
+)
+from .processors import load_processor
+from .released import SHIPPED, model_path
+
+logger = logging.getLogger(__name__)
+
+TrainedPart = Literal["classifier", "any classifier", "features", "base"]
+
+# The families that have a class for masked pre-training and one for the classes of frames.
+FAMILIES = ("videomamba", "videovit")
+DETECTOR = "stmixer"
+HEAD, ACTION_HEADS = r"classifier\.", r"layers\.\d+\.action_head\.output\."
+# What a VideoMamba needs to see no later frames, and to be continued from any of them. No classifier of frames reads
+# the pooled output.
+CAUSAL = {
+    "bidirectional": False,
+    "scan_order": "spatial_first",
+    "use_temporal_position_embeddings": False,
+    "use_pool_norm": False,
+}
+
+
+def load_classifier(
+    model: str | os.PathLike,
+    class_names: Sequence[str],
+    problem_type: str = "single_label_classification",
+    *,
+    is_frozen: bool = False,
+    **kwargs: Any,
+) -> PreTrainedModel:
+    """A video classifier for the classes `class_names`, in this order, to be fine-tuned from any checkpoint.
+
+    Args:
+        model: a folder written by `save_pretrained`, or a Hub repository.
+        class_names: names by class id.
+        problem_type: "multi_label_classification" if a video may have several of the classes.
+        is_frozen: whether only the head will be trained. Then all weights before it must be in the checkpoint.
+        kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: the checkpoint does not suit a video classifier, is quantised, or a tensor outside the head does
+            not fit its configuration; or weights that will be frozen are missing.
+    """
+    config = load_config(model)
+    _check_classifies(model, config)
+    network, missing = _load_for(
+        AutoModelForVideoClassification, model, config, class_names, problem_type=problem_type, **kwargs
+    )
+    if is_frozen:
+        refuse_missing(model, network, missing, ": train the whole model")
+    return drop_query_axis(network)
+
+
+def load_trained_classifier(
+    model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
+) -> PreTrainedModel:
+    """A video classifier as it was trained, with all of its weights; arguments and errors are those of
+    [`load_classifier`].
+
+    `part` is what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
+    its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm before
+    the head may be missing as well, and begins as if it were not there. "any classifier" may also be one of frames,
+    such as [`VideoMambaForFrameClassification`]; its head sees no clip, so its "features" are those of the base."""
+    config = load_config(model)
+    _check_classifies(model, config, is_trained=True)
+    is_classifier, of_frames = part.endswith("classifier"), classifies_frames(config)
+    if of_frames and part == "features":
+        part = "base"
+    if of_frames and part == "classifier":
+        raise ValueError(
+            f"{model} is a classifier of frames, which gives no class of a clip: `hf-video timeline` finds when a "
+            "video shows which class, and `hf-video evaluate --task frame-classification` measures that."
+        )
+    way_out = "take the features of its tokens, with `hf-video extract --pooling mean`"
+    if not class_names_of(config) and is_classifier:
+        raise ValueError(
+            f"{Path(model, CONFIG_NAME)}: `id2label` names no class, so the model classifies nothing: name its "
+            f"classes, or {way_out}."
+        )
+    check_quantization(model, config, kwargs.get("dtype"))
+    auto_class = AutoModelForTokenClassification if of_frames else AutoModelForVideoClassification
+    network, report = load_weights(auto_class, model, **kwargs)
+    missing = report["missing_keys"]
+    if not is_classifier:
+        norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
+        missing = [name for name in missing if not re.match(HEAD, name) and name.rpartition(".")[0] not in norms]
+    if part == "base":
+        missing = [name for name in missing if name.startswith(f"{network.base_model_prefix}.")]
+    way_out = f", or {way_out}" if part == "features" else ""
+    train = f": train a classifier from it first, with `hf-video train --model`{way_out}"
+    refuse_missing(model, network, missing, train)
+    return network.base_model if part == "base" else drop_query_axis(network)
+
+
+def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
+    """A VideoViT or VideoMamba for masked pre-training, from any checkpoint of its encoder. What the checkpoint lacks,
+    such as the decoder, starts afresh. Arguments and errors are those of [`load_classifier`]."""
+    config = load_config(model)
+    expected = f"not pre-trained by masks here: a model of the type {' or '.join(FAMILIES)} is expected"
+    _check_type(model, config, config.model_type in FAMILIES, expected)
+    return load_weights(AutoModelForPreTraining, model, **kwargs)[0]
+
+
+def load_frame_classifier(
+    model: str | os.PathLike,
+    class_names: Sequence[str],
+    problem_type: str = "single_label_classification",
+    *,
+    num_frames: int | None = None,
+    image_size: int | None = None,
+    causal: bool = False,
+    **changes: Any,
+) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    """A classifier of frames for these classes, to be trained, and its processor. Any VideoMamba or VideoViT gives its
+    encoder, and its head if it is a classifier of frames with these classes; the size of a clip is the model's unless
+    it is given. `causal` takes the forward weights of a VideoMamba alone, so that it sees no later frames; `changes`
+    are other fields of the configuration. Errors are those of [`load_classifier`]."""
+    config = load_config(model)
+    expected = "and --task frame-classification trains a VideoMamba or VideoViT"
+    _check_type(model, config, config.model_type in FAMILIES, expected)
+    changes |= {"problem_type": problem_type, "dtype": "float32"} | _causal_fields(config.model_type, causal)
+    has_head = classifies_frames(config)
+    network, missing = _load_for(
+        AutoModelForTokenClassification, model, config, class_names, has_head=has_head, **changes
+    )
+    refuse_missing(model, network, missing)
+    size = {} if image_size is None else input_size(image_size)
+    processor = load_processor(model, config, num_frames=num_frames, **size)
+    set_input_size(network, image_size=image_size, num_frames=processor.num_frames)
+    return network, processor
+
+
+def make_frame_classifier(
+    family: str,
+    class_names: Sequence[str],
+    problem_type: str = "single_label_classification",
+    *,
+    num_frames: int,
+    image_size: int,
+    causal: bool = False,
+    **fields: Any,
+) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    """A classifier of frames of a family with random weights, and its processor; see [`load_frame_classifier`]."""
+    fields |= _causal_fields(family, causal)
+    if family == "videovit":
+        fields["intermediate_size"] = 4 * fields["hidden_size"]
+    else:
+        fields.pop("num_attention_heads", None)
+    sizes = {"num_frames": num_frames, "image_size": image_size, "problem_type": problem_type}
+    with bounded_models():
+        config = AutoConfig.for_model(family, **sizes, **_labels(class_names), **fields)
+        network = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
+    return network, VideoClipProcessor(num_frames=num_frames, **input_size(image_size))
+
+
+def load_detector(
+    model: str | os.PathLike,
+    class_names: Sequence[str],
+    *,
+    num_frames: int | None = None,
+    frame_sampling_rate: int | None = None,
+    image_size: int | None = None,
+    num_queries: int | None = None,
+    drop_path_rate: float | None = None,
+    action_weight: float | None = None,
+    original_loss_means: bool = False,
+    detector_config: dict[str, Any] | str | None = None,
+) -> tuple[Any, Any]:
+    """An action detector for these actions, to be trained, and its processor.
+
+    An STMixer keeps all of its weights, apart from its heads of actions if it knows other ones. Around the backbone of
+    any other video model, such as a VideoViT that was pre-trained or that classifies, a detector is made anew.
+
+    Args:
+        model, class_names: see [`load_classifier`].
+        num_frames, image_size, drop_path_rate: of a clip, of its shorter side in pixels, and of the backbone; by
+            default the model's.
+        frame_sampling_rate: distance between two frames, as [`VideoDetectionProcessor`] counts it; by default 4.
+        num_queries: most persons of a clip that are found; by default the model's, or 100.
+        action_weight: weight of the actions in the loss; by default the model's, or 24.
+        original_loss_means: see [`STMixerConfig`].
+        detector_config: other fields of [`STMixerConfig`] for a detector that is made anew, or JSON of them."""
+    config = load_config(model)
+    is_detector = config.model_type == DETECTOR
+    has_maps = type(config) in MODEL_FOR_BACKBONE_MAPPING and hasattr(config, "tubelet_size")
+    expected = "and --task action-detection trains an STMixer, or makes one around a VideoViT or VideoMamba"
+    _check_type(model, config, is_detector or has_maps, expected)
+    fields = _read_fields(detector_config) | ({} if num_queries is None else {"num_queries": num_queries})
+    changes: dict[str, Any] = {} if drop_path_rate is None else {"drop_path_rate": drop_path_rate}
+    given: dict[str, Any] = {"num_frames": num_frames, "frame_sampling_rate": frame_sampling_rate}
+    given |= {"size": image_size and {"shortest_edge": image_size}}
+    given = {name: value for name, value in given.items() if value is not None}
+    network: Any
+    if is_detector:
+        if fields.pop("num_queries", config.num_queries) != config.num_queries:
+            raise ValueError(f"{model} has learned {config.num_queries} queries: leave out num_queries={num_queries}.")
+        if fields:
+            raise ValueError(f"{model} is a detector with a configuration of its own: leave out detector_config.")
+        options: dict[str, Any] = {"backbone_config": changes} if changes else {}
+        network, missing = _load_for(
+            AutoModelForObjectDetection, model, config, class_names, ACTION_HEADS, dtype="float32", **options
+        )
+        refuse_missing(model, network, missing)
+        with loading(model):
+            processor = AutoVideoProcessor.from_pretrained(model, **given)
+    else:
+        side = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
+        own = {"num_frames": config.num_frames, "size": {"shortest_edge": side}}
+        processor = VideoDetectionProcessor(**(own | given))
+        fields = {"num_temporal_points": processor.num_frames // config.tubelet_size} | fields | _labels(class_names)
+        network = _around_backbone(model, config, changes, fields)
+    network.config.original_loss_means = original_loss_means
+    if action_weight is not None:
+        network.config.loss_weights["bce"] = action_weight
+    expected_frames = network.config.num_temporal_points * network.config.backbone_config.tubelet_size
+    if processor.num_frames != expected_frames:
+        raise ValueError(f"{model} takes clips of {expected_frames} frames, and num_frames is {processor.num_frames}.")
+    return network, processor
+
+
+def classifies_frames(config: PreTrainedConfig) -> bool:
+    """Whether a saved configuration is that of a classifier of frames."""
+    return any(name.endswith("ForFrameClassification") for name in config.architectures or ())
+
+
+def drop_query_axis(model: Any) -> Any:
+    """The same model. A VideoPrism classifier gets features (batch_size, hidden_size) and logits (batch_size,
+    num_classes), like all others: Transformers leaves the axis of its single pooling query in between."""
+    if model.config.model_type == "videoprism_vision_model" and not model.head_layernorm._forward_hooks:
+        model.head_layernorm.register_forward_hook(_without_query_axis)
+    return model
+
+
+def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
+    return pooled.flatten(1)
+
+
+def _load_for(
+    auto_class: Any,
+    model: str | os.PathLike,
+    config: PreTrainedConfig,
+    class_names: Sequence[str],
+    head: str = HEAD,
+    has_head: bool = True,
+    **options: Any,
+) -> tuple[PreTrainedModel, list[str]]:
+    """A model with a head for these classes, and the matrices before the head that its checkpoint lacks. Names of
+    weights in the head begin with the pattern `head`; without `has_head` those of the checkpoint are of another."""
+    known, names = class_names_of(config), list(class_names)
+    network, report = load_weights(auto_class, model, head, **_labels(names), **options)
+    if has_head and known == names:
+        return network, _matrices(network, report["missing_keys"], head)
+    # What the start that ships knows is nothing that a user chose.
+    if str(model) != model_path(SHIPPED):
+        knows = f"knows {len(known)} other classes ({few(known)})" if has_head else "gives its encoder"
+        _warn(f"{model} {knows}, the data have {len(names)} ({few(names)}): the head starts afresh.")
+    if len(known) == len(names):
+        # A head of the same size was loaded; its weights belong to other classes.
+        for name, part in network.named_modules():
+            if re.fullmatch(head, f"{name}."):
+                _initialize(network, part)
+    return network, _matrices(network, report["missing_keys"], head)
+
+
+def _around_backbone(
+    model: str | os.PathLike, config: PreTrainedConfig, changes: dict[str, Any], fields: dict[str, Any]
+) -> PreTrainedModel:
+    """A new detector with `fields` around a trained backbone with `changes` of its configuration."""
+    # `AutoBackbone.from_pretrained` takes no folders.
+    backbone, report = load_weights(MODEL_FOR_BACKBONE_MAPPING[type(config)], model, dtype="float32", **changes)
+    # A classifier with mean pooling has no norm of tokens, which begins as in the original, with 1 and 0.
+    refuse_missing(model, backbone, _matrices(backbone, report["missing_keys"]))
+    with bounded_models():
+        made = AutoConfig.for_model(DETECTOR, **fields, backbone_config=backbone.config)
+        network = AutoModelForObjectDetection.from_config(made, dtype=torch.float32)
+    network.backbone.load_state_dict(backbone.state_dict())
+    _warn(f"{model} is a backbone: the detector around it starts afresh.")
+    return network
+
+
+def _read_fields(detector_config: dict[str, Any] | str | None) -> dict[str, Any]:
+    try:
+        fields = json.loads(detector_config) if isinstance(detector_config, str) else detector_config or {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"detector_config is {detector_config!r}, which is no JSON object: {error}.") from error
+    known = AutoConfig.for_model(DETECTOR)
+    if unknown := [name for name in fields if not hasattr(known, name) or name == "backbone_config"]:
+        raise ValueError(f"detector_config has {unknown[0]!r}, which is no field of an STMixer that it may set.")
+    return fields
+
+
+def _matrices(network: PreTrainedModel, missing: Iterable[str], head: str = "$") -> list[str]:
+    """The missing matrices outside the head, which begin as random numbers. Norms and biases begin as constants."""
+    weights = network.state_dict()
+    return [name for name in missing if weights[name].ndim > 1 and not re.match(head, name)]
+
+
+def _check_classifies(model: str | os.PathLike, config: PreTrainedConfig, is_trained: bool = False) -> None:
+    known = sorted({kind.model_type for kind in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING})
+    expected = f"which classifies no videos: the types that do are {', '.join(known)}"
+    _check_type(model, config, type(config) in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING, expected, is_trained)
+
+
+def _check_type(
+    model: str | os.PathLike, config: PreTrainedConfig, fits: bool, expected: str, is_trained: bool = False
+) -> None:
+    """Refuses models of other types, which Transformers would list as classes of Python, and quantised ones unless
+    they were trained."""
+    if not is_trained:
+        check_trainable(model, config)
+    if not fits:
+        convert = " `hf-video convert hf_videomae` makes a VideoViT of it." if config.model_type == "videomae" else ""
+        raise ValueError(f"{model} holds a model of the type {config.model_type!r}, {expected}.{convert}")
+
+
+def _causal_fields(family: str, causal: bool) -> dict[str, Any]:
+    if causal and family != "videomamba":
+        raise ValueError(f"A {family} sees all frames of a clip: --causal is for a VideoMamba.")
+    return CAUSAL if causal else {}
+
+
+def _labels(class_names: Sequence[str]) -> dict[str, Any]:
+    return {"id2label": dict(enumerate(class_names)), "label2id": {name: id for id, name in enumerate(class_names)}}
+
+
+def _warn(line: str) -> None:
+    """Warns in the first of several processes."""
+    if is_first_process():
+        logger.warning(line)
+
+
+def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
+    """Initialises a part of a model anew, as the model does with weights that a checkpoint lacks."""
+    parameters: list[Any] = list(part.parameters())
+    for tensor in parameters:
+        # Transformers marks loaded tensors, and does not initialise them.
+        tensor._is_hf_initialized = False
+    whole: AbstractContextManager = nullcontext()
+    if is_deepspeed_zero3_enabled():
+        import deepspeed
+
+        whole = deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
+    with whole:
+        part.apply(model._init_weights)

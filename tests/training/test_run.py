@@ -1,0 +1,33 @@
+"""What a run decides by itself, and prints, before its first step."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hf_video.training import TrainSettings
+from hf_video.training.run import RunPlan, _describe_step
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "expected"),
+    [
+        ({}, "cuda", True),
+        ({}, "cpu", False),
+        ({"bf16": False}, "cuda", False),
+        ({"bf16": True}, "cpu", True),
+        ({"fp16": True}, "cuda", False),
+    ],
+)
+def test_bfloat16_is_the_default_of_a_gpu_that_has_it(monkeypatch, given, device, expected):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    plan = SimpleNamespace(chosen=TrainSettings(data="d", output_dir="o", **given))
+    assert RunPlan._is_bfloat16(plan, torch.device(device)) is expected
+
+
+def test_the_batch_of_all_processes_is_named_with_its_learning_rate():
+    args = SimpleNamespace(
+        train_batch_size=4, world_size=8, gradient_accumulation_steps=2, learning_rate=2.5e-4, bf16=True, fp16=False
+    )
+    expected = "Each step: 64 clips (4 a process x 8 processes x 2 accumulated), learning rate 0.00025, bfloat16."
+    assert _describe_step(args) == expected
