@@ -47,12 +47,8 @@ def split_work(batch_size: int, groups: int, blocks: int) -> list[tuple[int, int
 
 def run_units(kernel: Any, arguments: tuple[Any, ...], units: Sequence[tuple[int, ...]]) -> None:
     """
-    Call a kernel with the same arguments for every unit of work, on as many threads as PyTorch uses.
-
-    Args:
-        kernel: a function that numba compiles, which runs without the GIL.
-        arguments: tensors, which are passed as NumPy arrays, and anything else.
-        units: the last arguments, one tuple for each call.
+    Call a kernel that numba compiles with the same arguments, tensors among them, and each unit of work as its last
+    ones, on as many threads as PyTorch uses.
     """
     arrays = [as_array(argument) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     if units and not kernel.signatures:

@@ -3,8 +3,8 @@
 
 It runs everywhere and follows the recurrence step by step, in two forms. In eager mode it loops over chunks of time,
 which the backward computes again, so that memory grows with length / chunk. Under `torch.compile` and `torch.export`
-it is PyTorch's `scan` operator, whose graph does not grow with the length. Steps that other
-backends leave to PyTorch are here, too.
+it is PyTorch's `scan` operator, whose graph does not grow with the length. Steps that other backends leave to PyTorch
+are here, too.
 """
 
 import math
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 CHUNK_LENGTH = 16
 LOG2_E = 1.4426950408889634
 
+# Time steps and `steps * u`, both `(time, batch, channels)`, B and C, both `(time, batch, groups, state)`.
 Sequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -121,19 +122,7 @@ def expand_groups(per_group: torch.Tensor, num_channels: int) -> torch.Tensor:
 def scan_chunk(
     sequences: Sequences, A: torch.Tensor, state: torch.Tensor, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    The recurrence over a few steps.
-
-    Args:
-        sequences: time steps and `steps * u`, both `(time, batch, channels)`, B and C, both `(time, batch, groups,
-            state)`.
-        A: `(channels, state)`.
-        state: `(batch, channels, state)`.
-        reverse: whether to go from the last step to the first.
-
-    Returns:
-        Outputs `(time, batch, channels)`, and the state after the last of the steps.
-    """
+    """Outputs `(time, batch, channels)` of a few steps, and the state `(batch, channels, state)` after the last."""
     steps, scaled_inputs, B, C = sequences
     decays = torch.exp(steps[..., None] * A)
     updates = scaled_inputs[..., None] * expand_groups(B, A.shape[0])
