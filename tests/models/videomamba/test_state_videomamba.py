@@ -200,5 +200,5 @@ def test_masks_the_class_token_of_a_causal_model_and_mamba_ssm_are_refused(monke
     with pytest.raises(ValueError, match="cannot be given with a mask"):
         model.videomamba(clips, state=state, frame_mask=torch.ones(1, 6))
     monkeypatch.setenv("HF_VIDEO_SELECTIVE_SCAN", "mamba_ssm")
-    with pytest.raises(ValueError, match="'mamba_ssm' was asked for, but"):
+    with pytest.raises(ValueError, match="'mamba_ssm' of selective_scan was asked for, but"):
         model.videomamba(clips, state=state)
