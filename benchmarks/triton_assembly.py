@@ -1,6 +1,7 @@
 """
 Prints what Triton makes of the scan's kernels, without a GPU: registers, bytes of stack for values that do not fit
-into these, and the instructions of the loop over states for each state of each step.
+into these, the instructions of the loop over states for each state of each step, and the bytes that a step of a
+channel takes from memory and to it: those of all arrays of a launch, B and C once for each program.
 
 One of these is the exponential, which keeps its unit busy while eight instructions start: a multiprocessor of compute
 capability 8.0 or 9.0 gives 16 results a clock, and starts 4 instructions of 32 threads (CUDA C++ Programming Guide,
@@ -18,19 +19,30 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import torch
 import triton
 from helpers.measurement import make_parser, print_machine
 
-from hf_video import VideoMambaConfig
+from hf_video import VideoMambaConfig, selective_scan
+from hf_video.ops.dispatch import Backend
+from hf_video.ops.selective_scan import BACKENDS
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan import triton_kernels as selective_scan_triton_kernels
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.ops.compiling import compile_kernel
 
-SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
-OPTIONS = {"use_softplus": True, "reverse": True, "has_gate": True, "has_addend": True, "keeps_borders": True}
+SEQUENCES = ("u", "delta", "z", "B", "C", "addend", "y", "mixed", "dy", "du", "ddelta", "dz", "dmixed")
+OPTIONS = {
+    "use_softplus": True,
+    "reverse": True,
+    "is_wide": False,
+    "has_gate": True,
+    "has_addend": True,
+    "keeps_borders": True,
+}
 KERNELS = {"scan_forward_kernel": False, "scan_backward_kernel": True}
 
 
@@ -44,6 +56,36 @@ def compile_scan(name: str, settings: dict[str, int], capability: int) -> Any:
         for name in names
     ]
     return compile_kernel(kernel, types, constants, capability)
+
+
+def bytes_of_launches(batch_size: int, channels: int, length: int, state_size: int = 16) -> dict[str, float]:
+    """Bytes of a step of a channel for each kernel, from launches that compute nothing."""
+    found = {}
+
+    class Launch:
+        def __init__(self, name):
+            self.name, self.names = name, getattr(selective_scan_triton_kernels, name).arg_names
+
+        def __getitem__(self, grid):
+            return lambda *arguments, **options: found.update({self.name: self.count(grid, arguments)})
+
+        def count(self, grid, arguments):
+            blocks, arrays = grid[0], {}
+            for name, x in zip(self.names, arguments, strict=False):
+                if torch.is_tensor(x):
+                    arrays[x.data_ptr()] = x.numel() * x.element_size() * (blocks if name in ("B", "C") else 1)
+            return sum(arrays.values()) / (batch_size * channels * length)
+
+    def randn(size):
+        return torch.zeros(batch_size, length, size, dtype=torch.bfloat16).mT.requires_grad_()
+
+    weights = {"A": torch.zeros(channels, state_size), "D": torch.zeros(channels), "delta_bias": torch.zeros(channels)}
+    inputs = {name: randn(channels) for name in ("u", "delta", "z", "addend")} | weights
+    BACKENDS["triton"] = Backend(selective_scan_triton.selective_scan_triton, lambda facts: None)
+    with mock.patch.multiple(selective_scan_triton_kernels, **{name: Launch(name) for name in KERNELS}):
+        y = selective_scan(**inputs, B=randn(state_size), C=randn(state_size), backend="triton")
+        y.backward(torch.zeros_like(y))
+    return found
 
 
 def disassemble(cubin: bytes) -> tuple[str, str]:
@@ -84,8 +126,9 @@ def main() -> None:
     batches, kernels = ([1], ["scan_forward_kernel"]) if arguments.smoke else (arguments.batches, list(KERNELS))
     for batch_size in batches:
         plan = selective_scan_triton.plan(batch_size, channels, 1)
+        memory = bytes_of_launches(batch_size, channels, 33 if arguments.smoke else 1569)
         for name in kernels:
-            settings = plan.settings(KERNELS[name])
+            settings = plan | selective_scan_triton.options(plan, KERNELS[name])
             compiled = compile_scan(name, settings, arguments.capability)
             resources, assembly = disassemble(compiled.asm["cubin"])
             registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", resources).groups()
@@ -93,7 +136,8 @@ def main() -> None:
             print(
                 f"batch {batch_size:3}  {name:20}  warps {settings['num_warps']}, registers {registers}, bytes "
                 f"of stack {stack:>3}; instructions {loop.total() / steps:5.1f}, of which exponentials "
-                f"{loop['MUFU'] / steps:.1f} and exchanges between threads {loop['SHFL'] / steps:.1f}"
+                f"{loop['MUFU'] / steps:.1f} and exchanges between threads {loop['SHFL'] / steps:.1f}; "
+                f"bytes {memory[name]:.1f}"
             )
 
 

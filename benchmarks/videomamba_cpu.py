@@ -40,7 +40,8 @@ from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
 from hf_video import selective_scan
 from hf_video.models.videomamba import modeling_videomamba
-from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, BACKENDS, Backend
+from hf_video.ops.dispatch import Backend
+from hf_video.ops.selective_scan import BACKEND_VARIABLE, BACKENDS
 from hf_video.ops.selective_scan.reference import add_and_gate
 
 TOLERANCE = 1e-3
@@ -200,7 +201,7 @@ def main() -> None:
         sizes.update(SMALL)
         arguments.rounds = 1
     run_apart = functools.partial(in_own_process, arguments.threads)
-    BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
+    BACKENDS["transformers"] = Backend(transformers_scan, lambda facts: None)
     print_machine("torch", "transformers", threads=arguments.threads)
     if not arguments.bfloat16:
         run_apart(compare_model, arguments.rounds)

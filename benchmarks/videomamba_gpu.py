@@ -20,7 +20,7 @@ from transformers import AutoModelForVideoClassification, PreTrainedConfig
 from hf_video import VideoMambaConfig, VideoViTConfig, selective_scan
 
 DTYPE, TOLERANCE = torch.bfloat16, 0.03
-BACKENDS = ("triton", "mamba_ssm")
+BACKENDS = ("triton", "mamba_ssm", "kernels-community/mamba-ssm")
 PASSES = {False: "forward", True: "forward+backward"}
 VIDEOMAMBAS = {"VideoMamba-Ti": "tiny", "VideoMamba-S": "small", "VideoMamba-M": "middle"}
 
@@ -64,7 +64,7 @@ def compare_scans(batch_size: int, num_frames: int) -> None:
     inputs = scan_inputs(batch_size, config.intermediate_size, 1 + 14 * 14 * num_frames, config.state_size)
     wanted = run_scan(inputs, "reference", True)
     for backend in BACKENDS:
-        line = f"scan of VideoMamba-M, {num_frames:3} frames, batch {batch_size:3}  {backend:10}"
+        line = f"scan of VideoMamba-M, {num_frames:3} frames, batch {batch_size:3}  {backend:27}"
         try:
             error = worst_error(run_scan(inputs, backend, True), wanted)
         except (ImportError, RuntimeError, ValueError) as reason:

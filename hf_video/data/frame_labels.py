@@ -123,8 +123,8 @@ def _segments(videos: Sequence[AnnotatedVideo], names: list[str], background: st
         duration = video.parts[-1][1]
         found = [*zip(video.starts, np.minimum(video.ends, duration), video.labels, strict=True)]
         if background is not None:
-            times = [0.0, *np.ravel(video.parts)]  # between parts nobody looked
-            unused = [*zip(times[::2], times[1::2], strict=False)]
+            borders = [0.0, *np.ravel(video.parts)]  # between parts nobody looked
+            unused = [*zip(borders[::2], borders[1::2], strict=False)]
             starts, ends = np.array(sorted([*unused, *(row[:2] for row in found)])).T
             ends = np.maximum.accumulate([0.0, *ends])
             gaps = zip(ends, [*starts, duration], strict=True)

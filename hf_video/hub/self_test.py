@@ -254,7 +254,7 @@ def _scan(folder: Path, device: torch.device, dtype: str) -> str:
     config = read_part(folder, "config.json")
     if config["model_type"] != "videomamba":
         return ""
-    from hf_video.ops.selective_scan.dispatch import choose_backend
+    from hf_video.ops.selective_scan import choose_backend
 
     backend = choose_backend(device.type, getattr(torch, dtype), config.get("state_size", 16), False, None)
     return f", selective scan {backend}"

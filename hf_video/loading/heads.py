@@ -94,6 +94,8 @@ def load_classifier(
     )
     if is_frozen:
         refuse_missing(model, network, missing, ": train the whole model")
+    elif missing:
+        _warn(f"{model} lacks weights before the head ({few(missing)}), which start afresh.")
     return drop_query_axis(network)
 
 
@@ -144,7 +146,10 @@ def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTraine
     config = load_config(model)
     expected = f"not pre-trained by masks here: a model of the type {' or '.join(FAMILIES)} is expected"
     _check_type(model, config, config.model_type in FAMILIES, expected)
-    return load_weights(AutoModelForPreTraining, model, **kwargs)[0]
+    network, report = load_weights(AutoModelForPreTraining, model, **kwargs)
+    if missing := report["missing_keys"]:
+        _warn(f"{model} lacks weights of {type(network).__name__} ({few(missing)}), which start afresh.")
+    return network
 
 
 def load_frame_classifier(

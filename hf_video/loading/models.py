@@ -272,7 +272,8 @@ def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
 
     import transformers
 
-    from .configurations import load_weights
+    from .configurations import loading
 
-    network, _ = load_weights(getattr(transformers, auto_class), folder, **options)
+    with loading(folder):
+        network = getattr(transformers, auto_class).from_pretrained(folder, **options)
     return network.eval(), _processor_of(folder, network.config, auto_class)

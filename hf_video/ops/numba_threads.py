@@ -1,10 +1,10 @@
 """
 Runs kernels that numba compiles on several threads.
 
-These are PyTorch's own threads if they can be reached. PyTorch's threads wait busily for some milliseconds after each
-operation, so that any other thread would have to share a core with one of them. PyTorch's threads do not survive a
-fork: if they cannot be reached, threads are started for one call. Numba's own parallel layers are not used. They leave
-threads behind that a forked child waits for, and that two callers share.
+These are PyTorch's own threads if they can be reached: they wait busily for some milliseconds after each operation,
+and any other thread would have to share a core with one of them. They do not survive a fork; there, threads are
+started for one call. Numba's own parallel layers leave threads behind that a forked child waits for, and that two
+callers share.
 """
 
 import ctypes
@@ -12,10 +12,9 @@ import functools
 import math
 import multiprocessing
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,81 +25,66 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
+TEAM_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+# A forked child would wait forever for threads that only its parent has.
+OWNER_OF_TEAM = None if multiprocessing.parent_process() else os.getpid()
+# Channels of a vector of the kernels.
+LANES = 16
 # More than one, so that a thread which has to wait for a core leaves its next units to the others.
 UNITS_PER_THREAD = 2
-COMPILING = threading.RLock()
-TEAM_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-# A forked child would wait forever for threads that only its parent has, or for a lock that one of them held.
-OWNER_OF_TEAM = None if multiprocessing.parent_process() else os.getpid()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=COMPILING.acquire, after_in_parent=COMPILING.release, after_in_child=COMPILING.release)
 
 
-@functools.cache
-def why_numba_cannot() -> str | None:
-    """The reason why kernels cannot be compiled here, or `None` if they can."""
-    try:
-        from .numba_vectors import LANES  # noqa: F401
-    except ImportError as error:
-        return f"numba cannot be imported ({error})"
-    return None
-
-
-def split_work(batch_size: int, groups: int, blocks: int) -> Iterator[tuple[int, int, int, int, int]]:
+def split_work(batch_size: int, groups: int, blocks: int) -> list[tuple[int, int, int, int, int]]:
     """Units of work (batch, group, part, first block, end block); `blocks` is the number of blocks of one group."""
     parts = min(blocks, math.ceil(UNITS_PER_THREAD * torch.get_num_threads() / max(1, batch_size * groups)))
-    for batch in range(batch_size):
-        for group in range(groups):
-            for part in range(parts):
-                first, end = (group * blocks + blocks * border // parts for border in (part, part + 1))
-                yield batch, group, part, first, end
+    return [
+        (batch, group, part, group * blocks + blocks * part // parts, group * blocks + blocks * (part + 1) // parts)
+        for batch in range(batch_size)
+        for group in range(groups)
+        for part in range(parts)
+    ]
 
 
-def split_tokens(batch_size: int, length: int) -> Iterator[tuple[int, int, int]]:
-    """Units of work (clip, first token, end token)."""
-    for clip, _, _, first, end in split_work(batch_size, 1, length):
-        yield clip, first, end
-
-
-def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int, ...]]) -> None:
+def run_units(kernel: Any, arguments: tuple[Any, ...], units: Sequence[tuple[int, ...]]) -> None:
     """
-    Call a kernel with the same arguments for every unit of work, on as many threads as PyTorch uses.
-
-    Args:
-        kernel: a function that numba compiles, which runs without the GIL.
-        arguments: tensors, which are passed as NumPy arrays, and anything else.
-        units: the last arguments, one tuple for each call.
+    Call a kernel that numba compiles with the same arguments, tensors among them, and each unit of work as its last
+    ones, on as many threads as PyTorch uses.
     """
     arrays = [as_array(argument) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
-    waiting = deque(units)
-    with COMPILING:
-        if waiting and not kernel.signatures:
-            start = time.perf_counter()
-            kernel(*arrays, *waiting.pop())
-            if kernel.stats.cache_misses:
-                place = kernel.stats.cache_path or "memory alone, because the cache folder cannot be written"
-                seconds = time.perf_counter() - start
-                logger.warning(f"{kernel.__name__} was compiled for this machine in {seconds:.1f} s, kept in {place}.")
+    if units and not kernel.signatures:
+        start = time.perf_counter()
+        kernel(*arrays, *units[0])
+        units = units[1:]
+        if kernel.stats.cache_misses:
+            place = kernel.stats.cache_path or "memory alone, because the cache folder cannot be written"
+            seconds = time.perf_counter() - start
+            logger.warning(f"{kernel.__name__} was compiled for this machine in {seconds:.1f} s, kept in {place}.")
+    waiting, errors = deque(units), list[BaseException]()
 
-    def work() -> None:
-        while True:
-            try:
-                unit = waiting.pop()
-            except IndexError:  # the other threads have taken the last ones
-                return
-            kernel(*arrays, *unit)
+    def work(_: Any = None) -> None:
+        try:
+            while waiting:
+                kernel(*arrays, *waiting.popleft())
+        except IndexError:  # another thread has taken the last one
+            return
+        except BaseException as error:  # nothing can be raised through a frame of C
+            errors.append(error)
 
-    num_threads = min(torch.get_num_threads(), len(waiting))
-    if num_threads < 2:
-        work()
-    elif os.getpid() == OWNER_OF_TEAM and (run_in_team := openmp_team()) is not None:
-        _on_team(run_in_team, work)
-    else:
+    num_threads = torch.get_num_threads() if len(units) > 1 else 1
+    if num_threads > 1 and os.getpid() == OWNER_OF_TEAM and (run_in_team := openmp_team()):
+        # As many as PyTorch's operations have: a change of their number takes longer than the work.
+        run_in_team(TEAM_TASK(work), None, num_threads, 0)
+    elif num_threads > 1:
         with ThreadPoolExecutor(num_threads - 1) as threads:
-            others = [threads.submit(work) for _ in range(num_threads - 1)]
+            for _ in range(num_threads - 1):
+                threads.submit(work)
             work()
-            for other in others:
-                other.result()
+    else:
+        work()
+    if errors:
+        raise errors[0]
+    if waiting:
+        raise KeyboardInterrupt("a signal came while threads were started")
 
 
 @functools.cache
@@ -118,44 +102,18 @@ def openmp_team() -> Callable[..., None] | None:
     return function
 
 
-def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None:
-    """Call a function once on every thread of the team, and raise what one of them raised, Ctrl-C included."""
-    caller, errors, has_run = threading.get_ident(), list[BaseException](), False
-
-    def task(_: Any) -> None:
-        nonlocal has_run
-        try:
-            work()
-        except BaseException as error:  # nothing can be raised through a frame of C
-            errors.append(error)
-        if threading.get_ident() == caller:
-            has_run = True
-
-    # As many threads as PyTorch's operations have: a change of their number takes longer than the work.
-    run_in_team(TEAM_TASK(task), None, torch.get_num_threads(), 0)
-    if errors:
-        raise errors[0]
-    if not has_run:
-        # Only the handler of a signal, such as Ctrl-C, can raise before the first line of the task.
-        raise KeyboardInterrupt("a signal came while threads were started")
-
-
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """A NumPy array on the memory of a tensor."""
     # `numpy()` would forbid to resize the memory for good, and FSDP frees the memory of gathered weights so.
     return np.from_dlpack(tensor.detach())
 
 
-def to_lanes(tensor: torch.Tensor, groups: int = 1) -> torch.Tensor:
+def pad_lanes(x: torch.Tensor, groups: int = 1) -> torch.Tensor:
     """Pad the channels of each group, in the last dimension, with zeros to a multiple of `LANES`."""
-    from .numba_vectors import LANES
-
-    channels = tensor.shape[-1] // groups
-    if channels % LANES:
-        tensor = F.pad(tensor.unflatten(-1, (groups, channels)), (0, -channels % LANES)).flatten(-2)
-    return tensor
+    channels = x.shape[-1] // groups
+    return F.pad(x.unflatten(-1, (groups, channels)), (0, -channels % LANES)).flatten(-2) if channels % LANES else x
 
 
-def from_lanes(tensor: torch.Tensor, groups: int, channels: int) -> torch.Tensor:
-    """The inverse of `to_lanes`: the first `channels` of each group."""
-    return tensor.unflatten(-1, (groups, -1))[..., :channels].flatten(-2).contiguous()
+def cut_lanes(x: torch.Tensor, groups: int, dim: int) -> torch.Tensor:
+    """The inverse of `pad_lanes`, for `dim` channels in all groups."""
+    return x if x.shape[-1] == dim else x.unflatten(-1, (groups, -1))[..., : dim // groups].flatten(-2)

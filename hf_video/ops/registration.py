@@ -1,25 +1,9 @@
-"""
-What operators of several backends share: how they get their gradients, how a backend finds out whether its kernels
-can be used, and how a sequence is turned.
-"""
+"""How an operator of PyTorch gets its gradients, and the operator that turns a sequence round."""
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-
-
-class RecordedContext:
-    """
-    A stand-in for the context of an autograd function. An operator runs below autograd, where it calls the forward and
-    the backward of such a function by itself.
-    """
-
-    saved_tensors: tuple[torch.Tensor | None, ...] = ()
-
-    def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
-        self.saved_tensors = tensors
 
 
 def needs_gradient(tensors: Iterable[torch.Tensor | None]) -> bool:
@@ -27,71 +11,45 @@ def needs_gradient(tensors: Iterable[torch.Tensor | None]) -> bool:
 
 
 def register_gradients(
-    forward: torch.library.CustomOpDef, backward: Callable[..., Any], num_outputs: int = 1, num_forgotten: int = 0
+    forward: torch.library.CustomOpDef, backward: Callable[..., Any], num_outputs: int = 1, num_unread: int = 0
 ) -> None:
     """
     Make one operator the derivative of another.
 
     Args:
-        forward: takes tensors or `None`, and options. Returns its outputs, the first of which is like the first
+        forward: takes tensors or `None`, then options. Returns its outputs, the first of which is like the first
             tensor that it takes, and then the tensors that only the backward needs.
-        backward: takes the gradients of the outputs, the tensors that `forward` returned for it, and what `forward`
-            took, options last, without the last `num_forgotten`. Returns one gradient for each tensor that `forward`
-            took, also for one that was `None`. A gradient of an output may be `None`, but for the first.
+        backward: takes the gradients of the outputs, `None` where there is none but for the first; the tensors that
+            `forward` returned for it; and what `forward` took without the last `num_unread` tensors, whose memory is
+            not kept. Returns one gradient for each tensor that `forward` took, also for one that was `None`.
         num_outputs: number of outputs of `forward`.
-        num_forgotten: number of arguments at the end that the backward does not read. Their memory is not kept.
     """
 
     def save(ctx, inputs, output):
+        tensors = [x for x in inputs if x is None or isinstance(x, torch.Tensor)]
         kept = output[num_outputs:] if isinstance(output, tuple) else ()
-        seen = inputs[: len(inputs) - num_forgotten]
-        tensors = [x for x in seen if x is None or isinstance(x, torch.Tensor)]
         ctx.set_materialize_grads(False)
-        ctx.num_kept, ctx.options = len(kept), seen[len(tensors) :]
-        ctx.is_there = [isinstance(x, torch.Tensor) for x in inputs]
-        ctx.takes_gradient = [x is None or isinstance(x, torch.Tensor) for x in inputs]
-        ctx.save_for_backward(*kept, *tensors)
+        ctx.options, ctx.num_kept = inputs[len(tensors) :], len(kept)
+        ctx.is_given = [x is not None for x in tensors]
+        ctx.save_for_backward(*kept, *tensors[: len(tensors) - num_unread])
 
     def differentiate(ctx, dy, *others):
         saved = ctx.saved_tensors
         dy = torch.zeros_like(saved[ctx.num_kept]) if dy is None else dy
-        gradients = iter(backward(dy, *others[: num_outputs - 1], *saved, *ctx.options))
-        every = (next(gradients) if takes_one else None for takes_one in ctx.takes_gradient)
-        return tuple(gradient if there else None for there, gradient in zip(ctx.is_there, every, strict=True))
+        gradients = backward(dy, *others[: num_outputs - 1], *saved, *ctx.options)
+        every = (gradient if given else None for given, gradient in zip(ctx.is_given, gradients, strict=True))
+        return *every, *(None for _ in ctx.options)
 
     forward.register_autograd(differentiate, setup_context=save)
 
 
-def probing(run: Callable[..., torch.Tensor]) -> Any:
-    """
-    A cached function that says why a call of kernels fails, or `None` if it works. It takes what `run` takes, which
-    calls the kernels and returns their output.
-    """
-
-    @functools.cache
-    def probe(*arguments: str) -> str | None:
-        try:
-            output = run(*arguments)
-        # Compilers, drivers, cards and foreign builds fail in many ways. Each means that kernels cannot be used.
-        except Exception as error:
-            return f"its kernels do not answer ({type(error).__name__}: {error})"
-        return None if output.isfinite().all() else "its kernels answer with numbers that are not finite"
-
-    return probe
-
-
-def reversed_copy(x: torch.Tensor) -> torch.Tensor:
-    """
-    A contiguous copy with the last dimension reversed. `flip` keeps the order of dimensions in memory, so that a
-    second copy would have to change it.
-    """
-    return x.index_select(-1, torch.arange(x.shape[-1] - 1, -1, -1, device=x.device))
-
-
 @torch.library.custom_op("hf_video::turn", mutates_args=())
 def turn(x: torch.Tensor) -> torch.Tensor:
-    """`reversed_copy` with a backward that is a reversed copy, too, instead of an addition to an index."""
-    return reversed_copy(x)
+    """
+    A contiguous copy with the last dimension reversed. `flip` keeps the order of dimensions in memory, so that a
+    second copy would have to change it; and the backward of an index is an addition, where a copy is enough.
+    """
+    return x.index_select(-1, torch.arange(x.shape[-1] - 1, -1, -1, device=x.device))
 
 
 @turn.register_fake

@@ -166,6 +166,7 @@ def test_an_encoder_alone_is_trained_whole_but_not_frozen_under_random_weights(f
     classifier.base_model.save_pretrained(tmp_path / "encoder")
     loaded = load_classifier(tmp_path / "encoder", NAMES)
     torch.testing.assert_close(loaded.base_model.state_dict(), classifier.base_model.state_dict(), rtol=0, atol=0)
+    assert (f"lacks weights before the head ({part}." in caplog.text) == (part is not None)
     if part is None:
         load_classifier(tmp_path / "encoder", NAMES, is_frozen=True)
         return

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForFrameClassification, VideoMambaState
-from hf_video.ops import causal_conv1d
-from hf_video.ops.selective_scan import dispatch as selective_scan
+from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
+from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
+from hf_video.ops.dispatch import Backend
+from hf_video.ops.selective_scan import BACKEND_VARIABLE, BACKENDS
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.reference import ScanInputs, selective_scan_reference
 from tests.models.videomamba.videomamba_testing import make, random_clips
@@ -28,14 +30,14 @@ from .test_selective_scan import (
 
 __all__ = ["poisoned_memory"]
 
-# Two blocks of channels that may be cut off, and chunks of 8 or 16 steps; length, state size, batch size, channels,
-# groups of B and C.
+# Blocks of channels that may be cut off, and chunks of 8 steps or more; length, state size,
+# batch size, channels, groups of B and C.
 SIZES = {"LANES": 8, "STEPS": 4, "BLOCK": 4, "SMALL_BLOCK": 2, "PROGRAMS": 3, "WARPS": 5}
 GRID = [
     (1, 1, 1, 1, 1),
     (1, 3, 2, 4, 1),
     (7, 2, 2, 6, 2),
-    (8, 1, 1, 5, 1),
+    (8, 1, 1, 11, 1),
     (17, 3, 1, 3, 3),
     (33, 2, 3, 5, 1),
     (70, 1, 1, 2, 1),
@@ -49,17 +51,21 @@ def small_blocks(monkeypatch):
     """The interpreter takes every lane of a scan by itself; and the backend is chosen on the CPU, too."""
     for name, value in SIZES.items():
         monkeypatch.setattr(selective_scan_triton, name, value)
-    backend = selective_scan.Backend(selective_scan_triton.selective_scan_triton, lambda situation: None)
-    monkeypatch.setitem(selective_scan.BACKENDS, "triton", backend)
-    monkeypatch.setenv(selective_scan.BACKEND_VARIABLE, "triton")
+    backend = Backend(selective_scan_triton.selective_scan_triton, lambda facts: None)
+    monkeypatch.setitem(BACKENDS, "triton", backend)
+    monkeypatch.setenv(BACKEND_VARIABLE, "triton")
 
 
 def test_the_grid_has_every_plan():
-    plans = {
-        (plan.channels, plan.chunk_length)
-        for plan in (selective_scan_triton.plan(batch, dim, groups) for _, _, batch, dim, groups in GRID)
-    }
-    assert plans == {(2, 32), (2, 64), (4, 8), (4, 16)}
+    plans = (selective_scan_triton.plan(batch, dim, groups) for _, _, batch, dim, groups in GRID)
+    assert {(sizes["BLOCK"], sizes["SPANS"]) for sizes in plans} == {(2, 8), (2, 16), (4, 2), (4, 4)}
+
+
+@slow
+def test_offsets_of_very_many_states_are_wide(monkeypatch, poisoned_memory):
+    """Here from 300 elements on, which two chunks of the last states pass."""
+    monkeypatch.setattr(selective_scan_triton, "WIDE", 300)
+    compare(random_inputs(33, 5, 2, 6, 2), True, "triton", tolerance=2e-5)
 
 
 @pytest.mark.parametrize("reverse", [pytest.param(False, marks=slow), True])
@@ -175,27 +181,42 @@ def test_without_gradients_no_states_are_kept():
 
 
 def operator_arguments():
-    """Of `scan_forward`, without what says whether the borders are kept."""
+    """Of `scan_forward`, without its options."""
     inputs = random_inputs(9, 2, 1, 4, 2)
-    for name in ("u", "delta", "z", "addend"):
+    for name in ("u", "delta", "A", "z", "initial_state", "addend"):
         inputs[name] = inputs[name].mT.contiguous()
-    tensors = [inputs[name] for name in NAMES]
-    return [*tensors[:-2], True, True, *tensors[-2:]]
+    names = ("u", "delta", "A", "B", "C", "D", "delta_bias", "z", "initial_state", "addend")
+    return [inputs[name] for name in names]
 
 
 @slow
 @pytest.mark.parametrize("keeps_borders", [False, True])
 def test_the_scan_is_an_operator_that_torch_can_trace(keeps_borders):
-    arguments = [x.requires_grad_(keeps_borders) if torch.is_tensor(x) else x for x in operator_arguments()]
-    torch.library.opcheck(selective_scan_triton.scan_forward, (*arguments, keeps_borders))
+    arguments = [x.requires_grad_(keeps_borders) for x in operator_arguments()]
+    torch.library.opcheck(selective_scan_triton.scan_forward, (*arguments, True, True, keeps_borders))
 
 
 @slow
 def test_its_backward_is_an_operator_that_torch_can_trace():
     arguments = operator_arguments()
-    y, last_state, *kept = selective_scan_triton.scan_forward(*arguments, True)
-    backward_arguments = (y, last_state, *kept, *arguments[:-2])
-    torch.library.opcheck(selective_scan_triton.scan_backward, backward_arguments)
+    y, last_state, *kept = selective_scan_triton.scan_forward(*arguments, True, True, True)
+    torch.library.opcheck(
+        selective_scan_triton.scan_backward, (y, last_state, *kept, *arguments[:-2], True, True, True)
+    )
+
+
+def test_what_is_kept_for_the_backward_has_the_dtype_of_the_inputs():
+    """B, C and the output before the gate; and two runs give the same bits."""
+    results = []
+    for _ in range(2):
+        inputs = random_inputs(17, 3, 2, 6, 2, dtype=torch.bfloat16)
+        leaves = {name: value.requires_grad_() for name, value in inputs.items()}
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, saved=saved: saved.append(x) or x, lambda x: x):
+            output, _ = call(selective_scan_triton.selective_scan_triton, [leaves[name] for name in NAMES])
+        results.append([output, *torch.autograd.grad(output.float().sum(), list(leaves.values()), allow_unused=True)])
+    assert {x.dtype for x in saved if x.shape in ((2, 17, 6), (2, 2, 3, 17))} == {torch.bfloat16}
+    torch.testing.assert_close(*results, atol=0, rtol=0)
 
 
 @slow
@@ -210,7 +231,7 @@ def test_it_compiles_without_graph_breaks():
 @slow
 def test_the_kernels_answer():
     assert selective_scan_triton.probe.__wrapped__("cpu") is None
-    assert causal_conv1d.why_triton_cannot.__wrapped__("cpu") is None
+    assert causal_conv1d_triton.probe.__wrapped__("cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -228,7 +249,7 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
     leaves = [leaf.requires_grad_() for leaf in leaves]
     grad = torch.randn(batch_size, dim, length)
     results = []
-    for function in (causal_conv1d.causal_conv1d_triton, causal_conv1d.causal_conv1d_reference):
+    for function in (causal_conv1d_triton.causal_conv1d_triton, causal_conv1d_reference):
         output = function(leaves[0], leaves[1], leaves[2] if with_bias else None, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)
@@ -236,10 +257,10 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
 
 @slow
 def test_the_convolution_is_an_operator_that_torch_can_trace():
-    leaves = [torch.randn(shape, requires_grad=True) for shape in ((2, 9, 5), (5, 4), (5,))]
-    torch.library.opcheck(causal_conv1d.triton_forward, (*leaves, True))
+    leaves = [torch.randn(shape, requires_grad=True) for shape in ((2, 9, 5), (4, 5), (5,))]
+    torch.library.opcheck(causal_conv1d_triton.conv_forward, (*leaves, True))
     detached = [leaf.detach() for leaf in leaves]
-    torch.library.opcheck(causal_conv1d.triton_backward, (torch.randn(2, 9, 5), *detached, False))
+    torch.library.opcheck(causal_conv1d_triton.conv_backward, (torch.randn(2, 9, 5), *detached, False))
 
 
 @slow

@@ -10,7 +10,8 @@ import pytest
 from numba.core.caching import IndexDataCacheFile
 
 import hf_video
-from hf_video.ops import cpu_kernels, numba_vectors
+from hf_video.ops import numba_vectors
+from hf_video.ops.selective_scan import cpu_kernels
 
 SOURCE = """
 import numba

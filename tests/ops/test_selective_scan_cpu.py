@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification, selective_scan
-from hf_video.ops import numba_threads
+from hf_video.ops import dispatch, numba_threads
 from hf_video.ops.causal_conv1d import causal_conv1d
+from hf_video.ops.selective_scan import BACKEND_VARIABLE
 from hf_video.ops.selective_scan import cpu as selective_scan_cpu
-from hf_video.ops.selective_scan import dispatch
+from hf_video.ops.selective_scan.reference import ScanFacts
 from tests.models.videomamba.videomamba_testing import make, random_clips
 
 from .test_selective_scan import NAMES, Scan, compare_models, random_inputs, run_with_gradients
@@ -24,7 +25,7 @@ from .test_selective_scan import NAMES, Scan, compare_models, random_inputs, run
 
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch):
-    monkeypatch.setenv(dispatch.BACKEND_VARIABLE, "cpu")
+    monkeypatch.setenv(BACKEND_VARIABLE, "cpu")
 
 
 def scan_on(backend, reverse=False):
@@ -93,22 +94,21 @@ def test_number_of_threads_changes_no_value():
         torch.testing.assert_close(result, results[0])
 
 
-def operator_arguments(keeps_borders=True):
-    """Of `scan_forward`, 6 channels in 2 groups."""
-    inputs = random_inputs(70, 3, 2, 6, 2)
-    by_time = [inputs["u"].mT, inputs["delta"].mT, inputs["A"]] + [inputs[n].movedim(-1, 1) for n in ("B", "C")]
-    tensors = (*by_time, inputs["D"], inputs["delta_bias"], inputs["initial_state"])
-    *leaves, state = (x.contiguous().requires_grad_(keeps_borders) for x in tensors)
-    return *leaves, True, True, state, keeps_borders
+def operator_arguments():
+    """Of `scan_forward`, 32 channels in 2 groups."""
+    inputs = random_inputs(70, 3, 2, 32, 2)
+    inputs |= {name: inputs[name].mT for name in ("u", "delta", "A", "initial_state")}
+    inputs |= {name: inputs[name].movedim(-1, 1) for name in ("B", "C")}
+    names = ("u", "delta", "A", "B", "C", "D", "delta_bias", "initial_state")
+    return [inputs[name].contiguous() for name in names]
 
 
-@pytest.mark.parametrize("keeps_borders", [False, True])
-def test_the_scan_is_an_operator_that_torch_can_trace(keeps_borders):
-    torch.library.opcheck(selective_scan_cpu.scan_forward, operator_arguments(keeps_borders))
-    if keeps_borders:
-        arguments = [x.detach() if torch.is_tensor(x) else x for x in operator_arguments()]
-        kept = selective_scan_cpu.scan_forward(*arguments)
-        torch.library.opcheck(selective_scan_cpu.scan_backward, (*kept, *arguments[:-2]))
+def test_the_scan_is_an_operator_that_torch_can_trace():
+    leaves = [x.requires_grad_() for x in operator_arguments()]
+    torch.library.opcheck(selective_scan_cpu.scan_forward, (*leaves, True, True))
+    arguments = operator_arguments()
+    kept = selective_scan_cpu.scan_forward(*arguments, True, True)
+    torch.library.opcheck(selective_scan_cpu.scan_backward, (*kept, *arguments, True, True))
 
 
 def test_it_compiles_without_graph_breaks():
@@ -204,18 +204,13 @@ def test_what_a_unit_raises_reaches_the_caller(has_team, two_threads, monkeypatc
 
 
 def test_a_signal_that_comes_before_the_first_line_is_not_lost(two_threads, monkeypatch):
-    def team_without_its_caller(task, *_):
-        thread = threading.Thread(target=task, args=(None,))
-        thread.start()
-        thread.join()
-
-    monkeypatch.setattr(numba_threads, "openmp_team", lambda: team_without_its_caller)
+    monkeypatch.setattr(numba_threads, "openmp_team", lambda: lambda *arguments: None)
     with pytest.raises(KeyboardInterrupt, match="while threads were started"):
         numba_threads.run_units(RecordedKernel(), (), [(unit,) for unit in range(4)])
 
 
 def test_forward_mode_takes_the_reference(monkeypatch):
-    monkeypatch.delenv(dispatch.BACKEND_VARIABLE)
+    monkeypatch.delenv(BACKEND_VARIABLE)
     inputs = random_inputs(9, 2, 1, 16, 1)
     direction = torch.randn_like(inputs["u"])
 
@@ -261,9 +256,10 @@ def test_compilation_is_shown_once(monkeypatch, caplog):
 
 
 def test_without_numba_the_reference_takes_over_and_says_so(monkeypatch, caplog):
-    monkeypatch.delenv(dispatch.BACKEND_VARIABLE)
+    monkeypatch.delenv(BACKEND_VARIABLE)
     monkeypatch.setattr(dispatch.logger, "propagate", True)
     monkeypatch.delitem(sys.modules, f"{numba_threads.__package__}.numba_vectors", raising=False)
+    monkeypatch.delattr(sys.modules[numba_threads.__package__], "numba_vectors", raising=False)
     import_module = builtins.__import__
 
     def without_numba(name, *args, **kwargs):
@@ -272,17 +268,17 @@ def test_without_numba_the_reference_takes_over_and_says_so(monkeypatch, caplog)
         return import_module(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_numba)
-    for cache in (numba_threads.why_numba_cannot, dispatch.logger.warning_once):
-        cache.cache_clear()
+    dispatch.logger.warning_once.cache_clear()
     with caplog.at_level(logging.WARNING, logger=dispatch.logger.name):
         outputs = [selective_scan(**random_inputs(9, 2, 1, 2, 1)) for _ in range(2)]
-    numba_threads.why_numba_cannot.cache_clear()
     assert len(caplog.records) == 1 and "pip install numba" in caplog.text and "'reference'" in caplog.text
     assert outputs[0].isfinite().all()
 
 
 def test_what_it_cannot_do_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="'cpu' was asked for, but it computes in float32, not in float64"):
+    with pytest.raises(
+        ValueError, match="'cpu' of selective_scan was asked for, but it computes in float32, not in float64"
+    ):
         selective_scan(**random_inputs(3, 2, 1, 2, 1, dtype=torch.float64), backend="cpu")
-    situation = dispatch.Situation("cuda", torch.float32, 16, False)
-    assert selective_scan_cpu.why_cpu_cannot(situation) == "it runs on the CPU, not on cuda"
+    facts = ScanFacts("cuda", torch.float32, 16, False)
+    assert selective_scan_cpu.unsupported(facts) == "it runs on the CPU, not on cuda"

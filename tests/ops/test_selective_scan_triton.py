@@ -17,21 +17,23 @@ import torch
 
 from conversion.helpers.weight_rules import apply_rules
 from hf_video import VideoMambaForVideoClassification, selective_scan
-from hf_video.ops import causal_conv1d
+from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
+from hf_video.ops.dispatch import probing
+from hf_video.ops.selective_scan import BACKEND_VARIABLE
 from hf_video.ops.selective_scan import triton as selective_scan_triton
-from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, Situation
+from hf_video.ops.selective_scan.reference import ScanFacts
 from tests.conversion.test_videomamba import RULES, converted
 from tests.models.videomamba.videomamba_testing import make, random_clips
 from tests.testing.goldens import assert_float32_close, assert_gradients_close
 from tests.testing.processes import Program, run_fresh
 
 from .compiling import compile_kernel
-from .test_selective_scan import GRID, NAMES, Scan, compare, poisoned_memory, random_inputs, run_with_gradients
+from .test_selective_scan import GRID, Scan, compare, poisoned_memory, random_inputs, run_with_gradients
 
 __all__ = ["converted", "poisoned_memory"]
 
 REPOSITORY = Path(__file__).parents[2]
-SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
+SEQUENCES = ("u", "delta", "z", "B", "C", "addend", "y", "mixed", "dy", "du", "ddelta", "dz", "dmixed")
 STRIDES = ("x_clip_stride", "x_stride", "z_clip_stride", "z_stride")
 INTEGERS = ("length", "dim", "num_states", "num_groups", *STRIDES)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -67,17 +69,17 @@ def compile_named(module, name, settings, capability, dtype, **constants):
 @pytest.mark.parametrize("kernel", ["scan_forward_kernel", "scan_backward_kernel"])
 def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capability):
     """In every plan: a layout that spread steps over threads would cost many exchanges between them."""
-    plans = {
-        selective_scan_triton.plan(batch_size, dim, 1)
-        for batch_size, dim in itertools.product((1, 2, 8, 16, 64), (384, 1152))
-    }
+    sizes = itertools.product((1, 2, 8, 16, 64), (384, 1152))
+    plans = {tuple(selective_scan_triton.plan(batch_size, dim, 1).items()) for batch_size, dim in sizes}
     assert len(plans) == 4
     for number, plan in enumerate(sorted(plans)):
         constants = {"use_softplus": number % 2 == 0, "reverse": number % 2 == 1, "has_gate": number % 3 == 0}
+        constants["is_wide"] = number == 0
         if kernel == "scan_forward_kernel":
             constants |= {"keeps_borders": number % 2 == 0, "has_addend": constants["has_gate"]}
         dtype = ("bf16", "fp16", "fp32")[number % 3]
-        settings = plan.settings(backward=kernel == "scan_backward_kernel")
+        options = selective_scan_triton.options(dict(plan), backward=kernel == "scan_backward_kernel")
+        settings = dict(plan) | options
         compiled = compile_named("selective_scan.triton_kernels", kernel, settings, capability, dtype, **constants)
         assert compiled.asm["cubin"]
         graph = compiled.asm["ttgir"]
@@ -85,6 +87,9 @@ def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capabi
         layout = re.search(rf"^{exponential[1]} = #ttg\.blocked<(.*)>$", graph, re.MULTILINE)[1]
         steps_of = {name: int(value) for name, value in re.findall(r"(\w+) = \[(\d+), \d+\]", layout)}
         assert steps_of["threadsPerWarp"] == steps_of["warpsPerCTA"] == 1, layout
+        # If there are very many states, their offsets, which move pointers to scalars, have 64 bits.
+        narrow = re.findall(r"tt\.addptr .* : !tt\.ptr<\w+>, i32", compiled.asm["ttir"])
+        assert not narrow if constants["is_wide"] else narrow
         # Those of the sums over channels, and a few between spans.
         assert compiled.asm["ptx"].count("shfl.sync") < 8 * selective_scan_triton.STEPS
 
@@ -93,17 +98,30 @@ def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capabi
 @pytest.mark.parametrize("kernel", ["conv_forward_kernel", "conv_backward_kernel"])
 def test_convolutions_compile_without_a_gpu(kernel, capability):
     for reverse, dtype in ((False, "bf16"), (True, "fp32")):
-        settings = causal_conv1d.triton_settings(taps=4)
-        compiled = compile_named("causal_conv1d_triton_kernels", kernel, settings, capability, dtype, reverse=reverse)
+        settings = causal_conv1d_triton.settings(taps=4)
+        compiled = compile_named("causal_conv1d.triton_kernels", kernel, settings, capability, dtype, reverse=reverse)
         assert compiled.asm["cubin"]
 
 
 def test_small_batches_get_more_threads_along_time():
-    plans = [selective_scan_triton.plan(batch_size, 1152, 1) for batch_size in (1, 8, 32)]
-    settings = [plan.settings(backward=True) for plan in plans]
-    assert [each["BLOCK"] for each in settings] == [8, 16, 16]
-    assert [each["num_warps"] for each in settings] == [4, 2, 1]
-    assert all(each["SPANS"] * each["BLOCK"] == 32 * each["num_warps"] for each in settings)
+    plans = [selective_scan_triton.plan(batch_size, 1152, 1) for batch_size in (1, 4, 8, 32)]
+    assert [(plan["BLOCK"], plan["SPANS"]) for plan in plans] == [(8, 16), (16, 8), (16, 4), (16, 2)]
+    assert [selective_scan_triton.options(plan, backward=True)["num_warps"] for plan in plans] == [4, 4, 2, 1]
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("CUDA error: out of memory")])
+def test_a_passing_lack_of_memory_does_not_rule_kernels_out(error):
+    failures = [error]
+
+    @probing
+    def probe():
+        if failures:
+            raise failures.pop()
+        return torch.ones(1)
+
+    with pytest.raises(type(error)):
+        probe()
+    assert probe() is None
 
 
 def test_model_and_operators_import_without_the_kernels_and_what_reads_videos():
@@ -127,17 +145,17 @@ def test_model_and_operators_import_without_the_kernels_and_what_reads_videos():
     ],
 )
 def test_situations_beyond_the_kernels_are_named(change, reason):
-    situation = Situation("cuda", torch.float32, 16, False)._replace(**change)
-    assert reason in selective_scan_triton.why_triton_cannot(situation)
+    facts = ScanFacts("cuda", torch.float32, 16, False)._replace(**change)
+    assert reason in selective_scan_triton.unsupported(facts)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_kernels_that_do_not_answer_are_not_used():
     selective_scan_triton.probe.cache_clear()
-    reason = selective_scan_triton.why_triton_cannot(Situation("cuda", torch.float32, 16, False))
+    reason = selective_scan_triton.unsupported(ScanFacts("cuda", torch.float32, 16, False))
     selective_scan_triton.probe.cache_clear()
     assert reason.startswith("its kernels do not answer (")
-    reason = causal_conv1d.why_triton_cannot.__wrapped__()
+    reason = causal_conv1d_triton.probe.__wrapped__()
     assert reason.startswith("its kernels do not answer (")
 
 
@@ -241,9 +259,3 @@ def test_on_the_gpu_200_steps_in_bfloat16_follow_the_reference(monkeypatch):
     smooth = torch.ones(1, 1, 20) / 20
     found, wanted = (torch.conv1d(curve.view(1, 1, -1), smooth) for curve in (found, wanted))
     torch.testing.assert_close(found, wanted, atol=0.1, rtol=0.1)
-
-
-def test_every_input_of_the_operator_is_named():
-    """The order of `NAMES` is that in which backends and operators take their tensors."""
-    schema = selective_scan_triton.scan_forward._opoverload._schema
-    assert tuple(argument.name for argument in schema.arguments if "Tensor" in str(argument.type)) == NAMES

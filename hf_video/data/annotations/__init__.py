@@ -87,10 +87,10 @@ def read_annotations(
 def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapping[str, Any]) -> pa.Table:
     """The rows of an annotation file as those of a list of times. What the file lacks is told in a line each, before
     anything starts. Points are left out unless the choice `point_width` gives them seconds."""
-    found, width = read_annotations(file, video_root, choices), choices.get("point_width")
+    found, half = read_annotations(file, video_root, choices), choices.get("point_width", 0) / 2
     for report in found.reports:
         logger.warning(f"{file}: {_tell(report)}")
-    if width is None and (points := sum("instant" in row for row in found.rows)):
+    if not half and (points := sum("instant" in row for row in found.rows)):
         logger.warning(f"{file}: {points} points have no length, and are left out: say --choose point_width=SECONDS.")
     split_of = {video: split for split, videos in found.splits.items() for video in videos}
     unknown: dict[str, list[list[float]]] = {}
@@ -99,10 +99,12 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
     rows = []
     for row in found.rows:
         split = split_of.get(row["media"], "train")
-        if split == "inference" or ("instant" in row and width is None):
+        if split == "inference" or ("instant" in row and not half):
             continue
-        start = row["start"] if "start" in row else max(row["instant"] - width / 2, 0.0)
-        times = {"start": start, "end": row.get("end", row.get("instant", 0) + (width or 0) / 2)}
+        start, end = (row.get(name, row.get("instant")) for name in ("start", "end"))
+        times = (
+            {"start": max(start - half, 0.0), "end": end + half} if "instant" in row else {"start": start, "end": end}
+        )
         place = {"video": found.paths[row["media"]], "label": row["class"], "split": split}
         of = {name: row[name] for name in ("source", "subject")} | {"modifiers": _modifiers(row)}
         rows.append({**place, **times, **of, UNKNOWN_SPANS: unknown.get(row["media"], [])})

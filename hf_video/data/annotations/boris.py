@@ -17,7 +17,7 @@ from hf_video.io import replace_file
 from .table import ROUNDING, Queued, Table, What, answers_of
 
 # In this order BORIS writes the keys of a class.
-_NEW_CLASS = dict.fromkeys(("type", "key", "code", "description", "color", "category"), "")
+_NEW_CLASS: dict[str, Any] = dict.fromkeys(("type", "key", "code", "description", "color", "category"), "")
 _NEW_CLASS |= {"modifiers": {}, "excluded": "", "coding map": ""}
 
 

@@ -39,7 +39,8 @@ def read(table: Table) -> None:
                 is_shown = values == number if values.ndim == 1 else values[:, number] == 1
                 for start, end in table.runs(medium, is_shown):
                     table.add(medium, What(_SOURCE, "", name, {}), start, end)
-        table.observe_frames(medium, np.isin(values, [*names]) if values.ndim == 1 else (values >= 0).all(axis=1))
+        is_known = np.isin(values, [*names]) if values.ndim == 1 else np.all(values >= 0, axis=1)
+        table.observe_frames(medium, np.asarray(is_known))
 
 
 def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], output: Path) -> None:

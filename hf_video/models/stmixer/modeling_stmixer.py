@@ -382,7 +382,8 @@ class STMixerPreTrainedModel(CompositePreTrainedModel):
     _no_split_modules = ["STMixerLayer"]
     # A factor on logarithms of up to 16, which decide between neighbouring queries.
     _keep_in_fp32_modules_strict = ["iof_tau"]
-    # The attention of the queries is written out; that of the backbone is the backbone's to choose.
+    # The attention of the queries is written out: "sdpa" is for the backbone, and other kernels are set for it alone.
+    _supports_sdpa = True
     _tower = "backbone"
 
     @torch.no_grad()

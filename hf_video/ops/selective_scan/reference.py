@@ -3,8 +3,8 @@
 
 It runs everywhere and follows the recurrence step by step, in two forms. In eager mode it loops over chunks of time,
 which the backward computes again, so that memory grows with length / chunk. Under `torch.compile` and `torch.export`
-it is PyTorch's `scan` operator, whose graph does not grow with the length. Steps that other
-backends leave to PyTorch are here, too.
+it is PyTorch's `scan` operator, whose graph does not grow with the length. Steps that other backends leave to PyTorch
+are here, too.
 """
 
 import math
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 CHUNK_LENGTH = 16
 LOG2_E = 1.4426950408889634
 
+# Time steps and `steps * u`, both `(time, batch, channels)`, B and C, both `(time, batch, groups, state)`.
 Sequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -41,13 +42,14 @@ class ScanInputs(NamedTuple):
     addend: torch.Tensor | None = None
 
 
-class Situation(NamedTuple):
-    """The facts about a scan that decide whether a backend can run it."""
+class ScanFacts(NamedTuple):
+    """What decides whether a backend can run a scan; `forced` if it was asked for by name."""
 
     device_type: str
     dtype: torch.dtype
     state_size: int
     carries_state: bool
+    forced: bool = False
 
 
 def over_time(projection: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -58,12 +60,12 @@ def over_time(projection: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
 
 
 def share_groups(B: torch.Tensor, C: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float32 `(batch, groups, state, length)` with the same number of groups in both."""
+    """`(batch, groups, state, length)` with the same number of groups in both."""
     B, C = over_time(B, u), over_time(C, u)
     groups = math.lcm(B.shape[1], C.shape[1])
 
     def share(x: torch.Tensor) -> torch.Tensor:
-        return x.float() if x.shape[1] == groups else x.float().repeat_interleave(groups // x.shape[1], dim=1)
+        return x if x.shape[1] == groups else x.repeat_interleave(groups // x.shape[1], dim=1)
 
     return share(B), share(C)
 
@@ -120,19 +122,7 @@ def expand_groups(per_group: torch.Tensor, num_channels: int) -> torch.Tensor:
 def scan_chunk(
     sequences: Sequences, A: torch.Tensor, state: torch.Tensor, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    The recurrence over a few steps.
-
-    Args:
-        sequences: time steps and `steps * u`, both `(time, batch, channels)`, B and C, both `(time, batch, groups,
-            state)`.
-        A: `(channels, state)`.
-        state: `(batch, channels, state)`.
-        reverse: whether to go from the last step to the first.
-
-    Returns:
-        Outputs `(time, batch, channels)`, and the state after the last of the steps.
-    """
+    """Outputs `(time, batch, channels)` of a few steps, and the state `(batch, channels, state)` after the last."""
     steps, scaled_inputs, B, C = sequences
     decays = torch.exp(steps[..., None] * A)
     updates = scaled_inputs[..., None] * expand_groups(B, A.shape[0])

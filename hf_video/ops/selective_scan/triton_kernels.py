@@ -16,15 +16,19 @@ contiguous:
 
     u, delta, z, addend, y               (batch, length, dim), of any floating dtype, as their gradients are; between
                                          the steps of z there may be something else
-    mixed                                (batch, length, dim), the output before the gate, float32 as all that follow
-    B, C                                 (batch, groups, states, length)
-    gradients of B and C                 (blocks of a group, batch, groups, states, length), to be summed over blocks
+    mixed                                (batch, length, dim), the output before the gate, in the dtype of u
+    B, C                                 (batch, groups, states, length), of any floating dtype
+    gradients of B and C                 (blocks of a group, batch, groups, states, length), to be summed over blocks,
+                                         float32 as all that follow
     rates = A * log2(e)                  (states, dim)
     D, delta_bias                        (dim)
     borders                              (batch, 1 + chunks, states, dim), the states before each chunk and the last,
                                          or (batch, 1, states, dim), the initial ones, over which the last are written
     dstate, gradients of the rates       (batch, states, dim)
     gradients of D and delta_bias        (batch, dim)
+
+Within a clip, offsets have 32 bits. Those that grow with the number of states have 64 if `is_wide`, which takes up to
+two more instructions a step.
 """
 
 try:
@@ -83,16 +87,17 @@ def load_gate(z, stride, position, channel, exists):
 
 
 @triton.jit
-def load_projections(B, C, n, length, position, within):
+def load_projections(B, C, position, within):
     """One state of B and C, both `(STEPS, SPANS)`."""
-    offsets = n * length + position
-    return tl.load(B + offsets, mask=within, other=0.0), tl.load(C + offsets, mask=within, other=0.0)
+    into = tl.load(B + position, mask=within, other=0.0).to(tl.float32)
+    return into, tl.load(C + position, mask=within, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def share(tensor, STEPS: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr):
     """Values `(STEPS, SPANS)` for all threads."""
-    return tl.reshape(tl.broadcast_to(tensor[:, :, None], (STEPS, SPANS, BLOCK)), (STEPS, SPANS * BLOCK))
+    for_all = tl.broadcast_to(tensor[:, :, None], (STEPS, SPANS, BLOCK))
+    return tl.reshape(for_all, (STEPS, SPANS * BLOCK))
 
 
 @triton.jit
@@ -111,21 +116,21 @@ def halve(tensor, lane, SIZE: tl.constexpr, THREADS: tl.constexpr, PARTNER: tl.c
 
 
 @triton.jit
-def sum_channels(tensor, lane, STEPS: tl.constexpr, THREADS: tl.constexpr, BLOCK: tl.constexpr):
+def sum_channels(tensor, lane, STEPS: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr):
     """
-    Sums over the channels of a chunk, `(STEPS / BLOCK, THREADS)`, for the steps that `summed_steps` names. `BLOCK` is
-    at most `STEPS`. Each exchange between threads halves what they hold; a plain sum would exchange all of it every
+    Sums over the channels of a chunk, `(STEPS / BLOCK, threads)`, for the steps that `summed_steps` names. `BLOCK`
+    is at most `STEPS`. Each exchange between threads halves what they hold; a plain sum would exchange all of it every
     time.
     """
     for i in tl.static_range(5):
         if 1 << i < BLOCK:
-            tensor = halve(tensor, lane, STEPS >> (i + 1), THREADS, 1 << i)
+            tensor = halve(tensor, lane, STEPS >> (i + 1), SPANS * BLOCK, 1 << i)
     return tensor
 
 
 @triton.jit
 def summed_steps(lane, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """The steps within their spans that each thread has the sums of, `(STEPS / BLOCK, THREADS)`."""
+    """The steps within their spans that each thread has the sums of, `(STEPS / BLOCK, threads)`."""
     steps = lane * 0
     for i in tl.static_range(5):
         if 1 << i < BLOCK:
@@ -188,33 +193,12 @@ def load_time_steps(delta, offsets, exists, bias, use_softplus: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def scan_forward_kernel(
-    u,
-    delta,
-    z,
-    z_clip_stride,
-    z_stride,
-    rates,
-    B,
-    C,
-    D,
-    delta_bias,
-    addend,
-    y,
-    mixed,
-    borders,
-    length,
-    dim,
-    num_states,
-    num_groups,
-    use_softplus: tl.constexpr,
-    reverse: tl.constexpr,
-    has_gate: tl.constexpr,
-    has_addend: tl.constexpr,
-    keeps_borders: tl.constexpr,
-    STEPS: tl.constexpr,
-    SPANS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    u, delta, z, z_clip_stride, z_stride, rates, B, C, D, delta_bias, addend, y, mixed, borders,
+    length, dim, num_states, num_groups,
+    use_softplus: tl.constexpr, reverse: tl.constexpr, is_wide: tl.constexpr,
+    has_gate: tl.constexpr, has_addend: tl.constexpr, keeps_borders: tl.constexpr,
+    STEPS: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Writes `y`, and `borders` after the initial states. If borders are kept and there is a gate, also `mixed`."""
     thread = tl.arange(0, SPANS * BLOCK)
     span = thread // BLOCK
@@ -224,11 +208,12 @@ def scan_forward_kernel(
     clip = batch * length * dim
     u, delta, addend, y, mixed = u + clip, delta + clip, addend + clip, y + clip, mixed + clip
     z += batch * z_clip_stride
-    projection = (batch * num_groups + group) * num_states * length
+    channels, steps = (dim.to(tl.int64), length.to(tl.int64)) if is_wide else (dim, length)
+    projection = (batch * num_groups + group) * num_states * steps
     B, C = B + projection, C + projection
     slots = 1 + tl.cdiv(length, STEPS * SPANS) if keeps_borders else 1
-    borders += batch * slots * num_states * dim
-    next_border = num_states * dim if keeps_borders else 0
+    borders += batch * slots * num_states * channels
+    next_border = num_states * channels if keeps_borders else channels * 0
     skip = tl.load(D + channel, mask=valid, other=0.0)
     bias = tl.load(delta_bias + channel, mask=valid, other=0.0)
 
@@ -236,18 +221,19 @@ def scan_forward_kernel(
         position, within = locate_steps(start, tl.arange(0, SPANS), length, reverse, STEPS)
         own_position, own_within = locate_steps(start, span, length, reverse, STEPS)
         exists = own_within & valid[None, :]
-        offsets = own_position * dim + channel[None, :]
+        offsets = own_position * channels + channel[None, :]
         value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
         _, time_step = load_time_steps(delta, offsets, exists, bias, use_softplus)
         scaled = time_step * value
         output = skip[None, :] * value
         duration = tl.sum(time_step, axis=0)
-        next_into, next_out_of = load_projections(B, C, 0, length, position, within)
+        next_into, next_out_of = load_projections(B, C, position, within)
         for n in range(num_states):
-            rate = tl.load(rates + n * dim + channel, mask=valid, other=0.0)
-            state = tl.load(borders + n * dim + channel, mask=valid, other=0.0)
+            rate = tl.load(rates + n * channels + channel, mask=valid, other=0.0)
+            state = tl.load(borders + n * channels + channel, mask=valid, other=0.0)
             into, out_of = share(next_into, STEPS, SPANS, BLOCK), share(next_out_of, STEPS, SPANS, BLOCK)
-            next_into, next_out_of = load_projections(B, C, min(n + 1, num_states - 1), length, position, within)
+            following = min(n + 1, num_states - 1) * steps
+            next_into, next_out_of = load_projections(B + following, C + following, position, within)
             decay = tl.exp2(time_step * rate[None, :])
             update = scaled * into
             _, local = tl.associative_scan((decay, update), 0, follow)
@@ -257,12 +243,12 @@ def scan_forward_kernel(
             update = tl.where(step == 0, update + decay * entering[None, :], update)
             _, states = tl.associative_scan((decay, update), 0, follow)
             output += states * out_of
-            tl.store(borders + next_border + n * dim + channel, ends, mask=(span == SPANS - 1) & valid)
+            tl.store(borders + next_border + n * channels + channel, ends, mask=(span == SPANS - 1) & valid)
         if has_addend:
             output += tl.load(addend + offsets, mask=exists, other=0.0).to(tl.float32)
         if has_gate:
             if keeps_borders:
-                tl.store(mixed + offsets, output, mask=exists)
+                tl.store(mixed + offsets, output.to(mixed.dtype.element_ty), mask=exists)
             output *= silu(load_gate(z, z_stride, own_position, channel, exists))
         tl.store(y + offsets, output.to(y.dtype.element_ty), mask=exists)
         borders += next_border
@@ -272,40 +258,12 @@ def scan_forward_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def scan_backward_kernel(
-    u,
-    delta,
-    z,
-    z_clip_stride,
-    z_stride,
-    rates,
-    B,
-    C,
-    D,
-    delta_bias,
-    mixed,
-    borders,
-    dy,
-    du,
-    ddelta,
-    dz,
-    dmixed,
-    drates,
-    dB,
-    dC,
-    dD,
-    ddelta_bias,
-    dstate,
-    length,
-    dim,
-    num_states,
-    num_groups,
-    use_softplus: tl.constexpr,
-    reverse: tl.constexpr,
-    has_gate: tl.constexpr,
-    STEPS: tl.constexpr,
-    SPANS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    u, delta, z, z_clip_stride, z_stride, rates, B, C, D, delta_bias, mixed, borders, dy,
+    du, ddelta, dz, dmixed, drates, dB, dC, dD, ddelta_bias, dstate,
+    length, dim, num_states, num_groups,
+    use_softplus: tl.constexpr, reverse: tl.constexpr, is_wide: tl.constexpr, has_gate: tl.constexpr,
+    STEPS: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """
     Writes all gradients. It adds to `drates`, and replaces the gradient of the last state in `dstate` by that of the
     initial one.
@@ -320,14 +278,15 @@ def scan_backward_kernel(
     u, delta, mixed, dy = u + clip, delta + clip, mixed + clip, dy + clip
     z += batch * z_clip_stride
     du, ddelta, dz, dmixed = du + clip, ddelta + clip, dz + clip, dmixed + clip
-    projection = (batch * num_groups + group) * num_states * length
+    channels, steps = (dim.to(tl.int64), length.to(tl.int64)) if is_wide else (dim, length)
+    projection = (batch * num_groups + group) * num_states * steps
     B, C = B + projection, C + projection
     block = tl.program_id(0) % (tl.num_programs(0) // num_groups)
     part = (block * tl.num_programs(1) + batch) * num_groups + group
-    dB, dC = dB + part * num_states * length, dC + part * num_states * length
+    dB, dC = dB + part * num_states * steps, dC + part * num_states * steps
     chunks = tl.cdiv(length, STEPS * SPANS)
-    borders += batch * (1 + chunks) * num_states * dim
-    drates, dstate = drates + batch * num_states * dim, dstate + batch * num_states * dim
+    borders += batch * (1 + chunks) * num_states * channels
+    drates, dstate = drates + batch * num_states * channels, dstate + batch * num_states * channels
     skip = tl.load(D + channel, mask=valid, other=0.0)
     bias = tl.load(delta_bias + channel, mask=valid, other=0.0)
     ones = tl.full((STEPS, THREADS), 1.0, tl.float32)
@@ -339,7 +298,7 @@ def scan_backward_kernel(
         position, within = locate_steps(start, tl.arange(0, SPANS), length, reverse, STEPS)
         own_position, own_within = locate_steps(start, span, length, reverse, STEPS)
         exists = own_within & valid[None, :]
-        offsets = own_position * dim + channel[None, :]
+        offsets = own_position * channels + channel[None, :]
         value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
         doutput = tl.load(dy + offsets, mask=exists, other=0.0).to(tl.float32)
         _, time_step = load_time_steps(delta, offsets, exists, bias, use_softplus)
@@ -350,7 +309,7 @@ def scan_backward_kernel(
             gate = load_gate(z, z_stride, own_position, channel, exists)
             opening, rise = silu_slope(gate)
             dgate = doutput * opening * rise
-            dgate *= tl.load(mixed + offsets, mask=exists, other=0.0)
+            dgate *= tl.load(mixed + offsets, mask=exists, other=0.0).to(tl.float32)
             tl.store(dz + offsets, dgate.to(dz.dtype.element_ty), mask=exists)
             doutput *= gate * opening
             tl.store(dmixed + offsets, doutput.to(dmixed.dtype.element_ty), mask=exists)
@@ -358,14 +317,15 @@ def scan_backward_kernel(
         duration = tl.sum(time_step, axis=0)
         dscaled = tl.zeros_like(scaled)
         dexponents = tl.zeros_like(scaled)
-        next_into, next_out_of = load_projections(B, C, 0, length, position, within)
+        next_into, next_out_of = load_projections(B, C, position, within)
         for n in range(num_states):
-            rate = tl.load(rates + n * dim + channel, mask=valid, other=0.0)
-            state = tl.load(borders + (chunk * num_states + n) * dim + channel, mask=valid, other=0.0)
-            dlater = tl.load(dstate + n * dim + channel, mask=valid, other=0.0)
-            drate = tl.load(drates + n * dim + channel, mask=valid, other=0.0)
+            rate = tl.load(rates + n * channels + channel, mask=valid, other=0.0)
+            state = tl.load(borders + (chunk * num_states + n) * channels + channel, mask=valid, other=0.0)
+            dlater = tl.load(dstate + n * channels + channel, mask=valid, other=0.0)
+            drate = tl.load(drates + n * channels + channel, mask=valid, other=0.0)
             into, out_of = share(next_into, STEPS, SPANS, BLOCK), share(next_out_of, STEPS, SPANS, BLOCK)
-            next_into, next_out_of = load_projections(B, C, min(n + 1, num_states - 1), length, position, within)
+            following = min(n + 1, num_states - 1) * steps
+            next_into, next_out_of = load_projections(B + following, C + following, position, within)
             decay = tl.exp2(time_step * rate[None, :])
             span_decay = tl.exp2(duration * rate)
 
@@ -385,17 +345,17 @@ def scan_backward_kernel(
             grad = tl.where(step == 0, grad + entering[None, :], grad)
             _, grad, _ = tl.associative_scan((ones, grad, back), 0, follow_back)
             grad = tl.flip(grad, 0)
-            tl.store(dstate + n * dim + channel, ends, mask=(span == 0) & valid)
+            tl.store(dstate + n * channels + channel, ends, mask=(span == 0) & valid)
 
-            into_sums = sum_channels(grad * scaled, lane, STEPS, THREADS, BLOCK)
-            out_of_sums = sum_channels(doutput * states, lane, STEPS, THREADS, BLOCK)
-            tl.store(dB + n * length + sum_position, into_sums, mask=sum_within)
-            tl.store(dC + n * length + sum_position, out_of_sums, mask=sum_within)
+            into_sums = sum_channels(grad * scaled, lane, STEPS, SPANS, BLOCK)
+            out_of_sums = sum_channels(doutput * states, lane, STEPS, SPANS, BLOCK)
+            tl.store(dB + n * steps + sum_position, into_sums, mask=sum_within)
+            tl.store(dC + n * steps + sum_position, out_of_sums, mask=sum_within)
             dscaled += grad * into
             dexponent = grad * (states - update)
             dexponents += dexponent * rate[None, :]
             drate += sum_spans(tl.sum(dexponent * time_step, axis=0), SPANS, BLOCK)
-            tl.store(drates + n * dim + channel, drate, mask=(span == 0) & valid)
+            tl.store(drates + n * channels + channel, drate, mask=(span == 0) & valid)
         # Values that the states do not need are read again, to leave the registers to the states.
         value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
         raw, _ = load_time_steps(delta, offsets, exists, bias, use_softplus)

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("The kernels for GPUs need Triton: `pip install triton`.") from error
 
-from .selective_scan.triton_kernels import silu, silu_slope
+from hf_video.ops.selective_scan.triton_kernels import silu, silu_slope
 
 
 @triton.jit
@@ -45,19 +45,9 @@ def convolve(x, x_stride, weight, bias, step, length, dim, channel, valid, rever
 
 @triton.jit
 def conv_forward_kernel(
-    x,
-    x_clip_stride,
-    x_stride,
-    weight,
-    bias,
-    y,
-    length,
-    dim,
-    reverse: tl.constexpr,
-    TAPS: tl.constexpr,
-    STEPS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, x_clip_stride, x_stride, weight, bias, y, length, dim,
+    reverse: tl.constexpr, TAPS: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     clip = tl.program_id(2).to(tl.int64)
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     step = tl.program_id(1) * STEPS + tl.arange(0, STEPS)
@@ -71,22 +61,9 @@ def conv_forward_kernel(
 
 @triton.jit
 def conv_backward_kernel(
-    x,
-    x_clip_stride,
-    x_stride,
-    weight,
-    bias,
-    dy,
-    dx,
-    dweight,
-    dbias,
-    length,
-    dim,
-    reverse: tl.constexpr,
-    TAPS: tl.constexpr,
-    STEPS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, x_clip_stride, x_stride, weight, bias, dy, dx, dweight, dbias, length, dim,
+    reverse: tl.constexpr, TAPS: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Writes all gradients. It convolves again at each step that a step reached, so that nothing is kept."""
     clip = tl.program_id(2).to(tl.int64)
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
