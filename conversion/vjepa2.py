@@ -41,6 +41,10 @@ HEADS = {768: 12, 1024: 16, 1280: 16, 1408: 22, 1664: 26}
 NORM_LAYERS = {12: (2, 5, 8, 11), 24: (5, 11, 17, 23), 40: (9, 19, 29, 39), 48: (11, 23, 37, 47)}
 # Transformers gives the probe the encoder's heads; the authors trained all of them with as many.
 PROBE_HEADS, PROBE_EPS = 16, 1e-5
+ENCODER_FIELDS = {
+    **{"position_embedding_type": "rope", "rope_theta": 10000.0, "rope_layout": "vjepa2"},
+    **{"use_mean_pooling": False, "use_final_norm": True, "head_norm_eps": PROBE_EPS},
+}
 
 ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "img_size": ("image_size", 256),
@@ -250,8 +254,7 @@ def original_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> 
         )
     if fields["num_attention_heads"] is UNKNOWN:
         fields["num_attention_heads"] = HEADS.get(fields["hidden_size"], UNKNOWN)
-    fields |= {"position_embedding_type": "rope", "rope_theta": 10000.0, "rope_layout": "vjepa2"}
-    fields |= {"use_mean_pooling": False, "use_final_norm": True, "qk_scale": fields["qk_scale"] or None}
+    fields |= ENCODER_FIELDS | {"qk_scale": fields["qk_scale"] or None}
     if is_new:
         number = count_layers(weights, r"norms_block\.(\d+)\.")
         depth = fields["num_hidden_layers"]
@@ -275,7 +278,7 @@ def probe_fields(given: dict[str, Any], probe: dict[str, torch.Tensor], hidden_s
     if given.get("depth", num_layers + 1) != num_layers + 1:
         raise ConversionError(f"The probe's depth is {given['depth']}, the tensors have {num_layers} + 1 blocks.")
     fields = read_fields(given, arguments, found, "The probe's configuration")
-    return fields | {"pooler_type": "attentive", "pooler_num_hidden_layers": num_layers, "head_norm_eps": PROBE_EPS}
+    return fields | {"pooler_type": "attentive", "pooler_num_hidden_layers": num_layers}
 
 
 def convert_folder(arguments: argparse.Namespace) -> PreTrainedModel:
@@ -300,8 +303,7 @@ def convert_folder(arguments: argparse.Namespace) -> PreTrainedModel:
             if name in original
         },
     }
-    fields |= {"position_embedding_type": "rope", "rope_theta": 10000.0, "rope_layout": "vjepa2"}
-    fields |= {"use_mean_pooling": False, "use_final_norm": True}
+    fields |= ENCODER_FIELDS
     if "classifier.weight" not in weights:
         config = make_config(VideoViTConfig, fields, arguments.set)
         model: PreTrainedModel = VideoViTModel(config)
@@ -313,7 +315,6 @@ def convert_folder(arguments: argparse.Namespace) -> PreTrainedModel:
         "pooler_type": "attentive",
         "pooler_num_hidden_layers": count_layers(weights, r"pooler\.self_attention_layers\.(\d+)\."),
         "pooler_num_attention_heads": heads,
-        "head_norm_eps": PROBE_EPS,
         **labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0]),
     }
     config = make_config(VideoViTConfig, fields, arguments.set)
