@@ -194,7 +194,7 @@ def average_views(logits: torch.Tensor, pixel_values: torch.Tensor, config: PreT
     """
     if pixel_values.ndim != 6:
         return logits
-    views = logits.to(torch.promote_types(logits.dtype, torch.float32)).unflatten(0, pixel_values.shape[:2])
+    views = logits.to(torch.promote_types(logits.dtype, torch.float32)).unflatten(0, (pixel_values.shape[0], -1))
     if config.problem_type == "multi_label_classification":
         # Log-odds of the mean probability. They come from logarithms, because floats near one are too coarse.
         return F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)

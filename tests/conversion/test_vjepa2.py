@@ -106,6 +106,18 @@ def test_a_probe_of_several_layers_reads_their_tokens_in_a_row(tmp_path):
     assert outputs.hidden_states is None
 
 
+def test_clips_of_a_view_are_joined_and_views_are_averaged(tmp_path):
+    golden = load_golden("videovit", "vjepa2_encoder_attentive_classifier")
+    model = AutoModelForVideoClassification.from_pretrained(with_probe(golden, tmp_path), pooler_num_clips=2).eval()
+    # (batch, clip, view, channels, frames, height, width)
+    clips = golden.inputs["views.pixel_values"].flatten(1, 2).transpose(2, 3)
+    with torch.no_grad():
+        probabilities = model(clips).logits.softmax(-1)
+        assert_float32_close(probabilities, golden.expected["views.probabilities"])
+        with pytest.raises(ValueError, match=r"joins 2 clips .* a video has 3 views"):
+            model(clips[:, :3])
+
+
 def small_port(model_class, **settings):
     """A model of Transformers with random values in all tensors."""
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ from ..shared_configuration import CheckedConfigMixin, LayeredConfigMixin, check
 
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
-    + ["intermediate_size", "pooler_num_attention_heads", "rope_grid_size"],
+    + ["intermediate_size", "pooler_num_attention_heads", "pooler_num_clips", "rope_grid_size"],
     "at least 0": [
         "num_hidden_layers",
         "pooler_num_hidden_layers",
@@ -114,6 +114,9 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
             Layers of the pooler before its query attends, and its heads. Its MLPs are four times as wide as a token.
         pooler_out_layers (`list[int]`, *optional*):
             Layers, counted from 0, whose tokens the pooler reads, one after the other; by default those of the last.
+        pooler_num_clips (`int`, defaults to 1):
+            Clips of a view whose tokens the pooler reads, one after the other, if a video has several views. So the
+            pooler joins the clips, and the mean of probabilities is over the crops.
         use_class_token (`bool`, defaults to `False`):
             Whether a class token leads the sequence.
         use_mean_pooling (`bool`, defaults to `True`):
@@ -204,6 +207,7 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     pooler_num_hidden_layers: int = 3
     pooler_num_attention_heads: int = 16
     pooler_out_layers: list[int] | tuple[int, ...] | None = None
+    pooler_num_clips: int = 1
     use_class_token: bool = False
     use_mean_pooling: bool = True
     use_final_norm: bool | None = None

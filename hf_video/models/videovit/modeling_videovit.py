@@ -688,6 +688,16 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
             tokens = torch.cat([self.videovit.layernorm(outputs.hidden_states[index + 1]) for index in layers], dim=1)
             if not (self.config.output_hidden_states if asked is None else asked):
                 outputs.hidden_states = None
+        num_clips = self.config.pooler_num_clips
+        if self.pooler is not None and pixel_values.ndim == 6 and num_clips > 1:
+            if pixel_values.shape[1] % num_clips:
+                raise ValueError(
+                    f"The pooler joins {num_clips} clips (`pooler_num_clips`), and a video has {pixel_values.shape[1]} "
+                    "views: set `num_clips` of the processor to a multiple."
+                )
+            tokens = rearrange(
+                tokens, "(b clips crops) n c -> (b crops) (clips n) c", b=pixel_values.shape[0], clips=num_clips
+            )
         features = self.dropout(self.pool(tokens))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
