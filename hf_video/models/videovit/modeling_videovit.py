@@ -690,14 +690,15 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
                 outputs.hidden_states = None
         num_clips = self.config.pooler_num_clips
         if self.pooler is not None and pixel_values.ndim == 6 and num_clips > 1:
-            if pixel_values.shape[1] % num_clips:
+            batch_size, num_views = pixel_values.shape[:2]
+            if num_views % num_clips:
                 raise ValueError(
-                    f"The pooler joins {num_clips} clips (`pooler_num_clips`), and a video has {pixel_values.shape[1]} "
-                    "views: set `num_clips` of the processor to a multiple."
+                    f"The pooler joins {num_clips} clips (`pooler_num_clips`), and a video has {num_views} views: set "
+                    "`num_clips` of the processor to a multiple."
                 )
-            tokens = rearrange(
-                tokens, "(b clips crops) n c -> (b crops) (clips n) c", b=pixel_values.shape[0], clips=num_clips
-            )
+            # The crops of a clip are next to each other.
+            shape = {"b": batch_size, "clips": num_clips}
+            tokens = rearrange(tokens, "(b clips crops) n c -> (b crops) (clips n) c", **shape)
         features = self.dropout(self.pool(tokens))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
