@@ -109,7 +109,8 @@ def test_parts(words, parts, few, folders, tmp_path):
 
 
 def test_a_frozen_encoder_gets_an_attentive_head(few, folders, tmp_path):
-    words = ["--linear-probe", "--pooler-type=attentive"]
+    """With the settings of the original's evaluation."""
+    words = ["--recipe=vjepa2_large_ssv2", "--num-frames=4", "--image-size=32", "--num-clips=1", "--no-fp16"]
     out = trained(few, folders["encoder"], tmp_path / "out", *words)
     model = AutoModelForVideoClassification.from_pretrained(out)
     before = VideoViTModel.from_pretrained(folders["encoder"]).state_dict()

@@ -113,7 +113,8 @@ class VideoViTEmbeddings(nn.Module):
     ) -> torch.Tensor:
         """Tokens of all patches, or of those with the numbers `places` `(batch_size, num_visible)`."""
         is_image = self.image_patch_embeddings is not None and pixel_values.shape[1] == 1
-        tokens = (self.image_patch_embeddings if is_image else self.patch_embeddings)(pixel_values)
+        patch_embeddings = cast(nn.Module, self.image_patch_embeddings) if is_image else self.patch_embeddings
+        tokens = patch_embeddings(pixel_values)
         if self.video_embedding is not None:
             tokens = tokens + (self.image_embedding if is_image else self.video_embedding)
         prefix = tokens[:1, :0] if self.cls_token is None else self.cls_token
@@ -483,7 +484,8 @@ class VideoViTPreTrainedModel(LayeredPreTrainedModel):
         elif isinstance(module, VideoViTAttentivePooler):
             init.trunc_normal_(module.query_token, std=std)
             # The original divides what is added to the tokens by the square root of twice its depth.
-            for depth, layer in enumerate(module.layers, start=1):
+            layers = cast(list[VideoViTLayer], list(module.layers))
+            for depth, layer in enumerate(layers, start=1):
                 for linear in (layer.attention.o_proj, layer.mlp.fc2):
                     init.trunc_normal_(linear.weight, std=std / math.sqrt(2 * depth))
             init.trunc_normal_(module.mlp.fc2.weight, std=std / math.sqrt(2 * max(len(module.layers), 1)))
@@ -685,7 +687,9 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
         outputs: BaseModelOutput = self.videovit(clips, return_dict=True, **kwargs)
         tokens = outputs.last_hidden_state
         if layers is not None:
-            tokens = torch.cat([self.videovit.layernorm(outputs.hidden_states[index + 1]) for index in layers], dim=1)
+            # The stem is before the first layer.
+            read = [(self.config.stage_names[index + 1], outputs.hidden_states[index + 1]) for index in layers]
+            tokens = torch.cat([self.videovit.norm_of(stage)(states) for stage, states in read], dim=1)
             if not (self.config.output_hidden_states if asked is None else asked):
                 outputs.hidden_states = None
         num_clips = self.config.pooler_num_clips
