@@ -35,11 +35,11 @@ class VideoPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
-        """As in Transformers. Raises `ValueError` for a model that was saved before the first release."""
+        """As in Transformers. Raises `OSError` for a model that was saved before the first release."""
         # Those of queries, keys and values in VideoViT, and of the time steps in VideoMamba.
         former = (".attention.qkv.weight", "_scan.dt_proj.bias")
         if found := [name for name in loading_info.unexpected_keys if name.endswith(former)]:
-            raise ValueError(
+            raise OSError(
                 f"{min(found)} is of a model from before the first release, whose weights were others: convert the "
                 "original checkpoint anew, or train the model again."
             )

@@ -163,6 +163,6 @@ def test_a_folder_from_before_the_first_release_is_refused(tmp_path):
     fused = {name.replace("query", "qkv"): tensor for name, tensor in weights.items()}
     save_file(fused, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
-        ValueError, match=r"layers.0.attention.qkv.weight is of .*: convert the original checkpoint anew"
+        OSError, match=r"layers.0.attention.qkv.weight is of .*: convert the original checkpoint anew"
     ):
         AutoModel.from_pretrained(tmp_path)
