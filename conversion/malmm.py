@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import (
@@ -47,7 +47,7 @@ from .helpers.memory_bank_qformer import (
     make_video_processor,
     with_language_model,
 )
-from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.weight_rules import apply_rules, drop, load_converted, rename
 
 LAYER = r"Qformer\.bert\.encoder\.layer\.(\d+)\."
 RULES = (
@@ -68,6 +68,17 @@ RULES = (
     drop(r"visual_encoder\..*", "the frozen vision tower, which `--frozen-weights` or `--vision` brings"),
 )
 
+# For tensors that some models do not have, by their names there.
+UNUSED_RULES = {
+    "frame_position_embeddings.weight": drop(
+        r"image_pe\.weight", "the original adds it only if there is a visual bank"
+    ),
+    "qformer.embeddings.position_embeddings.weight": drop(
+        r"Qformer\.bert\.embeddings\.position_embeddings\.weight",
+        "the original adds it only without relative positions",
+    ),
+    "vision_layernorm.weight": drop(r"ln_vision\..*", "`vision_embeds` are taken after this norm"),
+}
 BLOCK = r"blocks\.(\d+)\."
 VISION_RULES = (
     rename("cls_token", "vision_model.embeddings.class_embedding"),
@@ -75,11 +86,7 @@ VISION_RULES = (
     rename(r"patch_embed\.proj\.(weight|bias)", r"vision_model.embeddings.patch_embedding.\1"),
     rename(BLOCK + r"norm([12])\.(weight|bias)", r"vision_model.encoder.layers.\1.layer_norm\2.\3"),
     rename(BLOCK + r"attn\.qkv\.weight", r"vision_model.encoder.layers.\1.self_attn.qkv.weight"),
-    Rule(
-        (BLOCK + r"attn\.q_bias", BLOCK + r"attn\.v_bias"),
-        r"vision_model.encoder.layers.\1.self_attn.qkv.bias",
-        lambda query, value: torch.cat([query, torch.zeros_like(query), value]),
-    ),
+    rename(BLOCK + r"attn\.qkv\.bias", r"vision_model.encoder.layers.\1.self_attn.qkv.bias"),
     rename(BLOCK + r"attn\.proj\.(weight|bias)", r"vision_model.encoder.layers.\1.self_attn.projection.\2"),
     rename(BLOCK + r"mlp\.(fc[12])\.(weight|bias)", r"vision_model.encoder.layers.\1.mlp.\2.\3"),
 )
@@ -115,11 +122,8 @@ QFORMER_NAMES = {
 SECTIONS = ("model_kwargs", "bert_config", "vision_config", "llm_config")
 
 
-class Tower(NamedTuple):
-    """A vision tower: its configuration, and its weights by their names in our model."""
-
-    config: Any
-    weights: dict[str, torch.Tensor]
+# A vision tower: its configuration, and its weights by their names in our model.
+Tower = tuple[Any, dict[str, torch.Tensor]]
 
 
 def convert(arguments: argparse.Namespace) -> Converted:
@@ -128,20 +132,13 @@ def convert(arguments: argparse.Namespace) -> Converted:
         raise ConversionError("`--qformer-tokenizer` prepares texts, which need a language model: pass `--llm`, too.")
     weights = find_weights(read_checkpoint(arguments.checkpoint), ("model",))
     original = read_original(arguments.original_config, *SECTIONS)
-    tower = read_tower(arguments, original["vision_config"])
-    vision_config = None if tower is None else tower.config
+    vision_config, tower = read_tower(arguments, original["vision_config"])
     fields = memory_bank_qformer_fields(original, weights, vision_config)
     config = make_config(MemoryBankQFormerConfig, fields, arguments.set)
     model = MemoryBankQFormerModel(config)
-    unused = []
-    if model.frame_position_embeddings is None:
-        unused.append(drop(r"image_pe\.weight", "the original adds it only if there is a visual bank"))
-    if model.qformer.embeddings.position_embeddings is None:
-        table = r"Qformer\.bert\.embeddings\.position_embeddings\.weight"
-        unused.append(drop(table, "the original adds it only without relative positions"))
-    if tower is None:
-        unused.append(drop(r"ln_vision\..*", "`vision_embeds` are taken after this norm"))
-    load_converted(model, apply_rules(weights, (*unused, *RULES)) | ({} if tower is None else tower.weights))
+    kept = model.state_dict()
+    unused = [rule for name, rule in UNUSED_RULES.items() if name not in kept]
+    load_converted(model, apply_rules(weights, (*unused, *RULES)) | tower)
     image_size = getattr(config.vision_config, "image_size", original["model_kwargs"].get("img_size", 224))
     processor = make_video_processor(image_size, original["model_kwargs"].get("num_frames", 20))
     if arguments.llm:
@@ -203,17 +200,22 @@ def language_model_fields(original: dict[str, Any], weights: dict[str, torch.Ten
     return {"projection_dim": width, "text_config": LlamaConfig(**settings) if original else None}
 
 
-def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower | None:
-    """The vision tower that the command line names; `None` if there is none."""
+def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower:
+    """The vision tower that the command line names; without one there is neither configuration nor weights."""
     if arguments.frozen_weights and arguments.vision:
         raise ConversionError("`--frozen-weights` and `--vision` both bring a vision tower: pass one of them.")
     if arguments.vision:
         return load_tower(arguments.vision)
     if not arguments.frozen_weights:
-        return None
+        return None, {}
     weights = find_weights(read_checkpoint(arguments.frozen_weights), ("model",))
     selected = select_part(weights, "visual_encoder.", TOWER_ALONE)
-    return Tower(eva_part(original, selected), apply_rules(selected, VISION_RULES))
+    part = eva_part(original, selected)
+    for number in range(part.fields["num_hidden_layers"] if part.fields["qkv_bias"] else 0):
+        # Keys have no bias.
+        query, value = (selected.pop(f"blocks.{number}.attn.{letter}_bias", torch.empty(0)) for letter in "qv")
+        selected[f"blocks.{number}.attn.qkv.bias"] = torch.cat([query, torch.zeros_like(query), value])
+    return part, apply_rules(selected, VISION_RULES)
 
 
 def eva_part(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part:
@@ -246,7 +248,7 @@ def load_tower(source: str) -> Tower:
         norm = [name for name in weights if name.startswith("post_layernorm.")]
         name_left_out(norm, "this norm was trained with the Q-Former, and is in the checkpoint")
         weights = {name: tensor for name, tensor in weights.items() if name not in norm}
-    return Tower(tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()})
+    return tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()}
 
 
 def add_language_model(

@@ -135,11 +135,11 @@ def backbone_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> 
 def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration for the original's sections `ViT` and `STM` and the checkpoint's tensors."""
     read_fields(sections, {"ViT": (None, {}), "STM": (None, {})}, {})
-    given = without_null(sections.get("STM") or {})
+    given = without_null(sections.get("STM") or {}, "STM")
     if given.get("ACTIVATION", "ReLU") != "ReLU":
         raise ConversionError(f"STM: ACTIVATION must be 'ReLU', as in the original, got {given['ACTIVATION']!r}.")
-    fields = read_fields(given, HEAD_ARGUMENTS, read_head_sizes(weights), "STM")
-    if (stored := weights.get("stm_head.criterion.empty_weight")) is not None and not stored.is_meta:
+    fields = read_fields(given, HEAD_ARGUMENTS, read_head_sizes(weights))
+    if (stored := weights.get("stm_head.criterion.empty_weight")) is not None:
         weight = stored[-1].item()  # of float32, so it may differ from the same number in the file
         said = given.get("BACKGROUND_WEIGHT", round(weight, 6))
         if not math.isclose(said, weight, rel_tol=1e-5):
@@ -147,7 +147,7 @@ def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) 
         fields["background_weight"] = said
     fields.pop("object_classes")
     losses = {name: fields.pop(name) for name in ("ce", "bbox", "giou", "bce")}
-    backbone = backbone_fields(without_null(sections.get("ViT") or {}), select_prefix(weights, "backbone."))
+    backbone = backbone_fields(without_null(sections.get("ViT") or {}, "ViT"), select_prefix(weights, "backbone."))
     return fields | {
         "backbone_config": Part(VideoViTConfig, backbone),
         "strides": [4, 8, 16, 32],

@@ -37,7 +37,6 @@ from .helpers.videomamba import (
     encoder_fields,
     patch_rule,
     read_variant,
-    sampling_strategy_of,
 )
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
@@ -136,7 +135,7 @@ def make_processor(
         )
     return VideoClipProcessor(
         num_frames=config.num_frames,
-        sampling_strategy=sampling_strategy_of(variant),
+        sampling_strategy="uniform" if "_ssv2_" in (variant or "") else "sparse",
         size={"shortest_edge": max(height, width)},
         crop_size=crop_size,
     )

@@ -1,7 +1,6 @@
 """Makes our configuration of what the tensors, the original configuration and `--set` say."""
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import fields as dataclass_fields
@@ -47,28 +46,23 @@ def read_original(path: Path | None, *sections: str) -> dict[str, Any]:
     """The content of the file of `--original-config`, with these objects in it, without what is null; empty without a
     file."""
     content = {} if path is None else read_object(path)
-    for name in sections:
-        check_kind(f"{path}: {name}", content.get(name), {})
-        content[name] = without_null(content.get(name) or {})
-    return without_null(content)
+    return without_null(content) | {name: without_null(content.get(name) or {}, name) for name in sections}
 
 
-def without_null(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that are given: null is none."""
+def without_null(content: Mapping[str, Any], name: str = "FILE.json") -> dict[str, Any]:
+    """The arguments that are given in a section of this name: null is none."""
+    if not isinstance(content, Mapping):
+        raise ConversionError(f"{name} must be an object, got {content!r}.")
     return {name: value for name, value in content.items() if value is not None}
 
 
-def read_fields(
-    given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any], place: str = "The original configuration"
-) -> dict[str, Any]:
-    """Fields of our configuration: those that tensors show, and what the arguments in a file say.
-
-    Raises `ConversionError` if an argument is unknown, has a value of another kind, or contradicts the tensors;
-    `place` is what is said to have the arguments."""
+def read_fields(given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any]) -> dict[str, Any]:
+    """Fields of our configuration: those that tensors show, and what the arguments in a file say. Raises
+    `ConversionError` if an argument is unknown or contradicts the tensors."""
     if unknown := sorted(set(given) - set(arguments)):
-        raise ConversionError(f"{place} has unknown keys {unknown}; the original takes {sorted(arguments)}.")
-    for name, value in given.items():
-        check_kind(f"{place}: {name}", value, arguments[name][1])
+        raise ConversionError(
+            f"The original configuration has unknown keys {unknown}; the original takes {sorted(arguments)}."
+        )
     told = {name: found[field] for name, (field, _) in arguments.items() if field in found}
     values = {name: default for name, (_, default) in arguments.items()} | agree(given, told)
     return {field: values[name] for name, (field, _) in arguments.items() if field is not None} | found
@@ -89,23 +83,6 @@ def agree(given: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         if said != value:
             raise ConversionError(f"The original configuration says {name}={said!r}, the tensors say {value!r}.")
     return {**given, **found}
-
-
-def check_kind(name: str, value: Any, default: Any) -> None:
-    """Refuse a value of another kind than a default: a switch, a number, a text or an object. A size may also be a
-    list of numbers, height and width. Null stands for no value."""
-    if value is None or default is None:
-        return
-    if isinstance(default, bool):
-        fits, expected = value in (True, False), "true or false"
-    elif isinstance(default, (int, float)):
-        numbers = value if isinstance(value, list) and "size" in name.lower().rpartition(": ")[2] else [value]
-        fits = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in numbers)
-        fits, expected = fits and all(map(math.isfinite, numbers)), "a finite number"
-    else:
-        fits, expected = isinstance(value, type(default)), f"a {type(default).__name__}"
-    if not fits:
-        raise ConversionError(f"{name} must be {expected}, got {value!r}.")
 
 
 class Part(NamedTuple):

@@ -20,97 +20,72 @@ class Rule(NamedTuple):
     A row of the table: what happens to the tensors whose names match.
 
     Attributes:
-        sources: regular expressions for whole names. Several of them are joined into one target.
+        source: regular expression for whole names.
         target: name in our model, with the groups of the match filled in; `None` drops the tensor.
-        transform: called with the tensors of all sources, in their order. Without it, a single tensor stays as it is.
-            It may return several tensors by the words that take the place of `*` in `target`.
+        transform: makes the tensor of the model; without it the tensor stays as it is. It may return several tensors
+            by the words that take the place of `*` in `target`.
         reason: why a tensor is dropped.
     """
 
-    sources: tuple[str, ...]
+    source: str
     target: str | None
-    transform: Callable[..., torch.Tensor | dict[str, torch.Tensor]] | None = None
+    transform: Callable[[torch.Tensor], torch.Tensor | dict[str, torch.Tensor]] = lambda tensor: tensor
     reason: str = ""
 
 
-def rename(
-    source: str, target: str, transform: Callable[..., torch.Tensor | dict[str, torch.Tensor]] | None = None
-) -> Rule:
-    """The rule that one tensor gets another name and, with `transform`, another form."""
-    return Rule((source,), target, transform)
+# The rule that one tensor gets another name and, with a transform, another form.
+rename = Rule
 
 
 def drop(source: str, reason: str) -> Rule:
     """The rule that tensors are left out, for a reason."""
-    return Rule((source,), None, reason=reason)
+    return Rule(source, None, reason=reason)
 
 
 def inside(source: str, rules: Iterable[Rule], move: Callable[[str], str]) -> list[Rule]:
     """The rules of a model that is a part of another one: its names stand after `source`, and `move` gives the target
     that a target has there."""
     return [
-        rule._replace(
-            sources=tuple(f"{source}(?:{each})" for each in rule.sources),
-            target=None if rule.target is None else move(rule.target),
-        )
-        for rule in rules
+        rule._replace(source=f"{source}(?:{rule.source})", target=rule.target and move(rule.target)) for rule in rules
     ]
 
 
 def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict[str, torch.Tensor]:
     """
-    Rename, transform, join and drop tensors; the first rule with a matching source decides. What is dropped is named.
+    Rename, transform and drop tensors; the first rule with a matching source decides. What is dropped is named.
 
     Raises:
         ConversionError: for a tensor that no rule matches, one that is kept and is not finite floating-point, two
-            tensors for one place, a joined tensor that lacks a part, and tensors whose shapes allow no transform.
+            tensors for one place, and a tensor whose shape allows no transform.
     """
-    parts: dict[str, dict[int, torch.Tensor]] = defaultdict(dict)
-    rule_of_target: dict[str, Rule] = {}
+    converted: dict[str, torch.Tensor] = {}
     unknown, dropped = [], defaultdict(list)
     for name, tensor in weights.items():
-        for rule, position, match in _matches(name, rules):
-            if rule.target is not None:
-                target = match.expand(rule.target)
-                if position in parts[target]:
-                    raise ConversionError(f"The tensor {name} is a second one for {target}: keep one of them.")
-                check_values(name, tensor)
-                parts[target][position] = tensor
-                rule_of_target[target] = rule
-            else:
-                dropped[rule.reason].append(name)
-            break
+        for rule in rules:
+            if match := re.fullmatch(rule.source, name):
+                break
         else:
             unknown.append(name)
+            continue
+        if rule.target is None:
+            dropped[rule.reason].append(name)
+            continue
+        check_values(name, tensor)
+        target = match.expand(rule.target)
+        try:
+            made = rule.transform(tensor)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ConversionError(f"{target} cannot be made of {name} {tuple(tensor.shape)}: {error}") from error
+        for word, part in (made if isinstance(made, dict) else {"*": made}).items():
+            place = target.replace("*", word)
+            if place in converted:
+                raise ConversionError(f"The tensor {name} is a second one for {place}: keep one of them.")
+            converted[place] = part
     if unknown:
         raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {preview(sorted(unknown))}.")
-
-    converted: dict[str, torch.Tensor] = {}
-    for target, found in parts.items():
-        rule = rule_of_target[target]
-        absent = [source for i, source in enumerate(rule.sources) if i not in found]
-        if absent:
-            raise ConversionError(f"{target} needs tensors named {preview(absent)}, which the checkpoint lacks.")
-        tensors = [found[i] for i in sorted(found)]
-        try:
-            made = rule.transform(*tensors) if rule.transform else tensors[0]
-        except (RuntimeError, ValueError, IndexError) as error:
-            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-            raise ConversionError(
-                f"{target} cannot be made of tensors of the shapes {shapes}, named {preview(rule.sources)}: {error}"
-            ) from error
-        parts_of_target = made if isinstance(made, dict) else {"*": made}
-        converted |= {target.replace("*", word): tensor for word, tensor in parts_of_target.items()}
     for reason, names in dropped.items():
         name_left_out(names, reason)
     return converted
-
-
-def _matches(name: str, rules: Iterable[Rule]):
-    for rule in rules:
-        for position, source in enumerate(rule.sources):
-            if match := re.fullmatch(source, name):
-                yield rule, position, match
 
 
 def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_initial: Iterable[str] = ()) -> None:
