@@ -11,10 +11,9 @@ from typing import Any
 
 from torch import nn
 from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig
-from transformers.image_processing_base import ImageProcessingMixin
-from transformers.video_processing_utils import BaseVideoProcessor
 
 from hf_video.loading.configurations import load_config
+from hf_video.loading.processors import read_options
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 
 from .helpers.checkpoint import ConversionError
@@ -120,13 +119,7 @@ def shared_fields(config: Any, config_class: Any) -> dict[str, Any]:
 def read_image_settings(source: str) -> dict[str, Any]:
     """The options of the original's processor that also apply to frames; none if there is no processor."""
     shared = {*PROCESSOR_OPTIONS} - {"do_center_crop", "crop_size"}
-    for read in (ImageProcessingMixin.get_image_processor_dict, BaseVideoProcessor.get_video_processor_dict):
-        try:
-            original, _ = read(source)
-        except OSError:
-            continue
-        return {name: original[name] for name in shared if original.get(name) is not None}
-    return {}
+    return {name: value for name, value in read_options(source).items() if name in shared}
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:

@@ -38,7 +38,7 @@ from .helpers.checkpoint import (
     shape_of,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import UNKNOWN, Part, agree, bert_fields, make_config, read_original, read_section
+from .helpers.fields import UNKNOWN, Part, agree, bert_fields, make_config, read_original, read_section, with_heads
 from .helpers.memory_bank_qformer import (
     load_language_model,
     load_pretrained,
@@ -91,10 +91,6 @@ VISION_RULES = (
     rename(BLOCK + r"mlp\.(fc[12])\.(weight|bias)", r"vision_model.encoder.layers.\1.mlp.\2.\3"),
 )
 
-TOWER_ALONE = "only the vision tower is taken"
-
-# Attention heads of the published towers, by width.
-VISION_HEADS = {1408: 16}
 VISION_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "embed_dim": ("hidden_size", 1408),
     "patch_size": ("patch_size", 14),
@@ -209,17 +205,11 @@ def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower
     if not arguments.frozen_weights:
         return None, {}
     weights = find_weights(read_checkpoint(arguments.frozen_weights), ("model",))
-    selected = select_part(weights, "visual_encoder.", TOWER_ALONE)
-    part = eva_part(original, selected)
-    for number in range(part.fields["num_hidden_layers"] if part.fields["qkv_bias"] else 0):
-        # Keys have no bias.
-        query, value = (selected.pop(f"blocks.{number}.attn.{letter}_bias", torch.empty(0)) for letter in "qv")
-        selected[f"blocks.{number}.attn.qkv.bias"] = torch.cat([query, torch.zeros_like(query), value])
-    return part, apply_rules(selected, VISION_RULES)
+    return eva_tower(original, select_part(weights, "visual_encoder.", "only the vision tower is taken"))
 
 
-def eva_part(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part:
-    """EVA-ViT's configuration from its tensors and the `vision_config` section."""
+def eva_tower(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Tower:
+    """EVA-ViT from its tensors and the `vision_config` section."""
     if any(name not in weights for name in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")):
         raise ConversionError(f"These are not the weights of EVA-ViT. Found: {preview(weights)}.")
     width, _, patch_size, _ = shape_of(weights, "patch_embed.proj.weight", 4)
@@ -231,10 +221,12 @@ def eva_part(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part
         "intermediate_size": shape_of(weights, "blocks.0.mlp.fc1.weight", 2)[0],
         "qkv_bias": "blocks.0.attn.q_bias" in weights,
     }
-    fields = read_section(original, VISION_ARGUMENTS, found)
-    if fields["num_attention_heads"] is UNKNOWN:
-        fields["num_attention_heads"] = VISION_HEADS.get(width, UNKNOWN)
-    return Part(InstructBlipVisionConfig, fields)
+    for number in range(found["num_hidden_layers"] if found["qkv_bias"] else 0):
+        # Keys have no bias.
+        query, value = (weights.pop(f"blocks.{number}.attn.{letter}_bias", torch.empty(0)) for letter in "qv")
+        weights[f"blocks.{number}.attn.qkv.bias"] = torch.cat([query, torch.zeros_like(query), value])
+    fields = with_heads(read_section(original, VISION_ARGUMENTS, found))
+    return Part(InstructBlipVisionConfig, fields), apply_rules(weights, VISION_RULES)
 
 
 def load_tower(source: str) -> Tower:
@@ -276,12 +268,8 @@ def add_language_model(
         tokenizer.add_bos_token = True
     # These are the settings of the original's `generate`. Those of the language model are not used.
     model.generation_config = GenerationConfig(
-        bos_token_id=llama.bos_token_id if tokenizer is None else tokenizer.bos_token_id,
-        eos_token_id=llama.eos_token_id if tokenizer is None else tokenizer.eos_token_id,
-        pad_token_id=llama.pad_token_id if tokenizer is None else tokenizer.pad_token_id,
-        num_beams=5,
-        repetition_penalty=1.5,
-        max_new_tokens=255,
+        **{f"{name}_token_id": getattr(tokenizer or llama, f"{name}_token_id") for name in ("bos", "eos", "pad")},
+        **{"num_beams": 5, "repetition_penalty": 1.5, "max_new_tokens": 255},
     )
     qformer_tokenizer = load_tokenizer(arguments.qformer_tokenizer) if arguments.qformer_tokenizer else None
     return model, make_processor(model, processor, tokenizer, qformer_tokenizer)

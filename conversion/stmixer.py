@@ -8,7 +8,6 @@ loaded where.
 """
 
 import argparse
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from .helpers.checkpoint import (
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import Part, agree, make_config, read_fields, read_original, without_null
+from .helpers.fields import Part, make_config, read_fields, read_original, without_null
 from .helpers.videovit import (
     ARGUMENTS,
     ENCODER_ARGUMENTS,
@@ -136,15 +135,11 @@ def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) 
     """Fields of our configuration for the original's sections `ViT` and `STM` and the checkpoint's tensors."""
     read_fields(sections, {"ViT": (None, {}), "STM": (None, {})}, {})
     given = without_null(sections.get("STM") or {}, "STM")
-    if given.get("ACTIVATION", "ReLU") != "ReLU":
-        raise ConversionError(f"STM: ACTIVATION must be 'ReLU', as in the original, got {given['ACTIVATION']!r}.")
-    fields = read_fields(given, HEAD_ARGUMENTS, read_head_sizes(weights))
+    found = read_head_sizes(weights)
     if (stored := weights.get("stm_head.criterion.empty_weight")) is not None:
-        weight = stored[-1].item()  # of float32, so it may differ from the same number in the file
-        said = given.get("BACKGROUND_WEIGHT", round(weight, 6))
-        if not math.isclose(said, weight, rel_tol=1e-5):
-            agree(given, {"BACKGROUND_WEIGHT": weight})
-        fields["background_weight"] = said
+        # Of float32, so it may differ from the same number in the file.
+        found["background_weight"] = round(stored[-1].item(), 6)
+    fields = read_fields(given, HEAD_ARGUMENTS, found)
     fields.pop("object_classes")
     losses = {name: fields.pop(name) for name in ("ce", "bbox", "giou", "bce")}
     backbone = backbone_fields(without_null(sections.get("ViT") or {}, "ViT"), select_prefix(weights, "backbone."))

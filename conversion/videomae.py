@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import (
     ConversionError,
@@ -26,13 +25,12 @@ from .helpers.command import Converted, make_parser, new_head, run
 from .helpers.fields import UNKNOWN, make_config, read_original
 from .helpers.videovit import (
     ARGUMENTS,
-    DECODER_HEADS,
     ENCODER_ARGUMENTS,
     block_rules,
+    make_processor,
     original_fields,
     patch_embedding_rules,
     position_fields,
-    processor_settings,
     read_block_sizes,
 )
 from .helpers.weight_rules import apply_rules, drop, load_converted, rename
@@ -56,7 +54,7 @@ PRE_TRAINING_ARGUMENTS = ARGUMENTS | {
     "decoder_num_classes": (None, 1536),
     "decoder_embed_dim": ("decoder_hidden_size", 512),
     "decoder_depth": ("decoder_num_hidden_layers", 8),
-    "decoder_num_heads": ("decoder_num_attention_heads", 8),
+    "decoder_num_heads": ("decoder_num_attention_heads", UNKNOWN),
     # The original takes these as well and ignores them.
     "in_chans": (None, 3),
     "num_classes": (None, None),
@@ -112,13 +110,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         fields |= {"use_mean_pooling": True, "classifier_init_scale": 0.001} | new_head(arguments)
     model = model_class(make_config(VideoViTConfig, fields, arguments.set))
     load_converted(model, apply_rules(weights, rules), keep_initial)
-    # The evaluation recipe of Kinetics: frames at stride 4, short side to the model's size, one centre crop.
-    return model, VideoClipProcessor(
-        num_frames=model.config.num_frames,
-        frame_sampling_rate=4,
-        sampling_strategy="dense",
-        **processor_settings(model.config, {}),
-    )
+    return model, make_processor(model.config, {})
 
 
 def classifier_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -146,8 +138,6 @@ def pre_training_fields(original: dict[str, Any], weights: dict[str, torch.Tenso
     if decoder["use_cosine_attention"]:
         found["decoder_num_attention_heads"] = decoder["num_attention_heads"]
     fields = original_fields(original, PRE_TRAINING_ARGUMENTS, weights, "encoder.", **found)
-    if "decoder_num_heads" not in original and not decoder["use_cosine_attention"]:
-        fields["decoder_num_attention_heads"] = DECODER_HEADS.get(width, UNKNOWN)
     return fields | {"position_embedding_resize": "rebuild"}
 
 

@@ -13,12 +13,11 @@ from zipfile import is_zipfile
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from hf_video.io import read_object
+from hf_video.io import naming, read_object
 from hf_video.loading.configurations import Config
 
 
@@ -47,11 +46,9 @@ class Skipped(list):
 
 
 def read_checkpoint(path: Path, skips_foreign: bool = False) -> dict[str, Any]:
-    """The content of a `.pth` / `.pt` / `.bin` file, read with `weights_only=True`, or of a `.safetensors` file.
-
-    Training scripts save other things beside the weights. Of the classes in `PLAIN_CLASSES` the values are read, and
-    nothing runs. With `skips_foreign`, objects of other classes are read as [`Skipped`], apart from dictionaries and
-    what PyTorch blocks, such as `os`."""
+    """The content of a `.pth` / `.pt` / `.bin` file, read with `weights_only=True`, or of a `.safetensors` file. Of
+    the classes in `PLAIN_CLASSES` the values are read, and nothing runs. With `skips_foreign`, objects of others are
+    read as [`Skipped`], apart from what PyTorch blocks, such as `os`."""
     if not path.is_file():
         raise ConversionError(f"There is no file {path}.")
     try:
@@ -99,8 +96,7 @@ def shape_of(weights: dict[str, torch.Tensor], name: str, num_dimensions: int) -
 
 
 def count_layers(weights: dict[str, torch.Tensor], pattern: str) -> int:
-    """The number of layers whose tensors have names that begin with `pattern`, which has a group for the layer's
-    number."""
+    """The number of layers: `pattern`, with a group for their number, is the beginning of their tensors' names."""
     found = {int(match[1]) for name in weights if (match := re.match(pattern, name))}
     if absent := set(range(len(found))) - found:
         raise ConversionError(f"The checkpoint has tensors of layer {max(found)}, but none of layer {min(absent)}.")
@@ -145,12 +141,9 @@ def name_left_out(names: Iterable[str], reason: str) -> None:
 def read_model_folder(source: str, model_type: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
     """The content of `config.json`, the tensors and the content of the processor's file (empty if there is none) of a
     folder or Hub repository with a model of a type, read without any class of a model."""
-    folder = Path(source)
-    if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
-        except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
-            raise ConversionError(f"{source} is neither a folder nor a reachable Hub repository: {error}") from error
+    with naming(source):
+        is_here, files = Path(source).is_dir(), ["*.json", "*.safetensors"]
+        folder = Path(source if is_here else snapshot_download(source, allow_patterns=files))
     config = read_object(folder / "config.json", Config)
     if config.get("model_type") != model_type:
         raise ConversionError(f"Expected the model type {model_type!r}, got {config.get('model_type')!r}.")

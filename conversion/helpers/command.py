@@ -65,8 +65,8 @@ def run(
     convert: Callable[[argparse.Namespace], Converted],
     raises_errors: bool = False,
 ) -> None:
-    """Read the arguments, `convert` them to a model and its processor, and write both into OUTPUT_DIR: all of it or
-    nothing. An error is one line on stderr and the exit code of `hf-video`, or raised as it is with `raises_errors`."""
+    """Read the arguments, `convert` them to a model and its processor, and write both into OUTPUT_DIR, or nothing. An
+    error is one line on stderr and the exit code of `hf-video`, or raised as it is with `raises_errors`."""
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def work(words: Sequence[str]) -> None:

@@ -20,7 +20,9 @@ Arguments = Mapping[str, tuple[str | None, Any]]
 # Stands for a field that neither tensors nor settings tell.
 UNKNOWN: Any = object()
 
-# Of BERT, with the defaults of the original's `BertConfig`; and the heads of BERT-base, by its width.
+# Attention heads of the published towers, decoders and texts, by width.
+HEADS = {192: 3, 384: 6, 512: 8, 640: 8, 768: 12, 1024: 16, 1280: 16, 1408: 16}
+# Of BERT, with the defaults of the original's `BertConfig`.
 BERT_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "hidden_act": ("hidden_act", "gelu"),
     "layer_norm_eps": ("layer_norm_eps", 1e-12),
@@ -30,21 +32,23 @@ BERT_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "initializer_range": ("initializer_range", 0.02),
     "num_attention_heads": ("num_attention_heads", UNKNOWN),
 }
-BERT_HEADS = {768: 12}
 
 
 def bert_fields(given: Mapping[str, Any], found: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Fields of a configuration of BERT; `names` are those of the fields that tensors show, in the original."""
     arguments = BERT_ARGUMENTS | {name: (field, found[field]) for name, field in names.items() if field in found}
-    fields = read_section(given, arguments, found)
-    if fields["num_attention_heads"] is UNKNOWN:
-        fields["num_attention_heads"] = BERT_HEADS.get(found["hidden_size"], UNKNOWN)
-    return fields
+    return with_heads(read_section(given, arguments, found))
+
+
+def with_heads(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same fields, with the heads of the published widths where nothing tells their number."""
+    unknown = [name for name, value in fields.items() if value is UNKNOWN and name.endswith("num_attention_heads")]
+    widths = {name: fields[name.replace("num_attention_heads", "hidden_size")] for name in unknown}
+    return fields | {name: HEADS.get(width, UNKNOWN) for name, width in widths.items()}
 
 
 def read_original(path: Path | None, *sections: str) -> dict[str, Any]:
-    """The content of the file of `--original-config`, with these objects in it, without what is null; empty without a
-    file."""
+    """The content of the file of `--original-config`, if there is one, with these objects in it, without nulls."""
     content = {} if path is None else read_object(path)
     return without_null(content) | {name: without_null(content.get(name) or {}, name) for name in sections}
 
@@ -93,10 +97,8 @@ class Part(NamedTuple):
 
 
 def make_config(config_class: Any, fields: Mapping[str, Any], settings: Iterable[str], place: str = "") -> Any:
-    """
-    Our configuration with the values of `--set`: `FIELD=VALUE`, or `PART.FIELD=VALUE` for a [`Part`]. Values that
-    contradict the tensors are refused when these are loaded. A field that is `UNKNOWN` must be set.
-    """
+    """Our configuration with the values of `--set`: `FIELD=VALUE`, or `PART.FIELD=VALUE` for a [`Part`]. A field that
+    is `UNKNOWN` must be set."""
     # Transformers gives the types of its own fields as text.
     hints = {each.name: Any if isinstance(each.type, str) else each.type for each in dataclass_fields(config_class)}
     hints |= {"num_labels": int}

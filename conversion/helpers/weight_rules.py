@@ -11,21 +11,14 @@ from torch import nn
 
 from .checkpoint import ConversionError, name_left_out, preview
 
-# Without eight-bit floats: they mean nothing without their scales, which are stored elsewhere.
+# Without eight-bit floats, whose scales are stored elsewhere.
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Rule(NamedTuple):
-    """
-    A row of the table: what happens to the tensors whose names match.
-
-    Attributes:
-        source: regular expression for whole names.
-        target: name in our model, with the groups of the match filled in; `None` drops the tensor.
-        transform: makes the tensor of the model; without it the tensor stays as it is. It may return several tensors
-            by the words that take the place of `*` in `target`.
-        reason: why a tensor is dropped.
-    """
+    """What happens to the tensors whose whole names match the regular expression `source`: they get a `target`, with
+    the groups of the match filled in, and another form by `transform`, which may return several tensors by the words
+    that take the place of `*`. Without a target they are dropped, for a `reason`."""
 
     source: str
     target: str | None
@@ -51,13 +44,8 @@ def inside(source: str, rules: Iterable[Rule], move: Callable[[str], str]) -> li
 
 
 def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict[str, torch.Tensor]:
-    """
-    Rename, transform and drop tensors; the first rule with a matching source decides. What is dropped is named.
-
-    Raises:
-        ConversionError: for a tensor that no rule matches, one that is kept and is not finite floating-point, two
-            tensors for one place, and a tensor whose shape allows no transform.
-    """
+    """Rename, transform and drop tensors; the first rule with a matching source decides. What is dropped is named. A
+    tensor that is unknown, kept and not finite, or a second one for its place is a `ConversionError`."""
     converted: dict[str, torch.Tensor] = {}
     unknown, dropped = [], defaultdict(list)
     for name, tensor in weights.items():
@@ -89,9 +77,8 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
 
 
 def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_initial: Iterable[str] = ()) -> None:
-    """Load weights, by their names in a model, into it and its dtype. Those whose whole names match one of
-    `keep_initial` may be absent, and stay as initialised. Others that are missing, superfluous or of another shape are
-    listed in a `ConversionError`."""
+    """Load weights into a model. Those whose whole names match one of `keep_initial` may be absent, and stay as
+    initialised. Others that are missing, superfluous or of another shape are listed in a `ConversionError`."""
     expected = model.state_dict()
     missing = [
         name for name in expected if name not in weights and not any(re.fullmatch(k, name) for k in keep_initial)
@@ -112,11 +99,7 @@ def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_init
 def check_values(name: str, tensor: torch.Tensor) -> None:
     """Refuse (`ConversionError`) a tensor unless it is dense, of floating-point numbers that are finite as float32."""
     if tensor.dtype not in FLOAT_DTYPES or tensor.layout != torch.strided:
-        kind = tensor.dtype if tensor.layout == torch.strided else tensor.layout
-        raise ConversionError(
-            f"The tensor {name} is of {kind}, which no weight is: expected a dense tensor of one of "
-            f"{', '.join(map(str, FLOAT_DTYPES))}."
-        )
+        raise ConversionError(f"The tensor {name} is of {tensor.dtype} and {tensor.layout}, which no weight is.")
     if tensor.is_meta:
         return
     finite = tensor.detach().float().isfinite()
@@ -129,18 +112,9 @@ def check_values(name: str, tensor: torch.Tensor) -> None:
 
 
 def inflate_patches(kernel: torch.Tensor, tubelet_size: int, inflation: str) -> torch.Tensor:
-    """
-    A kernel that gives a still video the tokens of its image. Sources of the two inflations: "Quo Vadis, Action
-    Recognition?" (arXiv 1705.07750, section 2.4; mean) and ViViT (arXiv 2103.15691, section 3.4; centre).
-
-    Args:
-        kernel: `(hidden_size, num_channels, patch_height, patch_width)`.
-        tubelet_size: frames of a patch.
-        inflation: `"mean"` shares the weights out over the frames; anything else gives all to the middle frame.
-
-    Returns:
-        `torch.Tensor`: `(hidden_size, num_channels, tubelet_size, patch_height, patch_width)`.
-    """
+    """A kernel `(hidden_size, num_channels, tubelet_size, height, width)` that gives a still video the tokens of its
+    image. `"mean"` shares the weights out over the frames ("Quo Vadis, Action Recognition?", arXiv 1705.07750, section
+    2.4); anything else gives all to the middle frame (ViViT, arXiv 2103.15691, section 3.4)."""
     if inflation == "mean":
         return repeat(kernel / tubelet_size, "d c h w -> d c t h w", t=tubelet_size)
     inflated = kernel.new_zeros(*kernel.shape[:2], tubelet_size, *kernel.shape[2:])
