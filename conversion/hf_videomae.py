@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
+from hf_video.settings import few
 
-from .helpers.checkpoint import ConversionError, preview, read_model_folder, shape_of
+from .helpers.checkpoint import ConversionError, read_model_folder, shape_of
 from .helpers.command import Converted, labels_of_original, make_parser, run
 from .helpers.fields import make_config
 from .helpers.videovit import (
@@ -51,7 +52,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         # Transformers gives the encoder of a pre-training model a final norm only without mean pooling.
         fields["use_final_norm"] = not fields.get("use_mean_pooling", True)
     elif "classifier.weight" not in weights:
-        raise ConversionError(f"Expected a classifier or a pre-training model, got {preview(weights)}.")
+        raise ConversionError(f"Expected a classifier or a pre-training model, got {few(weights)}.")
     model_class = VideoViTForPreTraining if "mask_token" in weights else VideoViTForVideoClassification
     model = model_class(make_config(VideoViTConfig, fields, arguments.set))
     load_converted(model, apply_rules(weights, RULES))

@@ -87,15 +87,6 @@ def memory_bank_qformer_fields(original: Any) -> dict[str, Any]:
     if original.model_type not in MODEL_TYPES:
         raise ConversionError(f"Expected a model of type {', '.join(MODEL_TYPES)}, got {original.model_type!r}.")
     vision, qformer = original.vision_config, original.qformer_config
-    if getattr(qformer, "use_qformer_text_input", False):
-        raise ConversionError(
-            "This BLIP-2 was made for retrieval (`use_qformer_text_input=True`), and has no language model."
-        )
-    if getattr(qformer, "position_embedding_type", "absolute") != "absolute":
-        raise ConversionError(
-            f"qformer_config.position_embedding_type must be 'absolute', got {qformer.position_embedding_type!r}: the "
-            "distances within one frame's text have no meaning between the frames of a memory."
-        )
     is_video = original.model_type == "instructblipvideo"
     return {
         "vision_config": Part(InstructBlipVisionConfig, shared_fields(vision, InstructBlipVisionConfig)),

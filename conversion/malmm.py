@@ -30,9 +30,9 @@ from hf_video.processing import VideoClipProcessor
 from .helpers.checkpoint import (
     ConversionError,
     count_layers,
+    expect,
     find_weights,
     name_left_out,
-    preview,
     read_checkpoint,
     select_part,
     shape_of,
@@ -72,10 +72,6 @@ RULES = (
 UNUSED_RULES = {
     "frame_position_embeddings.weight": drop(
         r"image_pe\.weight", "the original adds it only if there is a visual bank"
-    ),
-    "qformer.embeddings.position_embeddings.weight": drop(
-        r"Qformer\.bert\.embeddings\.position_embeddings\.weight",
-        "the original adds it only without relative positions",
     ),
     "vision_layernorm.weight": drop(r"ln_vision\..*", "`vision_embeds` are taken after this norm"),
 }
@@ -146,8 +142,7 @@ def memory_bank_qformer_fields(
     original: dict[str, Any], weights: dict[str, torch.Tensor], vision_config: Any
 ) -> dict[str, Any]:
     """Fields of our configuration for an original one and the checkpoint's tensors."""
-    if "query_tokens" not in weights or "Qformer.bert.embeddings.LayerNorm.weight" not in weights:
-        raise ConversionError(f"These are not the weights of MA-LMM's Q-Former. Found: {preview(weights)}.")
+    expect(weights, "MA-LMM's Q-Former", "query_tokens", "Qformer.bert.embeddings.LayerNorm.weight")
     has_text = "Qformer.bert.embeddings.word_embeddings.weight" in weights
     found = {"num_query_tokens": shape_of(weights, "query_tokens", 3)[1], "use_qformer_text_input": has_text}
     if "image_pe.weight" in weights:
@@ -210,8 +205,7 @@ def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower
 
 def eva_tower(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Tower:
     """EVA-ViT from its tensors and the `vision_config` section."""
-    if any(name not in weights for name in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")):
-        raise ConversionError(f"These are not the weights of EVA-ViT. Found: {preview(weights)}.")
+    expect(weights, "EVA-ViT", "patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
     width, _, patch_size, _ = shape_of(weights, "patch_embed.proj.weight", 4)
     found = {
         "hidden_size": width,

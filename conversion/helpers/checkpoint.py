@@ -19,6 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from hf_video.io import naming, read_object
 from hf_video.loading.configurations import Config
+from hf_video.settings import few
 
 
 class ConversionError(ValueError):
@@ -78,19 +79,25 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
             content = content[wrapper]
             break
     if foreign := [name for name, value in content.items() if isinstance(value, Skipped)]:
-        raise ConversionError(f"Beside the tensors are objects of classes that are not read: {preview(foreign)}.")
+        raise ConversionError(f"Beside the tensors are objects of classes that are not read: {few(foreign)}.")
     weights = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
     if not weights:
         raise ConversionError(
-            f"No tensors under any of {list(wrappers)} nor at the top level, which has {preview(content)}."
+            f"No tensors under any of {list(wrappers)} nor at the top level, which has {few(content)}."
         )
     return weights
+
+
+def expect(weights: dict[str, torch.Tensor], model: str, *names: str) -> None:
+    """Refuse weights that are not those of a model, which has tensors of these names."""
+    if absent := [name for name in names if name not in weights]:
+        raise ConversionError(f"These are not the weights of {model}, which has {few(absent)}. Found: {few(weights)}.")
 
 
 def shape_of(weights: dict[str, torch.Tensor], name: str, num_dimensions: int) -> torch.Size:
     """The shape of a tensor that sizes are read from, which must be there and have this number of dimensions."""
     if name not in weights or weights[name].ndim != num_dimensions:
-        found = tuple(weights[name].shape) if name in weights else preview(weights)
+        found = tuple(weights[name].shape) if name in weights else few(weights)
         raise ConversionError(f"There is no {name} of {num_dimensions} dimensions. Found: {found}.")
     return weights[name].shape
 
@@ -152,10 +159,3 @@ def read_model_folder(source: str, model_type: str) -> tuple[dict[str, Any], dic
         weights |= read_checkpoint(file)
     processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]
     return config, weights, next((read_object(file) for file in processors if file.is_file()), {})
-
-
-def preview(names: Iterable[str], limit: int = 6) -> str:
-    """The first `limit` names, and the number of the others."""
-    names = list(names)
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(map(str, names[:limit])) + rest

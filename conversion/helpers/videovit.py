@@ -9,7 +9,7 @@ import torch
 from hf_video.models.videovit import VideoViTConfig
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, count_layers, preview, shape_of
+from .checkpoint import ConversionError, count_layers, expect, shape_of
 from .fields import UNKNOWN, Arguments, read_fields, with_heads
 from .weight_rules import Rule, rename
 
@@ -58,6 +58,11 @@ def patch_embedding_rules(
     ]
 
 
+def split_projection(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The rows of one projection for queries, keys and values."""
+    return dict(zip(PROJECTIONS, weight.chunk(3), strict=True))
+
+
 def block_rules(source: str, target: str) -> list[Rule]:
     """The transformer blocks under a prefix; the matrix of all queries, keys and values becomes three."""
     block = rf"{source}blocks\.(\d+)\."
@@ -79,6 +84,14 @@ def block_rules(source: str, target: str) -> list[Rule]:
         rename(block + r"attn\.scale", rf"{target}layers.\1.attention.logit_scale"),
         rename(block + r"gamma_([12])", rf"{target}layers.\1.layer_scale\2"),
     ]
+
+
+ENCODER_RULES = (
+    *patch_embedding_rules(r"patch_embed\.proj"),
+    *block_rules("", "videovit."),
+    rename("pos_embed", "videovit.embeddings.position_embeddings.weight"),
+    rename(r"norm\.(weight|bias)", r"videovit.layernorm.\1"),
+)
 
 
 def transformers_block_rules(source: str, target: str) -> list[Rule]:
@@ -117,11 +130,6 @@ def has_key_bias(weights: dict[str, torch.Tensor]) -> bool:
     return any(name.endswith((".key.bias", ".k_proj.bias")) for name in weights)
 
 
-def split_projection(weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The rows of one projection for queries, keys and values."""
-    return dict(zip(PROJECTIONS, weight.chunk(3), strict=True))
-
-
 def make_processor(config: VideoViTConfig, original: dict[str, Any], **options: Any) -> VideoClipProcessor:
     """A processor with the options of an image processor's file, by default the evaluation recipe of Kinetics: frames
     at stride 4, short side to the model's size, one centre crop."""
@@ -136,12 +144,11 @@ def make_processor(config: VideoViTConfig, original: dict[str, Any], **options: 
 
 
 def original_fields(
-    given: Mapping[str, Any], arguments: Arguments, weights: dict[str, torch.Tensor], prefix: str = "", **others: Any
+    given: Mapping[str, Any], arguments: Arguments, weights: dict[str, torch.Tensor], **others: Any
 ) -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] from the tensors of an encoder under a prefix, other tensors, and the original's
-    arguments."""
-    found = read_patch_sizes(weights, prefix) | read_block_sizes(weights, prefix) | others
-    is_learned = f"{prefix}pos_embed" in weights
+    """Fields of [`VideoViTConfig`] from the tensors of an encoder, other tensors, and the original's arguments."""
+    found = read_patch_sizes(weights) | read_block_sizes(weights) | others
+    is_learned = "pos_embed" in weights
     tells = {
         "mlp_ratio": lambda ratio: int(found["hidden_size"] * ratio) == found["intermediate_size"],
         "init_values": lambda value: bool(value) == bool(found["layer_scale_init_value"]),
@@ -171,10 +178,7 @@ def position_fields(weights: dict[str, torch.Tensor], resize: str) -> dict[str, 
 def read_patch_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict[str, Any]:
     """The fields that the patch embedding of videos under a prefix shows; without one it is a `ConversionError`."""
     name = f"{prefix}patch_embed.proj.weight"
-    if name not in weights:
-        raise ConversionError(
-            f"These are not the weights of a VideoMAE-like ViT, which has {name}. Found: {preview(weights)}."
-        )
+    expect(weights, "a VideoMAE-like ViT", name)
     width, channels, tubelet_size, height, patch_width = shape_of(weights, name, 5)
     patch_size = height if height == patch_width else [height, patch_width]
     sizes = {"num_channels": channels, "tubelet_size": tubelet_size, "patch_size": patch_size}

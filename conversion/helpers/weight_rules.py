@@ -9,7 +9,9 @@ import torch
 from einops import repeat
 from torch import nn
 
-from .checkpoint import ConversionError, name_left_out, preview
+from hf_video.settings import few
+
+from .checkpoint import ConversionError, name_left_out
 
 # Without eight-bit floats, whose scales are stored elsewhere.
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -70,7 +72,7 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
                 raise ConversionError(f"The tensor {name} is a second one for {place}: keep one of them.")
             converted[place] = part
     if unknown:
-        raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {preview(sorted(unknown))}.")
+        raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {few(sorted(unknown))}.")
     for reason, names in dropped.items():
         name_left_out(names, reason)
     return converted
@@ -91,7 +93,7 @@ def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_init
     ]
     problems = {"missing": missing, "superfluous": superfluous, "of another shape": misshapen}
     if any(problems.values()):
-        listed = "; ".join(f"{kind}: {preview(names)}" for kind, names in problems.items() if names)
+        listed = "; ".join(f"{kind}: {few(names)}" for kind, names in problems.items() if names)
         raise ConversionError(f"The checkpoint does not fit {type(model).__name__}. {listed}.")
     model.load_state_dict(weights, strict=False)
 
