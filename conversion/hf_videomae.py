@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from hf_video.processing import VideoClipProcessor
+from hf_video.settings import few
 
-from .helpers.checkpoint import ConversionError, count_layers, preview, read_model_folder, shape_of
+from .helpers.checkpoint import ConversionError, read_model_folder, shape_of
 from .helpers.command import Converted, labels_of_original, make_parser, run
-from .helpers.fields import agree, make_config
+from .helpers.fields import make_config
 from .helpers.videovit import (
     encoder_fields,
     has_key_bias,
+    make_processor,
     patch_embedding_rules,
-    processor_settings,
     transformers_block_rules,
 )
 from .helpers.weight_rules import apply_rules, load_converted, rename
@@ -52,24 +52,16 @@ def convert(arguments: argparse.Namespace) -> Converted:
         # Transformers gives the encoder of a pre-training model a final norm only without mean pooling.
         fields["use_final_norm"] = not fields.get("use_mean_pooling", True)
     elif "classifier.weight" not in weights:
-        raise ConversionError(f"Expected a classifier or a pre-training model, got {preview(weights)}.")
+        raise ConversionError(f"Expected a classifier or a pre-training model, got {few(weights)}.")
     model_class = VideoViTForPreTraining if "mask_token" in weights else VideoViTForVideoClassification
     model = model_class(make_config(VideoViTConfig, fields, arguments.set))
     load_converted(model, apply_rules(weights, RULES))
-    return model, VideoClipProcessor(
-        num_frames=model.config.num_frames,
-        frame_sampling_rate=4,
-        sampling_strategy="dense",
-        **processor_settings(model.config, processor),
-    )
+    return model, make_processor(model.config, processor)
 
 
 def videovit_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of [`VideoViTConfig`] for the content of a VideoMAE `config.json`."""
-    depths = {"num_hidden_layers": count_layers(weights, r"videomae\.encoder\.layer\.(\d+)\.")}
-    if "mask_token" in weights:
-        depths["decoder_num_hidden_layers"] = count_layers(weights, r"decoder\.decoder_layers\.(\d+)\.")
-    config = agree(encoder_fields(original, *FIELDS), depths)
+    config = encoder_fields(original, *FIELDS)
     # `fc_norm` and the decoder's norm have PyTorch's default epsilon, not that of the configuration.
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["key_bias"] = has_key_bias(weights)

@@ -13,17 +13,16 @@ import torch
 from transformers import CLIPImageProcessor
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassification, VideoViTForVideoClassification
-from hf_video.processing import VideoClipProcessor
 
-from .helpers.checkpoint import count_layers, read_model_folder, shape_of
+from .helpers.checkpoint import read_model_folder, shape_of
 from .helpers.command import Converted, labels_of_original, make_parser, new_head, run
-from .helpers.fields import agree, make_config
+from .helpers.fields import make_config
 from .helpers.videovit import (
     PROCESSOR_OPTIONS,
     encoder_fields,
     has_key_bias,
+    make_processor,
     patch_embedding_rules,
-    processor_settings,
     transformers_block_rules,
 )
 from .helpers.weight_rules import Rule, apply_rules, drop, inflate_patches, load_converted, rename
@@ -60,8 +59,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     labels: dict[str, Any] = new_head(arguments)
     if "classifier.weight" in weights:
         labels = labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0])
-    depth = {"num_hidden_layers": count_layers(weights, rf"{LAYERS}\.(\d+)\.")}
-    fields = agree(encoder_fields(original, "qkv_bias"), depth) | labels
+    fields = encoder_fields(original, "qkv_bias") | labels
     fields |= {
         "key_bias": has_key_bias(weights),
         "num_frames": 16,
@@ -71,19 +69,15 @@ def convert(arguments: argparse.Namespace) -> Converted:
         "position_embedding_type": "learned",
     }
     config = make_config(VideoViTConfig, fields, arguments.set)
-    frames = VideoClipProcessor(
-        num_frames=config.num_frames, sampling_strategy="uniform", **processor_settings(config, processor)
-    )
+    frames: Any = make_processor(config, processor, sampling_strategy="uniform", frame_sampling_rate=1)
     is_image_model = config.num_frames == 1
     model = (VideoViTForImageClassification if is_image_model else VideoViTForVideoClassification)(config)
     keep_initial = [] if "classifier.weight" in weights else [r"classifier\..*"]
     load_converted(model, apply_rules(weights, make_rules(config, arguments.inflation)), keep_initial)
-    return model, make_image_processor(frames) if is_image_model else frames
-
-
-def make_image_processor(frames: VideoClipProcessor) -> CLIPImageProcessor:
-    """A processor with the sizes and statistics of one for videos; it smooths while shrinking, as image models do."""
-    return CLIPImageProcessor(**{name: getattr(frames, name) for name in PROCESSOR_OPTIONS})
+    if is_image_model:
+        # It smooths while shrinking, as image models do.
+        frames = CLIPImageProcessor(**{name: getattr(frames, name) for name in PROCESSOR_OPTIONS})
+    return model, frames
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:

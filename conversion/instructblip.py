@@ -11,10 +11,9 @@ from typing import Any
 
 from torch import nn
 from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig
-from transformers.image_processing_base import ImageProcessingMixin
-from transformers.video_processing_utils import BaseVideoProcessor
 
 from hf_video.loading.configurations import load_config
+from hf_video.loading.processors import read_options
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 
 from .helpers.checkpoint import ConversionError
@@ -88,15 +87,6 @@ def memory_bank_qformer_fields(original: Any) -> dict[str, Any]:
     if original.model_type not in MODEL_TYPES:
         raise ConversionError(f"Expected a model of type {', '.join(MODEL_TYPES)}, got {original.model_type!r}.")
     vision, qformer = original.vision_config, original.qformer_config
-    if getattr(qformer, "use_qformer_text_input", False):
-        raise ConversionError(
-            "This BLIP-2 was made for retrieval (`use_qformer_text_input=True`), and has no language model."
-        )
-    if getattr(qformer, "position_embedding_type", "absolute") != "absolute":
-        raise ConversionError(
-            f"qformer_config.position_embedding_type must be 'absolute', got {qformer.position_embedding_type!r}: the "
-            "distances within one frame's text have no meaning between the frames of a memory."
-        )
     is_video = original.model_type == "instructblipvideo"
     return {
         "vision_config": Part(InstructBlipVisionConfig, shared_fields(vision, InstructBlipVisionConfig)),
@@ -120,13 +110,7 @@ def shared_fields(config: Any, config_class: Any) -> dict[str, Any]:
 def read_image_settings(source: str) -> dict[str, Any]:
     """The options of the original's processor that also apply to frames; none if there is no processor."""
     shared = {*PROCESSOR_OPTIONS} - {"do_center_crop", "crop_size"}
-    for read in (ImageProcessingMixin.get_image_processor_dict, BaseVideoProcessor.get_video_processor_dict):
-        try:
-            original, _ = read(source)
-        except OSError:
-            continue
-        return {name: original[name] for name in shared if original.get(name) is not None}
-    return {}
+    return {name: value for name, value in read_options(source).items() if name in shared}
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:

@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import (
@@ -30,15 +30,15 @@ from hf_video.processing import VideoClipProcessor
 from .helpers.checkpoint import (
     ConversionError,
     count_layers,
+    expect,
     find_weights,
     name_left_out,
-    preview,
     read_checkpoint,
     select_part,
     shape_of,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import UNKNOWN, Part, agree, bert_fields, make_config, read_original, read_section
+from .helpers.fields import UNKNOWN, Part, agree, bert_fields, make_config, read_original, read_section, with_heads
 from .helpers.memory_bank_qformer import (
     load_language_model,
     load_pretrained,
@@ -47,7 +47,7 @@ from .helpers.memory_bank_qformer import (
     make_video_processor,
     with_language_model,
 )
-from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.weight_rules import apply_rules, drop, load_converted, rename
 
 LAYER = r"Qformer\.bert\.encoder\.layer\.(\d+)\."
 RULES = (
@@ -68,6 +68,13 @@ RULES = (
     drop(r"visual_encoder\..*", "the frozen vision tower, which `--frozen-weights` or `--vision` brings"),
 )
 
+# For tensors that some models do not have, by their names there.
+UNUSED_RULES = {
+    "frame_position_embeddings.weight": drop(
+        r"image_pe\.weight", "the original adds it only if there is a visual bank"
+    ),
+    "vision_layernorm.weight": drop(r"ln_vision\..*", "`vision_embeds` are taken after this norm"),
+}
 BLOCK = r"blocks\.(\d+)\."
 VISION_RULES = (
     rename("cls_token", "vision_model.embeddings.class_embedding"),
@@ -75,19 +82,11 @@ VISION_RULES = (
     rename(r"patch_embed\.proj\.(weight|bias)", r"vision_model.embeddings.patch_embedding.\1"),
     rename(BLOCK + r"norm([12])\.(weight|bias)", r"vision_model.encoder.layers.\1.layer_norm\2.\3"),
     rename(BLOCK + r"attn\.qkv\.weight", r"vision_model.encoder.layers.\1.self_attn.qkv.weight"),
-    Rule(
-        (BLOCK + r"attn\.q_bias", BLOCK + r"attn\.v_bias"),
-        r"vision_model.encoder.layers.\1.self_attn.qkv.bias",
-        lambda query, value: torch.cat([query, torch.zeros_like(query), value]),
-    ),
+    rename(BLOCK + r"attn\.qkv\.bias", r"vision_model.encoder.layers.\1.self_attn.qkv.bias"),
     rename(BLOCK + r"attn\.proj\.(weight|bias)", r"vision_model.encoder.layers.\1.self_attn.projection.\2"),
     rename(BLOCK + r"mlp\.(fc[12])\.(weight|bias)", r"vision_model.encoder.layers.\1.mlp.\2.\3"),
 )
 
-TOWER_ALONE = "only the vision tower is taken"
-
-# Attention heads of the published towers, by width.
-VISION_HEADS = {1408: 16}
 VISION_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "embed_dim": ("hidden_size", 1408),
     "patch_size": ("patch_size", 14),
@@ -115,11 +114,8 @@ QFORMER_NAMES = {
 SECTIONS = ("model_kwargs", "bert_config", "vision_config", "llm_config")
 
 
-class Tower(NamedTuple):
-    """A vision tower: its configuration, and its weights by their names in our model."""
-
-    config: Any
-    weights: dict[str, torch.Tensor]
+# A vision tower: its configuration, and its weights by their names in our model.
+Tower = tuple[Any, dict[str, torch.Tensor]]
 
 
 def convert(arguments: argparse.Namespace) -> Converted:
@@ -128,20 +124,13 @@ def convert(arguments: argparse.Namespace) -> Converted:
         raise ConversionError("`--qformer-tokenizer` prepares texts, which need a language model: pass `--llm`, too.")
     weights = find_weights(read_checkpoint(arguments.checkpoint), ("model",))
     original = read_original(arguments.original_config, *SECTIONS)
-    tower = read_tower(arguments, original["vision_config"])
-    vision_config = None if tower is None else tower.config
+    vision_config, tower = read_tower(arguments, original["vision_config"])
     fields = memory_bank_qformer_fields(original, weights, vision_config)
     config = make_config(MemoryBankQFormerConfig, fields, arguments.set)
     model = MemoryBankQFormerModel(config)
-    unused = []
-    if model.frame_position_embeddings is None:
-        unused.append(drop(r"image_pe\.weight", "the original adds it only if there is a visual bank"))
-    if model.qformer.embeddings.position_embeddings is None:
-        table = r"Qformer\.bert\.embeddings\.position_embeddings\.weight"
-        unused.append(drop(table, "the original adds it only without relative positions"))
-    if tower is None:
-        unused.append(drop(r"ln_vision\..*", "`vision_embeds` are taken after this norm"))
-    load_converted(model, apply_rules(weights, (*unused, *RULES)) | ({} if tower is None else tower.weights))
+    kept = model.state_dict()
+    unused = [rule for name, rule in UNUSED_RULES.items() if name not in kept]
+    load_converted(model, apply_rules(weights, (*unused, *RULES)) | tower)
     image_size = getattr(config.vision_config, "image_size", original["model_kwargs"].get("img_size", 224))
     processor = make_video_processor(image_size, original["model_kwargs"].get("num_frames", 20))
     if arguments.llm:
@@ -153,8 +142,7 @@ def memory_bank_qformer_fields(
     original: dict[str, Any], weights: dict[str, torch.Tensor], vision_config: Any
 ) -> dict[str, Any]:
     """Fields of our configuration for an original one and the checkpoint's tensors."""
-    if "query_tokens" not in weights or "Qformer.bert.embeddings.LayerNorm.weight" not in weights:
-        raise ConversionError(f"These are not the weights of MA-LMM's Q-Former. Found: {preview(weights)}.")
+    expect(weights, "MA-LMM's Q-Former", "query_tokens", "Qformer.bert.embeddings.LayerNorm.weight")
     has_text = "Qformer.bert.embeddings.word_embeddings.weight" in weights
     found = {"num_query_tokens": shape_of(weights, "query_tokens", 3)[1], "use_qformer_text_input": has_text}
     if "image_pe.weight" in weights:
@@ -203,23 +191,21 @@ def language_model_fields(original: dict[str, Any], weights: dict[str, torch.Ten
     return {"projection_dim": width, "text_config": LlamaConfig(**settings) if original else None}
 
 
-def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower | None:
-    """The vision tower that the command line names; `None` if there is none."""
+def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower:
+    """The vision tower that the command line names; without one there is neither configuration nor weights."""
     if arguments.frozen_weights and arguments.vision:
         raise ConversionError("`--frozen-weights` and `--vision` both bring a vision tower: pass one of them.")
     if arguments.vision:
         return load_tower(arguments.vision)
     if not arguments.frozen_weights:
-        return None
+        return None, {}
     weights = find_weights(read_checkpoint(arguments.frozen_weights), ("model",))
-    selected = select_part(weights, "visual_encoder.", TOWER_ALONE)
-    return Tower(eva_part(original, selected), apply_rules(selected, VISION_RULES))
+    return eva_tower(original, select_part(weights, "visual_encoder.", "only the vision tower is taken"))
 
 
-def eva_part(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part:
-    """EVA-ViT's configuration from its tensors and the `vision_config` section."""
-    if any(name not in weights for name in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")):
-        raise ConversionError(f"These are not the weights of EVA-ViT. Found: {preview(weights)}.")
+def eva_tower(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Tower:
+    """EVA-ViT from its tensors and the `vision_config` section."""
+    expect(weights, "EVA-ViT", "patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
     width, _, patch_size, _ = shape_of(weights, "patch_embed.proj.weight", 4)
     found = {
         "hidden_size": width,
@@ -229,10 +215,12 @@ def eva_part(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> Part
         "intermediate_size": shape_of(weights, "blocks.0.mlp.fc1.weight", 2)[0],
         "qkv_bias": "blocks.0.attn.q_bias" in weights,
     }
-    fields = read_section(original, VISION_ARGUMENTS, found)
-    if fields["num_attention_heads"] is UNKNOWN:
-        fields["num_attention_heads"] = VISION_HEADS.get(width, UNKNOWN)
-    return Part(InstructBlipVisionConfig, fields)
+    for number in range(found["num_hidden_layers"] if found["qkv_bias"] else 0):
+        # Keys have no bias.
+        query, value = (weights.pop(f"blocks.{number}.attn.{letter}_bias", torch.empty(0)) for letter in "qv")
+        weights[f"blocks.{number}.attn.qkv.bias"] = torch.cat([query, torch.zeros_like(query), value])
+    fields = with_heads(read_section(original, VISION_ARGUMENTS, found))
+    return Part(InstructBlipVisionConfig, fields), apply_rules(weights, VISION_RULES)
 
 
 def load_tower(source: str) -> Tower:
@@ -246,7 +234,7 @@ def load_tower(source: str) -> Tower:
         norm = [name for name in weights if name.startswith("post_layernorm.")]
         name_left_out(norm, "this norm was trained with the Q-Former, and is in the checkpoint")
         weights = {name: tensor for name, tensor in weights.items() if name not in norm}
-    return Tower(tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()})
+    return tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()}
 
 
 def add_language_model(
@@ -274,12 +262,8 @@ def add_language_model(
         tokenizer.add_bos_token = True
     # These are the settings of the original's `generate`. Those of the language model are not used.
     model.generation_config = GenerationConfig(
-        bos_token_id=llama.bos_token_id if tokenizer is None else tokenizer.bos_token_id,
-        eos_token_id=llama.eos_token_id if tokenizer is None else tokenizer.eos_token_id,
-        pad_token_id=llama.pad_token_id if tokenizer is None else tokenizer.pad_token_id,
-        num_beams=5,
-        repetition_penalty=1.5,
-        max_new_tokens=255,
+        **{f"{name}_token_id": getattr(tokenizer or llama, f"{name}_token_id") for name in ("bos", "eos", "pad")},
+        **{"num_beams": 5, "repetition_penalty": 1.5, "max_new_tokens": 255},
     )
     qformer_tokenizer = load_tokenizer(arguments.qformer_tokenizer) if arguments.qformer_tokenizer else None
     return model, make_processor(model, processor, tokenizer, qformer_tokenizer)

@@ -8,7 +8,6 @@ loaded where.
 """
 
 import argparse
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from hf_video.data.boxes import read_label_map
 from hf_video.models.stmixer import STMixerConfig, STMixerForActionDetection
 from hf_video.models.videovit import VideoViTBackbone, VideoViTConfig
 from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
+from hf_video.settings import few
 
 from .helpers.checkpoint import (
     ConversionError,
     count_layers,
+    expect,
     find_weights,
-    preview,
     read_checkpoint,
     select_part,
     select_prefix,
@@ -32,13 +32,12 @@ from .helpers.checkpoint import (
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import Part, agree, make_config, read_fields, read_original, without_null
+from .helpers.fields import Part, make_config, read_fields, read_original, without_null
 from .helpers.videovit import (
     ARGUMENTS,
     ENCODER_ARGUMENTS,
-    block_rules,
+    ENCODER_RULES,
     original_fields,
-    patch_embedding_rules,
     position_fields,
 )
 from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
@@ -52,10 +51,7 @@ BACKBONE_ARGUMENTS = {
 } | {"PRETRAIN_IMG_SIZE": ("image_size", 224), "DROP_PATH_RATE": ("drop_path_rate", 0.2)}
 
 BACKBONE_RULES = (
-    *patch_embedding_rules(r"patch_embed\.proj"),
-    *block_rules("", "videovit."),
-    rename("pos_embed", "videovit.embeddings.position_embeddings.weight"),
-    rename(r"norm\.(weight|bias)", r"videovit.layernorm.\1"),
+    *ENCODER_RULES,
     drop(r"fc_norm\..*", "normalises the classifier's mean token; STMixer does not load it into its own norm either"),
     drop(r"head\..*", "the classifier that the backbone starts from"),
 )
@@ -116,7 +112,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     if "encoder.patch_embed.proj.weight" in weights:
         raise ConversionError(
             "This is a pre-training checkpoint, of which STMixer loads nothing without saying so. Convert it with "
-            f"`conversion.videomae`. It has {preview(weights)}."
+            "`conversion.videomae`."
         )
     backbone = VideoViTBackbone(make_config(VideoViTConfig, backbone_fields(original, weights), arguments.set))
     # A classifier with mean pooling has no norm of tokens: that of the original keeps its initial values, 1 and 0.
@@ -135,19 +131,15 @@ def backbone_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> 
 def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration for the original's sections `ViT` and `STM` and the checkpoint's tensors."""
     read_fields(sections, {"ViT": (None, {}), "STM": (None, {})}, {})
-    given = without_null(sections.get("STM") or {})
-    if given.get("ACTIVATION", "ReLU") != "ReLU":
-        raise ConversionError(f"STM: ACTIVATION must be 'ReLU', as in the original, got {given['ACTIVATION']!r}.")
-    fields = read_fields(given, HEAD_ARGUMENTS, read_head_sizes(weights), "STM")
-    if (stored := weights.get("stm_head.criterion.empty_weight")) is not None and not stored.is_meta:
-        weight = stored[-1].item()  # of float32, so it may differ from the same number in the file
-        said = given.get("BACKGROUND_WEIGHT", round(weight, 6))
-        if not math.isclose(said, weight, rel_tol=1e-5):
-            agree(given, {"BACKGROUND_WEIGHT": weight})
-        fields["background_weight"] = said
+    given = without_null(sections.get("STM") or {}, "STM")
+    found = read_head_sizes(weights)
+    if (stored := weights.get("stm_head.criterion.empty_weight")) is not None:
+        # Of float32, so it may differ from the same number in the file.
+        found["background_weight"] = round(stored[-1].item(), 6)
+    fields = read_fields(given, HEAD_ARGUMENTS, found)
     fields.pop("object_classes")
     losses = {name: fields.pop(name) for name in ("ce", "bbox", "giou", "bce")}
-    backbone = backbone_fields(without_null(sections.get("ViT") or {}), select_prefix(weights, "backbone."))
+    backbone = backbone_fields(without_null(sections.get("ViT") or {}, "ViT"), select_prefix(weights, "backbone."))
     return fields | {
         "backbone_config": Part(VideoViTConfig, backbone),
         "strides": [4, 8, 16, 32],
@@ -161,8 +153,7 @@ def name_actions(config: STMixerConfig, path: Path) -> None:
     names = read_label_map(path)
     if beyond := [number for number in names if not 1 <= number <= config.num_labels]:
         raise ConversionError(
-            f"{path} names the actions {preview(map(str, beyond))}, but the detector has the actions 1 to "
-            f"{config.num_labels}."
+            f"{path} names the actions {few(beyond)}, but the detector has the actions 1 to {config.num_labels}."
         )
     config.id2label |= {number - 1: name for number, name in names.items()}
     config.label2id = {name: number for number, name in config.id2label.items()}
@@ -171,11 +162,7 @@ def name_actions(config: STMixerConfig, path: Path) -> None:
 def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration that the tensors of a detector show, and `object_classes`."""
     stage = "stm_head.decoder_stages.0."
-    if f"{stage}iof_tau" not in weights:
-        raise ConversionError(
-            f"These are not the weights of a detector, which has {stage}iof_tau. Found: {preview(weights)}. Without "
-            f"`--task {DETECTION}` a backbone is made."
-        )
+    expect(weights, "a detector", f"{stage}iof_tau")
 
     def rows(name: str) -> int:
         return shape_of(weights, f"{stage}{name}.weight", 2)[0]

@@ -12,27 +12,18 @@ from typing import Any
 import torch
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from hf_video.processing import VideoClipProcessor
 
-from .helpers.checkpoint import (
-    ConversionError,
-    find_weights,
-    preview,
-    read_checkpoint,
-    shape_of,
-    strip_prefixes,
-)
+from .helpers.checkpoint import ConversionError, expect, find_weights, read_checkpoint, shape_of, strip_prefixes
 from .helpers.command import Converted, make_parser, new_head, run
 from .helpers.fields import UNKNOWN, make_config, read_original
 from .helpers.videovit import (
     ARGUMENTS,
-    DECODER_HEADS,
     ENCODER_ARGUMENTS,
+    ENCODER_RULES,
     block_rules,
+    make_processor,
     original_fields,
-    patch_embedding_rules,
     position_fields,
-    processor_settings,
     read_block_sizes,
 )
 from .helpers.weight_rules import apply_rules, drop, load_converted, rename
@@ -56,32 +47,21 @@ PRE_TRAINING_ARGUMENTS = ARGUMENTS | {
     "decoder_num_classes": (None, 1536),
     "decoder_embed_dim": ("decoder_hidden_size", 512),
     "decoder_depth": ("decoder_num_hidden_layers", 8),
-    "decoder_num_heads": ("decoder_num_attention_heads", 8),
+    "decoder_num_heads": ("decoder_num_attention_heads", UNKNOWN),
     # The original takes these as well and ignores them.
     "in_chans": (None, 3),
     "num_classes": (None, None),
 }
 
-CLASSIFICATION_RULES = (
-    *patch_embedding_rules(r"patch_embed\.proj"),
-    *block_rules("", "videovit."),
-    rename("pos_embed", "videovit.embeddings.position_embeddings.weight"),
-    rename(r"norm\.(weight|bias)", r"videovit.layernorm.\1"),
-    rename(r"fc_norm\.(weight|bias)", r"fc_norm.\1"),
-    rename(r"head\.(weight|bias)", r"classifier.\1"),
-)
-ENCODER_RULES = (*patch_embedding_rules(r"encoder\.patch_embed\.proj"), *block_rules(r"encoder\.", "videovit."))
-PRE_TRAINING_RULES = (
+RULES = (
     *ENCODER_RULES,
     *block_rules(r"decoder\.", "decoder."),
-    rename(r"encoder\.norm\.(weight|bias)", r"videovit.layernorm.\1"),
-    rename(r"decoder\.(norm|head)\.(weight|bias)", r"decoder.\1.\2"),
-    rename("encoder_to_decoder.weight", "encoder_to_decoder.weight"),
-    rename("mask_token", "mask_token"),
+    rename(r"head\.(weight|bias)", r"classifier.\1"),
+    rename(r"(fc_norm|decoder\.norm|decoder\.head)\.(weight|bias)", r"\1.\2"),
+    rename(r"(encoder_to_decoder\.weight|mask_token)", r"\1"),
 )
 FINE_TUNING_RULES = (
-    *ENCODER_RULES,
-    drop(r"encoder\.norm\..*", "a classifier normalises the mean token instead, from scratch"),
+    drop(r"norm\..*", "a classifier normalises the mean token instead, from scratch"),
     drop(r"(decoder\..*|encoder_to_decoder\..*|mask_token)", "the decoder serves pre-training alone"),
 )
 
@@ -89,36 +69,21 @@ FINE_TUNING_RULES = (
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint and the task that the command line names."""
     weights = find_weights(read_checkpoint(arguments.checkpoint), ("model", "module"))
-    weights = strip_prefixes(weights, ("_orig_mod.", "module.", "backbone."))
-    is_pretrained = "encoder.patch_embed.proj.weight" in weights and "mask_token" in weights
+    weights = strip_prefixes(weights, ("_orig_mod.", "module.", "backbone.", "encoder."))
+    is_pretrained = "mask_token" in weights
     task = arguments.task or (PRE_TRAINING if is_pretrained else CLASSIFICATION)
-    if task == PRE_TRAINING and not is_pretrained:
-        raise ConversionError(
-            f"Pre-training needs the decoder, which this checkpoint lacks. It has {preview(weights)}."
-        )
-    original, keep_initial = read_original(arguments.original_config), list[str]()
-    if not is_pretrained:
-        weights = strip_prefixes(weights, ("encoder.",))
-        model_class, rules = VideoViTForVideoClassification, CLASSIFICATION_RULES
-        fields = classifier_fields(original, weights)
-    elif task == PRE_TRAINING:
-        model_class, rules = VideoViTForPreTraining, PRE_TRAINING_RULES
-        fields = pre_training_fields(original, weights)
-    else:
-        model_class, rules = VideoViTForVideoClassification, FINE_TUNING_RULES
-        keep_initial = [r"fc_norm\..*", r"classifier\..*"]
-        fields = pre_training_fields(original, weights)
+    if task == PRE_TRAINING:
+        expect(weights, "a pre-training model with its decoder", "mask_token")
+    original, rules, keep_initial = read_original(arguments.original_config), RULES, list[str]()
+    fields = (pre_training_fields if is_pretrained else classifier_fields)(original, weights)
+    if is_pretrained and task == CLASSIFICATION:
+        rules, keep_initial = (*FINE_TUNING_RULES, *RULES), [r"fc_norm\..*", r"classifier\..*"]
         fields = {name: value for name, value in fields.items() if not name.startswith("decoder_")}
         fields |= {"use_mean_pooling": True, "classifier_init_scale": 0.001} | new_head(arguments)
+    model_class = VideoViTForPreTraining if task == PRE_TRAINING else VideoViTForVideoClassification
     model = model_class(make_config(VideoViTConfig, fields, arguments.set))
     load_converted(model, apply_rules(weights, rules), keep_initial)
-    # The evaluation recipe of Kinetics: frames at stride 4, short side to the model's size, one centre crop.
-    return model, VideoClipProcessor(
-        num_frames=model.config.num_frames,
-        frame_sampling_rate=4,
-        sampling_strategy="dense",
-        **processor_settings(model.config, {}),
-    )
+    return model, make_processor(model.config, {})
 
 
 def classifier_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -132,7 +97,7 @@ def classifier_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]
 
 def pre_training_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration for a masked autoencoder."""
-    if "encoder.pos_embed" in weights or original.get("use_learnable_pos_emb"):
+    if "pos_embed" in weights or original.get("use_learnable_pos_emb"):
         raise ConversionError(
             "Learned positions never worked in the original pre-training model (its table has one row too many), so "
             "there is no behaviour to convert."
@@ -145,9 +110,7 @@ def pre_training_fields(original: dict[str, Any], weights: dict[str, torch.Tenso
     }
     if decoder["use_cosine_attention"]:
         found["decoder_num_attention_heads"] = decoder["num_attention_heads"]
-    fields = original_fields(original, PRE_TRAINING_ARGUMENTS, weights, "encoder.", **found)
-    if "decoder_num_heads" not in original and not decoder["use_cosine_attention"]:
-        fields["decoder_num_attention_heads"] = DECODER_HEADS.get(width, UNKNOWN)
+    fields = original_fields(original, PRE_TRAINING_ARGUMENTS, weights, **found)
     return fields | {"position_embedding_resize": "rebuild"}
 
 

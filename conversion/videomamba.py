@@ -19,15 +19,9 @@ from hf_video.models.videomamba import (
     VideoMambaPreTrainedModel,
 )
 from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
+from hf_video.settings import few
 
-from .helpers.checkpoint import (
-    ConversionError,
-    find_weights,
-    preview,
-    read_checkpoint,
-    select_part,
-    strip_prefixes,
-)
+from .helpers.checkpoint import ConversionError, expect, find_weights, read_checkpoint, select_part, strip_prefixes
 from .helpers.command import Converted, make_parser, new_head, run
 from .helpers.fields import UNKNOWN, agree, make_config, read_original
 from .helpers.videomamba import (
@@ -37,7 +31,6 @@ from .helpers.videomamba import (
     encoder_fields,
     patch_rule,
     read_variant,
-    sampling_strategy_of,
 )
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
@@ -102,7 +95,7 @@ def read_weights(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
     """The tensors of the encoder and its heads, without wrappers and prefixes."""
     content = read_checkpoint(arguments.checkpoint)
     if arguments.ema and not isinstance(content.get("model_ema"), dict):
-        raise ConversionError(f"--ema: there are no averaged weights under 'model_ema'. Found: {preview(content)}.")
+        raise ConversionError(f"--ema: there are no averaged weights under 'model_ema'. Found: {few(content)}.")
     weights = find_weights(content, ("model_ema",) if arguments.ema else ("model", "module"))
     weights = strip_prefixes(weights, ("_orig_mod.", "module.", "backbone.", "encoder."))
     return select_part(weights, "vision_encoder.", "only the video encoder of a multimodal model is taken")
@@ -110,10 +103,7 @@ def read_weights(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
 
 def task_of(weights: dict[str, torch.Tensor]) -> str:
     """What a checkpoint was saved for; raises `ConversionError` if it is not one of VideoMamba."""
-    if absent := [name for name in TELLING_TENSORS if name not in weights]:
-        raise ConversionError(
-            f"These are not the weights of VideoMamba, which has {preview(absent)}. Found: {preview(weights)}."
-        )
+    expect(weights, "VideoMamba", *TELLING_TENSORS)
     if any(name.startswith("clip_decoder.") for name in weights):
         return PRE_TRAINING
     return VIDEO if "temporal_pos_embedding" in weights else IMAGE
@@ -136,7 +126,7 @@ def make_processor(
         )
     return VideoClipProcessor(
         num_frames=config.num_frames,
-        sampling_strategy=sampling_strategy_of(variant),
+        sampling_strategy="uniform" if "_ssv2_" in (variant or "") else "sparse",
         size={"shortest_edge": max(height, width)},
         crop_size=crop_size,
     )

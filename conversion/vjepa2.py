@@ -7,6 +7,7 @@ Reads the authors' files and folders of Transformers' port. Source: facebookrese
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,7 @@ def transformers_rules(config: VideoViTConfig) -> list[Rule]:
     """The rules of Transformers' port, for encoder and classifier."""
     heads, layer = config.num_attention_heads, r"encoder\.layer\.(\d+)\."
     pooler, block = r"pooler\.cross_attention_layer\.", r"pooler\.self_attention_layers\.(\d+)\."
+    in_halves = partial(_pair_halves, num_heads=heads)
     rules = [
         *patch_embedding_rules(r"encoder\.embeddings\.patch_embeddings\.proj"),
         rename(rf"encoder\.layernorm{PARAMETERS}", r"videovit.layernorm.\1"),
@@ -165,9 +167,9 @@ def transformers_rules(config: VideoViTConfig) -> list[Rule]:
             rename(rf"{pooler}layer_norm{old}{PARAMETERS}", rf"pooler.layernorm_{new}.\1"),
         ]
     for name in PROJECTIONS:
-        moves = None if name == "value" else lambda rows: _pair_halves(rows, heads)
+        target, form = rf"videovit.layers.\1.attention.{name}.\2", torch.clone if name == "value" else in_halves
         rules += [
-            rename(rf"{layer}attention\.{name}{PARAMETERS}", rf"videovit.layers.\1.attention.{name}.\2", moves),
+            rename(rf"{layer}attention\.{name}{PARAMETERS}", target, form),
             rename(rf"{block}self_attn\.{name[0]}_proj{PARAMETERS}", rf"pooler.layers.\1.attention.{name}.\2"),
             rename(rf"{pooler}cross_attn\.{name[0]}_proj{PARAMETERS}", rf"pooler.{name}.\1"),
         ]
@@ -277,7 +279,7 @@ def probe_fields(given: dict[str, Any], probe: dict[str, torch.Tensor], hidden_s
     arguments = {name: row for name, row in PROBE_ARGUMENTS.items() if name != "depth"} | {"depth": (None, 1)}
     if given.get("depth", num_layers + 1) != num_layers + 1:
         raise ConversionError(f"The probe's depth is {given['depth']}, the tensors have {num_layers} + 1 blocks.")
-    fields = read_fields(given, arguments, found, "The probe's configuration")
+    fields = read_fields(given, arguments, found)
     return fields | {"pooler_type": "attentive", "pooler_num_hidden_layers": num_layers}
 
 

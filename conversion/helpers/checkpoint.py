@@ -13,18 +13,13 @@ from zipfile import is_zipfile
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-)
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME
 
-from hf_video.io import read_object
-from hf_video.loading.configurations import Config, Index
+from hf_video.io import naming, read_object
+from hf_video.loading.configurations import Config
+from hf_video.settings import few
 
 
 class ConversionError(ValueError):
@@ -52,11 +47,9 @@ class Skipped(list):
 
 
 def read_checkpoint(path: Path, skips_foreign: bool = False) -> dict[str, Any]:
-    """The content of a `.pth` / `.pt` / `.bin` file, read with `weights_only=True`, or of a `.safetensors` file.
-
-    Training scripts save other things beside the weights. Of the classes in `PLAIN_CLASSES` the values are read, and
-    nothing runs. With `skips_foreign`, objects of other classes are read as [`Skipped`], apart from dictionaries and
-    what PyTorch blocks, such as `os`."""
+    """The content of a `.pth` / `.pt` / `.bin` file, read with `weights_only=True`, or of a `.safetensors` file. Of
+    the classes in `PLAIN_CLASSES` the values are read, and nothing runs. With `skips_foreign`, objects of others are
+    read as [`Skipped`], apart from what PyTorch blocks, such as `os`."""
     if not path.is_file():
         raise ConversionError(f"There is no file {path}.")
     try:
@@ -70,17 +63,13 @@ def read_checkpoint(path: Path, skips_foreign: bool = False) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise ConversionError(
             f"{path} is damaged, or holds more than weights and plain values, which is not loaded because it could "
-            f"run code: {_first_line(error)}"
+            f"run code: {str(error).partition(chr(10))[0]}"
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, SafetensorError) as error:
-        raise ConversionError(f"{path} cannot be read; is it cut off? {_first_line(error)}") from error
+        raise ConversionError(f"{path} cannot be read; is it cut off? {error}") from error
     if not isinstance(content, dict):
         raise ConversionError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors.")
     return content
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:
@@ -90,35 +79,31 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
             content = content[wrapper]
             break
     if foreign := [name for name, value in content.items() if isinstance(value, Skipped)]:
-        raise ConversionError(f"Beside the tensors are objects of classes that are not read: {preview(foreign)}.")
+        raise ConversionError(f"Beside the tensors are objects of classes that are not read: {few(foreign)}.")
     weights = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
     if not weights:
         raise ConversionError(
-            f"No tensors under any of {list(wrappers)} nor at the top level, which has {preview(content)}."
-        )
-    if empty := [name for name, tensor in weights.items() if tensor.is_meta]:
-        raise ConversionError(
-            f"The tensor {empty[0]} is on the meta device, and so has no values: save the model after its weights are "
-            "loaded."
+            f"No tensors under any of {list(wrappers)} nor at the top level, which has {few(content)}."
         )
     return weights
 
 
+def expect(weights: dict[str, torch.Tensor], model: str, *names: str) -> None:
+    """Refuse weights that are not those of a model, which has tensors of these names."""
+    if absent := [name for name in names if name not in weights]:
+        raise ConversionError(f"These are not the weights of {model}, which has {few(absent)}. Found: {few(weights)}.")
+
+
 def shape_of(weights: dict[str, torch.Tensor], name: str, num_dimensions: int) -> torch.Size:
     """The shape of a tensor that sizes are read from, which must be there and have this number of dimensions."""
-    if name not in weights:
-        raise ConversionError(f"There is no {name}. Found: {preview(weights)}.")
-    shape = weights[name].shape
-    if len(shape) != num_dimensions:
-        raise ConversionError(
-            f"The tensor {name} must have {num_dimensions} dimensions, got the shape {tuple(shape)}."
-        )
-    return shape
+    if name not in weights or weights[name].ndim != num_dimensions:
+        found = tuple(weights[name].shape) if name in weights else few(weights)
+        raise ConversionError(f"There is no {name} of {num_dimensions} dimensions. Found: {found}.")
+    return weights[name].shape
 
 
 def count_layers(weights: dict[str, torch.Tensor], pattern: str) -> int:
-    """The number of layers whose tensors have names that begin with `pattern`, which has a group for the layer's
-    number."""
+    """The number of layers: `pattern`, with a group for their number, is the beginning of their tensors' names."""
     found = {int(match[1]) for name in weights if (match := re.match(pattern, name))}
     if absent := set(range(len(found))) - found:
         raise ConversionError(f"The checkpoint has tensors of layer {max(found)}, but none of layer {min(absent)}.")
@@ -127,14 +112,14 @@ def count_layers(weights: dict[str, torch.Tensor], pattern: str) -> int:
 
 def strip_prefixes(weights: dict[str, torch.Tensor], prefixes: Iterable[str]) -> dict[str, torch.Tensor]:
     """The weights without these prefixes, which may stand before a name in any order and several times."""
-    pattern = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))})+")
-    stripped: dict[str, str] = {}
-    for name in weights:
-        short = name[match.end() :] if (match := pattern.match(name)) else name
+    pattern = re.compile(f"^(?:{'|'.join(map(re.escape, prefixes))})+")
+    stripped: dict[str, torch.Tensor] = {}
+    for name, tensor in weights.items():
+        short = pattern.sub("", name)
         if short in stripped:
-            raise ConversionError(f"The tensors {stripped[short]} and {name} are both {short}: keep one of them.")
-        stripped[short] = name
-    return {short: weights[name] for short, name in stripped.items()}
+            raise ConversionError(f"The tensor {name} is a second one named {short}: keep one of them.")
+        stripped[short] = tensor
+    return stripped
 
 
 def select_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
@@ -163,28 +148,14 @@ def name_left_out(names: Iterable[str], reason: str) -> None:
 def read_model_folder(source: str, model_type: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
     """The content of `config.json`, the tensors and the content of the processor's file (empty if there is none) of a
     folder or Hub repository with a model of a type, read without any class of a model."""
-    folder = Path(source)
-    if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
-        except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
-            raise ConversionError(f"{source} is neither a folder nor a reachable Hub repository: {error}") from error
+    with naming(source):
+        is_here, files = Path(source).is_dir(), ["*.json", "*.safetensors"]
+        folder = Path(source if is_here else snapshot_download(source, allow_patterns=files))
     config = read_object(folder / "config.json", Config)
     if config.get("model_type") != model_type:
         raise ConversionError(f"Expected the model type {model_type!r}, got {config.get('model_type')!r}.")
-    index = folder / SAFE_WEIGHTS_INDEX_NAME
-    files = {SAFE_WEIGHTS_NAME}
-    if index.is_file():
-        files = set(read_object(index, Index)["weight_map"].values())
     weights: dict[str, torch.Tensor] = {}
-    for file in sorted(files):
-        weights |= read_checkpoint(folder / file)
+    for file in sorted(folder.glob("model-*-of-*.safetensors")) or [folder / SAFE_WEIGHTS_NAME]:
+        weights |= read_checkpoint(file)
     processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]
     return config, weights, next((read_object(file) for file in processors if file.is_file()), {})
-
-
-def preview(names: Iterable[str], limit: int = 6) -> str:
-    """The first `limit` names, and the number of the others."""
-    names = list(names)
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(map(str, names[:limit])) + rest

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from hf_video.cli.errors import run_guarded
 from hf_video.hub import publish
 from hf_video.io import new_folder, sha256_of
-from hf_video.loading.class_names import read_class_names
+from hf_video.loading.class_names import label_fields, read_class_names
 from hf_video.loading.configurations import bounded_models
 from hf_video.loading.released import released_models
 from hf_video.training.facts import write_facts
@@ -23,15 +23,8 @@ Converted = tuple[PreTrainedModel, Any]
 
 
 def make_parser(file: str, description: str | None, from_hub: bool = False) -> argparse.ArgumentParser:
-    """
-    A parser with the arguments that every source takes.
-
-    Args:
-        file: the `__file__` of the source's module, for the name of the command.
-        description: the docstring of the module, for `--help`; its first line is what `hf-video convert` lists.
-        from_hub: whether the source is a Transformers folder or Hub id (HUB_ID_OR_DIR) that brings its configuration
-            along, not an original file (CHECKPOINT and `--original-config`).
-    """
+    """A parser with the arguments that every source takes, for the file and docstring of its module. `from_hub` is for
+    sources that read a Transformers folder or Hub id, which brings its configuration along."""
     source, is_installed = Path(file).stem, __package__.startswith("hf_video.")
     prog = f"hf-video convert {source}" if is_installed else f"python -m conversion.{source}"
     parser = argparse.ArgumentParser(prog=prog, description=description)
@@ -72,18 +65,8 @@ def run(
     convert: Callable[[argparse.Namespace], Converted],
     raises_errors: bool = False,
 ) -> None:
-    """
-    Read the arguments, convert, and write model and processor into OUTPUT_DIR: all of it or nothing.
-
-    Args:
-        parser: from [`make_parser`].
-        argv: arguments without the program's name; by default those of the process.
-        convert: makes the model and its processor from the arguments; raises `ConversionError` for bad input.
-        raises_errors: whether an error is raised as it is, for a caller in Python.
-
-    Raises:
-        SystemExit: if something failed, with the exit code of `hf-video`, after one line on stderr.
-    """
+    """Read the arguments, `convert` them to a model and its processor, and write both into OUTPUT_DIR, or nothing. An
+    error is one line on stderr and the exit code of `hf-video`, or raised as it is with `raises_errors`."""
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def work(words: Sequence[str]) -> None:
@@ -91,7 +74,7 @@ def run(
         if arguments.labels is not None:
             arguments.labels = read_class_names(arguments.labels)
         output_dir: Path = arguments.output_dir.resolve()
-        if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
+        if output_dir.is_file() or (output_dir.exists() and any(output_dir.iterdir())):
             raise ConversionError(f"{output_dir} exists and is not an empty folder: choose another one.")
         with bounded_models():
             model, processor = convert(arguments)
@@ -113,8 +96,7 @@ def run(
 
 
 def describe_original(checkpoint: str) -> dict[str, Any]:
-    """The facts about an original: the name of a file and its SHA-256, that of a folder, or a repository. The licence
-    is that of the released file of this name, if there is one."""
+    """The facts about an original file, folder or repository, with the licence of a released file of this name."""
     path = Path(checkpoint)
     facts: dict[str, Any] = {"how": "converted from", "name": path.name if path.exists() else checkpoint}
     if path.is_file():
@@ -125,29 +107,25 @@ def describe_original(checkpoint: str) -> dict[str, Any]:
 
 
 def new_head(arguments: argparse.Namespace) -> dict[str, int]:
-    """The number of classes of a head that is not in the checkpoint, that of `--labels`; `--set num_labels=N` has
-    another one."""
+    """The number of classes of a head that is not in the checkpoint; `--set num_labels=N` has another one."""
     return {"num_labels": 2 if arguments.labels is None else len(arguments.labels)}
 
 
 def labels_of_original(original: dict[str, Any], num_labels: int) -> dict[str, Any]:
-    """The classes of a Transformers `config.json` as fields of ours: their names, or their number if it has none;
-    raises `ConversionError` if they are not named 0, 1, 2, ..."""
+    """The classes of a Transformers `config.json` as fields of ours: their names, or their number if it has none."""
     given = original.get("id2label") or {}
-    if set(given) != set(map(str, range(len(given)))) or not all(isinstance(name, str) for name in given.values()):
+    if {*given} != {str(index) for index in range(len(given))}:
         raise ConversionError(f"config.json: `id2label` must name the classes 0, 1, 2, ..., got {given!r}.")
-    names = {int(index): name for index, name in given.items()}
-    labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
-    return labels if names else {"num_labels": num_labels}
+    names = [given[str(index)] for index in range(len(given))]
+    return label_fields(names) if names else {"num_labels": num_labels}
 
 
 def name_classes(model: PreTrainedModel, names: list[str]) -> None:
-    """Write names into the configuration, as `id2label` and `label2id`."""
+    """Write the names of classes into the configuration of a model with a head for them."""
     ends = ("classifier", "action_head.output")
     heads = [head for name, head in model.named_modules() if name.endswith(ends) and isinstance(head, nn.Linear)]
     if not heads:
         raise ConversionError(f"--labels names classes, but {type(model).__name__} has no classification head.")
     if len(names) != heads[0].out_features:
         raise ConversionError(f"--labels has {len(names)} names, but the head has {heads[0].out_features} classes.")
-    model.config.id2label = dict(enumerate(names))
-    model.config.label2id = {name: index for index, name in enumerate(names)}
+    model.config.update(label_fields(names))

@@ -1,7 +1,6 @@
 """Makes our configuration of what the tensors, the original configuration and `--set` say."""
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import fields as dataclass_fields
@@ -21,7 +20,9 @@ Arguments = Mapping[str, tuple[str | None, Any]]
 # Stands for a field that neither tensors nor settings tell.
 UNKNOWN: Any = object()
 
-# Of BERT, with the defaults of the original's `BertConfig`; and the heads of BERT-base, by its width.
+# Attention heads of the published towers, decoders and texts, by width.
+HEADS = {192: 3, 384: 6, 512: 8, 640: 8, 768: 12, 1024: 16, 1280: 16, 1408: 16}
+# Of BERT, with the defaults of the original's `BertConfig`.
 BERT_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "hidden_act": ("hidden_act", "gelu"),
     "layer_norm_eps": ("layer_norm_eps", 1e-12),
@@ -31,44 +32,41 @@ BERT_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "initializer_range": ("initializer_range", 0.02),
     "num_attention_heads": ("num_attention_heads", UNKNOWN),
 }
-BERT_HEADS = {768: 12}
 
 
 def bert_fields(given: Mapping[str, Any], found: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Fields of a configuration of BERT; `names` are those of the fields that tensors show, in the original."""
     arguments = BERT_ARGUMENTS | {name: (field, found[field]) for name, field in names.items() if field in found}
-    fields = read_section(given, arguments, found)
-    if fields["num_attention_heads"] is UNKNOWN:
-        fields["num_attention_heads"] = BERT_HEADS.get(found["hidden_size"], UNKNOWN)
-    return fields
+    return with_heads(read_section(given, arguments, found))
+
+
+def with_heads(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same fields, with the heads of the published widths where nothing tells their number."""
+    unknown = [name for name, value in fields.items() if value is UNKNOWN and name.endswith("num_attention_heads")]
+    widths = {name: fields[name.replace("num_attention_heads", "hidden_size")] for name in unknown}
+    return fields | {name: HEADS.get(width, UNKNOWN) for name, width in widths.items()}
 
 
 def read_original(path: Path | None, *sections: str) -> dict[str, Any]:
-    """The content of the file of `--original-config`, with these objects in it, without what is null; empty without a
-    file."""
+    """The content of the file of `--original-config`, if there is one, with these objects in it, without nulls."""
     content = {} if path is None else read_object(path)
-    for name in sections:
-        check_kind(f"{path}: {name}", content.get(name), {})
-        content[name] = without_null(content.get(name) or {})
-    return without_null(content)
+    return without_null(content) | {name: without_null(content.get(name) or {}, name) for name in sections}
 
 
-def without_null(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that are given: null is none."""
+def without_null(content: Mapping[str, Any], name: str = "FILE.json") -> dict[str, Any]:
+    """The arguments that are given in a section of this name: null is none."""
+    if not isinstance(content, Mapping):
+        raise ConversionError(f"{name} must be an object, got {content!r}.")
     return {name: value for name, value in content.items() if value is not None}
 
 
-def read_fields(
-    given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any], place: str = "The original configuration"
-) -> dict[str, Any]:
-    """Fields of our configuration: those that tensors show, and what the arguments in a file say.
-
-    Raises `ConversionError` if an argument is unknown, has a value of another kind, or contradicts the tensors;
-    `place` is what is said to have the arguments."""
+def read_fields(given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any]) -> dict[str, Any]:
+    """Fields of our configuration: those that tensors show, and what the arguments in a file say. Raises
+    `ConversionError` if an argument is unknown or contradicts the tensors."""
     if unknown := sorted(set(given) - set(arguments)):
-        raise ConversionError(f"{place} has unknown keys {unknown}; the original takes {sorted(arguments)}.")
-    for name, value in given.items():
-        check_kind(f"{place}: {name}", value, arguments[name][1])
+        raise ConversionError(
+            f"The original configuration has unknown keys {unknown}; the original takes {sorted(arguments)}."
+        )
     told = {name: found[field] for name, (field, _) in arguments.items() if field in found}
     values = {name: default for name, (_, default) in arguments.items()} | agree(given, told)
     return {field: values[name] for name, (field, _) in arguments.items() if field is not None} | found
@@ -91,23 +89,6 @@ def agree(given: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     return {**given, **found}
 
 
-def check_kind(name: str, value: Any, default: Any) -> None:
-    """Refuse a value of another kind than a default: a switch, a number, a text or an object. A size may also be a
-    list of numbers, height and width. Null stands for no value."""
-    if value is None or default is None:
-        return
-    if isinstance(default, bool):
-        fits, expected = value in (True, False), "true or false"
-    elif isinstance(default, (int, float)):
-        numbers = value if isinstance(value, list) and "size" in name.lower().rpartition(": ")[2] else [value]
-        fits = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in numbers)
-        fits, expected = fits and all(map(math.isfinite, numbers)), "a finite number"
-    else:
-        fits, expected = isinstance(value, type(default)), f"a {type(default).__name__}"
-    if not fits:
-        raise ConversionError(f"{name} must be {expected}, got {value!r}.")
-
-
 class Part(NamedTuple):
     """A configuration inside another one: its class, and what is known of its fields."""
 
@@ -116,10 +97,8 @@ class Part(NamedTuple):
 
 
 def make_config(config_class: Any, fields: Mapping[str, Any], settings: Iterable[str], place: str = "") -> Any:
-    """
-    Our configuration with the values of `--set`: `FIELD=VALUE`, or `PART.FIELD=VALUE` for a [`Part`]. Values that
-    contradict the tensors are refused when these are loaded. A field that is `UNKNOWN` must be set.
-    """
+    """Our configuration with the values of `--set`: `FIELD=VALUE`, or `PART.FIELD=VALUE` for a [`Part`]. A field that
+    is `UNKNOWN` must be set."""
     # Transformers gives the types of its own fields as text.
     hints = {each.name: Any if isinstance(each.type, str) else each.type for each in dataclass_fields(config_class)}
     hints |= {"num_labels": int}

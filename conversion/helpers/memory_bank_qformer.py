@@ -19,7 +19,7 @@ from hf_video.models.memory_bank_qformer import (
 from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer import MemoryBankQFormerProcessor
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, name_left_out
+from .checkpoint import name_left_out
 from .weight_rules import check_values
 
 
@@ -125,11 +125,6 @@ def make_processor(
     if config.video_token_id < config.text_config.vocab_size:
         # The language model was trained with this token.
         video_token = tokenizer.convert_ids_to_tokens(config.video_token_id)
-        if video_token is None:
-            raise ConversionError(
-                f"The tokenizer has no token {config.video_token_id}, which holds the place of a video: it has "
-                f"{len(tokenizer)} tokens, and belongs to another model."
-            )
     # A placeholder that is added needs no embedding: the video takes its place.
     num_words = len(tokenizer)
     # Without memory the language model reads every frame's queries.

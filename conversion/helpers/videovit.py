@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from hf_video.models.videovit import VideoViTConfig
+from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, count_layers, preview, shape_of
-from .fields import UNKNOWN, Arguments, read_fields
+from .checkpoint import ConversionError, count_layers, expect, shape_of
+from .fields import UNKNOWN, Arguments, read_fields, with_heads
 from .weight_rules import Rule, rename
 
 PROJECTIONS = ("query", "key", "value")
@@ -18,9 +19,6 @@ PROCESSOR_OPTIONS = (
     *("do_resize", "size", "resample", "do_center_crop", "crop_size"),
     *("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
 )
-# Attention heads of the published sizes, by width.
-ENCODER_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
-DECODER_HEADS = {192: 3, 384: 6, 512: 8, 640: 8}
 
 # What the constructors of all classes take.
 ARGUMENTS: dict[str, tuple[str | None, Any]] = {
@@ -45,7 +43,7 @@ ENCODER_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "in_chans": ("num_channels", 3),
     "embed_dim": ("hidden_size", 768),
     "depth": ("num_hidden_layers", 12),
-    "num_heads": ("num_attention_heads", 12),
+    "num_heads": ("num_attention_heads", UNKNOWN),
 }
 
 
@@ -58,6 +56,11 @@ def patch_embedding_rules(
         rename(rf"{source}\.weight", f"{target}.weight", lambda kernel: inflate(kernel).flatten(1)),
         rename(rf"{source}\.bias", f"{target}.bias"),
     ]
+
+
+def split_projection(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The rows of one projection for queries, keys and values."""
+    return dict(zip(PROJECTIONS, weight.chunk(3), strict=True))
 
 
 def block_rules(source: str, target: str) -> list[Rule]:
@@ -83,10 +86,16 @@ def block_rules(source: str, target: str) -> list[Rule]:
     ]
 
 
+ENCODER_RULES = (
+    *patch_embedding_rules(r"patch_embed\.proj"),
+    *block_rules("", "videovit."),
+    rename("pos_embed", "videovit.embeddings.position_embeddings.weight"),
+    rename(r"norm\.(weight|bias)", r"videovit.layernorm.\1"),
+)
+
+
 def transformers_block_rules(source: str, target: str) -> list[Rule]:
-    """
-    The transformer blocks of Transformers' VideoMAE and ViT. The names are those of all versions of Transformers.
-    """
+    """The transformer blocks of VideoMAE and ViT, by their names in all versions of Transformers."""
     block = rf"{source}\.(\d+)\."
     attention = block + r"attention\.(?:attention\.)?"
     pairs = {
@@ -121,38 +130,35 @@ def has_key_bias(weights: dict[str, torch.Tensor]) -> bool:
     return any(name.endswith((".key.bias", ".k_proj.bias")) for name in weights)
 
 
-def split_projection(weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The rows of one projection for queries, keys and values."""
-    return dict(zip(PROJECTIONS, weight.chunk(3), strict=True))
-
-
-def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict[str, Any]:
-    """Options of [`VideoClipProcessor`]: those of an image processor's file, by default one centre crop of the model's
-    size."""
+def make_processor(config: VideoViTConfig, original: dict[str, Any], **options: Any) -> VideoClipProcessor:
+    """A processor with the options of an image processor's file, by default the evaluation recipe of Kinetics: frames
+    at stride 4, short side to the model's size, one centre crop."""
     height, width = config.image_shape
-    settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
-    return settings | {name: original[name] for name in PROCESSOR_OPTIONS if original.get(name) is not None}
+    recipe: dict[str, Any] = {
+        "size": {"shortest_edge": min(height, width)},
+        "crop_size": {"height": height, "width": width},
+    }
+    recipe |= {name: original[name] for name in PROCESSOR_OPTIONS if original.get(name) is not None}
+    recipe |= {"sampling_strategy": "dense", "frame_sampling_rate": 4} | options
+    return VideoClipProcessor(num_frames=config.num_frames, **recipe)
 
 
 def original_fields(
-    given: Mapping[str, Any], arguments: Arguments, weights: dict[str, torch.Tensor], prefix: str = "", **others: Any
+    given: Mapping[str, Any], arguments: Arguments, weights: dict[str, torch.Tensor], **others: Any
 ) -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] from the tensors of an encoder under a prefix, other tensors, and the original's
-    arguments."""
-    found = read_patch_sizes(weights, prefix) | read_block_sizes(weights, prefix) | others
-    is_learned = f"{prefix}pos_embed" in weights
+    """Fields of [`VideoViTConfig`] from the tensors of an encoder, other tensors, and the original's arguments."""
+    found = read_patch_sizes(weights) | read_block_sizes(weights) | others
+    is_learned = "pos_embed" in weights
     tells = {
         "mlp_ratio": lambda ratio: int(found["hidden_size"] * ratio) == found["intermediate_size"],
         "init_values": lambda value: bool(value) == bool(found["layer_scale_init_value"]),
         "use_learnable_pos_emb": lambda value: bool(value) == is_learned,
     }
-    fields = read_fields(given, arguments, found)
+    fields = with_heads(read_fields(given, arguments, found))
     said = {name.lower(): value for name, value in given.items()}
     for name, fits in tells.items():
         if said.get(name) is not None and not fits(said[name]):
             raise ConversionError(f"The original configuration says {name}={said[name]!r}, the tensors say otherwise.")
-    if not {"num_heads", "encoder_num_heads"} & said.keys() | found.keys() & {"num_attention_heads"}:
-        fields["num_attention_heads"] = ENCODER_HEADS.get(fields["hidden_size"], UNKNOWN)
     if fields["layer_scale_init_value"] and said.get("init_values"):
         fields["layer_scale_init_value"] = said["init_values"]
     # The originals take 0 for "not given": `qk_scale or head_dim ** -0.5`.
@@ -172,10 +178,7 @@ def position_fields(weights: dict[str, torch.Tensor], resize: str) -> dict[str, 
 def read_patch_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict[str, Any]:
     """The fields that the patch embedding of videos under a prefix shows; without one it is a `ConversionError`."""
     name = f"{prefix}patch_embed.proj.weight"
-    if name not in weights:
-        raise ConversionError(
-            f"These are not the weights of a VideoMAE-like ViT, which has {name}. Found: {preview(weights)}."
-        )
+    expect(weights, "a VideoMAE-like ViT", name)
     width, channels, tubelet_size, height, patch_width = shape_of(weights, name, 5)
     patch_size = height if height == patch_width else [height, patch_width]
     sizes = {"num_channels": channels, "tubelet_size": tubelet_size, "patch_size": patch_size}

@@ -9,114 +9,78 @@ import torch
 from einops import repeat
 from torch import nn
 
-from .checkpoint import ConversionError, name_left_out, preview
+from hf_video.settings import few
 
-# Without eight-bit floats: they mean nothing without their scales, which are stored elsewhere.
+from .checkpoint import ConversionError, name_left_out
+
+# Without eight-bit floats, whose scales are stored elsewhere.
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Rule(NamedTuple):
-    """
-    A row of the table: what happens to the tensors whose names match.
+    """What happens to the tensors whose whole names match the regular expression `source`: they get a `target`, with
+    the groups of the match filled in, and another form by `transform`, which may return several tensors by the words
+    that take the place of `*`. Without a target they are dropped, for a `reason`."""
 
-    Attributes:
-        sources: regular expressions for whole names. Several of them are joined into one target.
-        target: name in our model, with the groups of the match filled in; `None` drops the tensor.
-        transform: called with the tensors of all sources, in their order. Without it, a single tensor stays as it is.
-            It may return several tensors by the words that take the place of `*` in `target`.
-        reason: why a tensor is dropped.
-    """
-
-    sources: tuple[str, ...]
+    source: str
     target: str | None
-    transform: Callable[..., torch.Tensor | dict[str, torch.Tensor]] | None = None
+    transform: Callable[[torch.Tensor], torch.Tensor | dict[str, torch.Tensor]] = lambda tensor: tensor
     reason: str = ""
 
 
-def rename(
-    source: str, target: str, transform: Callable[..., torch.Tensor | dict[str, torch.Tensor]] | None = None
-) -> Rule:
-    """The rule that one tensor gets another name and, with `transform`, another form."""
-    return Rule((source,), target, transform)
+# The rule that one tensor gets another name and, with a transform, another form.
+rename = Rule
 
 
 def drop(source: str, reason: str) -> Rule:
     """The rule that tensors are left out, for a reason."""
-    return Rule((source,), None, reason=reason)
+    return Rule(source, None, reason=reason)
 
 
 def inside(source: str, rules: Iterable[Rule], move: Callable[[str], str]) -> list[Rule]:
     """The rules of a model that is a part of another one: its names stand after `source`, and `move` gives the target
     that a target has there."""
     return [
-        rule._replace(
-            sources=tuple(f"{source}(?:{each})" for each in rule.sources),
-            target=None if rule.target is None else move(rule.target),
-        )
-        for rule in rules
+        rule._replace(source=f"{source}(?:{rule.source})", target=rule.target and move(rule.target)) for rule in rules
     ]
 
 
 def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict[str, torch.Tensor]:
-    """
-    Rename, transform, join and drop tensors; the first rule with a matching source decides. What is dropped is named.
-
-    Raises:
-        ConversionError: for a tensor that no rule matches, one that is kept and is not finite floating-point, two
-            tensors for one place, a joined tensor that lacks a part, and tensors whose shapes allow no transform.
-    """
-    parts: dict[str, dict[int, torch.Tensor]] = defaultdict(dict)
-    rule_of_target: dict[str, Rule] = {}
+    """Rename, transform and drop tensors; the first rule with a matching source decides. What is dropped is named. A
+    tensor that is unknown, kept and not finite, or a second one for its place is a `ConversionError`."""
+    converted: dict[str, torch.Tensor] = {}
     unknown, dropped = [], defaultdict(list)
     for name, tensor in weights.items():
-        for rule, position, match in _matches(name, rules):
-            if rule.target is not None:
-                target = match.expand(rule.target)
-                if position in parts[target]:
-                    raise ConversionError(f"The tensor {name} is a second one for {target}: keep one of them.")
-                check_values(name, tensor)
-                parts[target][position] = tensor
-                rule_of_target[target] = rule
-            else:
-                dropped[rule.reason].append(name)
-            break
+        for rule in rules:
+            if match := re.fullmatch(rule.source, name):
+                break
         else:
             unknown.append(name)
-    if unknown:
-        raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {preview(sorted(unknown))}.")
-
-    converted: dict[str, torch.Tensor] = {}
-    for target, found in parts.items():
-        rule = rule_of_target[target]
-        absent = [source for i, source in enumerate(rule.sources) if i not in found]
-        if absent:
-            raise ConversionError(f"{target} needs tensors named {preview(absent)}, which the checkpoint lacks.")
-        tensors = [found[i] for i in sorted(found)]
+            continue
+        if rule.target is None:
+            dropped[rule.reason].append(name)
+            continue
+        check_values(name, tensor)
+        target = match.expand(rule.target)
         try:
-            made = rule.transform(*tensors) if rule.transform else tensors[0]
+            made = rule.transform(tensor)
         except (RuntimeError, ValueError, IndexError) as error:
-            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-            raise ConversionError(
-                f"{target} cannot be made of tensors of the shapes {shapes}, named {preview(rule.sources)}: {error}"
-            ) from error
-        parts_of_target = made if isinstance(made, dict) else {"*": made}
-        converted |= {target.replace("*", word): tensor for word, tensor in parts_of_target.items()}
+            raise ConversionError(f"{target} cannot be made of {name} {tuple(tensor.shape)}: {error}") from error
+        for word, part in (made if isinstance(made, dict) else {"*": made}).items():
+            place = target.replace("*", word)
+            if place in converted:
+                raise ConversionError(f"The tensor {name} is a second one for {place}: keep one of them.")
+            converted[place] = part
+    if unknown:
+        raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {few(sorted(unknown))}.")
     for reason, names in dropped.items():
         name_left_out(names, reason)
     return converted
 
 
-def _matches(name: str, rules: Iterable[Rule]):
-    for rule in rules:
-        for position, source in enumerate(rule.sources):
-            if match := re.fullmatch(source, name):
-                yield rule, position, match
-
-
 def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_initial: Iterable[str] = ()) -> None:
-    """Load weights, by their names in a model, into it and its dtype. Those whose whole names match one of
-    `keep_initial` may be absent, and stay as initialised. Others that are missing, superfluous or of another shape are
-    listed in a `ConversionError`."""
+    """Load weights into a model. Those whose whole names match one of `keep_initial` may be absent, and stay as
+    initialised. Others that are missing, superfluous or of another shape are listed in a `ConversionError`."""
     expected = model.state_dict()
     missing = [
         name for name in expected if name not in weights and not any(re.fullmatch(k, name) for k in keep_initial)
@@ -129,7 +93,7 @@ def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_init
     ]
     problems = {"missing": missing, "superfluous": superfluous, "of another shape": misshapen}
     if any(problems.values()):
-        listed = "; ".join(f"{kind}: {preview(names)}" for kind, names in problems.items() if names)
+        listed = "; ".join(f"{kind}: {few(names)}" for kind, names in problems.items() if names)
         raise ConversionError(f"The checkpoint does not fit {type(model).__name__}. {listed}.")
     model.load_state_dict(weights, strict=False)
 
@@ -137,11 +101,7 @@ def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_init
 def check_values(name: str, tensor: torch.Tensor) -> None:
     """Refuse (`ConversionError`) a tensor unless it is dense, of floating-point numbers that are finite as float32."""
     if tensor.dtype not in FLOAT_DTYPES or tensor.layout != torch.strided:
-        kind = tensor.dtype if tensor.layout == torch.strided else tensor.layout
-        raise ConversionError(
-            f"The tensor {name} is of {kind}, which no weight is: expected a dense tensor of one of "
-            f"{', '.join(map(str, FLOAT_DTYPES))}."
-        )
+        raise ConversionError(f"The tensor {name} is of {tensor.dtype} and {tensor.layout}, which no weight is.")
     if tensor.is_meta:
         return
     finite = tensor.detach().float().isfinite()
@@ -154,18 +114,9 @@ def check_values(name: str, tensor: torch.Tensor) -> None:
 
 
 def inflate_patches(kernel: torch.Tensor, tubelet_size: int, inflation: str) -> torch.Tensor:
-    """
-    A kernel that gives a still video the tokens of its image. Sources of the two inflations: "Quo Vadis, Action
-    Recognition?" (arXiv 1705.07750, section 2.4; mean) and ViViT (arXiv 2103.15691, section 3.4; centre).
-
-    Args:
-        kernel: `(hidden_size, num_channels, patch_height, patch_width)`.
-        tubelet_size: frames of a patch.
-        inflation: `"mean"` shares the weights out over the frames; anything else gives all to the middle frame.
-
-    Returns:
-        `torch.Tensor`: `(hidden_size, num_channels, tubelet_size, patch_height, patch_width)`.
-    """
+    """A kernel `(hidden_size, num_channels, tubelet_size, height, width)` that gives a still video the tokens of its
+    image. `"mean"` shares the weights out over the frames ("Quo Vadis, Action Recognition?", arXiv 1705.07750, section
+    2.4); anything else gives all to the middle frame (ViViT, arXiv 2103.15691, section 3.4)."""
     if inflation == "mean":
         return repeat(kernel / tubelet_size, "d c h w -> d c t h w", t=tubelet_size)
     inflated = kernel.new_zeros(*kernel.shape[:2], tubelet_size, *kernel.shape[2:])

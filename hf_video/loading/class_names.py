@@ -71,6 +71,12 @@ def class_names_of(config: "PreTrainedConfig") -> list[str]:
     return names
 
 
+def label_fields(names: Iterable[str]) -> dict[str, Any]:
+    """The names of classes as fields of a configuration."""
+    id2label = dict(enumerate(names))
+    return {"id2label": id2label, "label2id": {name: index for index, name in id2label.items()}}
+
+
 def background_of(config: "PreTrainedConfig") -> list[str]:
     """The `background_label` of a configuration, if it has one that is among its classes."""
     name = getattr(config, "background_label", None)

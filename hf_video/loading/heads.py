@@ -33,7 +33,7 @@ from hf_video.processes import is_first_process
 from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
 from hf_video.settings import few
 
-from .class_names import class_names_of
+from .class_names import class_names_of, label_fields
 from .clip_size import input_size, set_input_size
 from .configurations import (
     bounded_models,
@@ -201,7 +201,7 @@ def make_frame_classifier(
         fields.pop("num_attention_heads", None)
     sizes = {"num_frames": num_frames, "image_size": image_size, "problem_type": problem_type}
     with bounded_models():
-        config = AutoConfig.for_model(family, **sizes, **_labels(class_names), **fields)
+        config = AutoConfig.for_model(family, **sizes, **label_fields(class_names), **fields)
         network = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
     return network, VideoClipProcessor(num_frames=num_frames, **input_size(image_size))
 
@@ -260,7 +260,9 @@ def load_detector(
         side = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
         own = {"num_frames": config.num_frames, "size": {"shortest_edge": side}}
         processor = VideoDetectionProcessor(**(own | given))
-        fields = {"num_temporal_points": processor.num_frames // config.tubelet_size} | fields | _labels(class_names)
+        fields = (
+            {"num_temporal_points": processor.num_frames // config.tubelet_size} | fields | label_fields(class_names)
+        )
         network = _around_backbone(model, config, changes, fields)
     network.config.original_loss_means = original_loss_means
     if action_weight is not None:
@@ -300,7 +302,7 @@ def _load_for(
     """A model with a head for these classes, and the matrices before the head that its checkpoint lacks. Names of
     weights in the head begin with the pattern `head`; without `has_head` those of the checkpoint are of another."""
     known, names = class_names_of(config), list(class_names)
-    network, report = load_weights(auto_class, model, head, **_labels(names), **options)
+    network, report = load_weights(auto_class, model, head, **label_fields(names), **options)
     if has_head and known == names:
         return network, _matrices(network, report["missing_keys"], head)
     # What the start that ships knows is nothing that a user chose.
@@ -370,10 +372,6 @@ def _causal_fields(family: str, causal: bool) -> dict[str, Any]:
     if causal and family != "videomamba":
         raise ValueError(f"A {family} sees all frames of a clip: --causal is for a VideoMamba.")
     return CAUSAL if causal else {}
-
-
-def _labels(class_names: Sequence[str]) -> dict[str, Any]:
-    return {"id2label": dict(enumerate(class_names)), "label2id": {name: id for id, name in enumerate(class_names)}}
 
 
 def _warn(line: str) -> None:

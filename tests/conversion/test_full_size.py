@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from conversion import stmixer, videomae, vjepa2
+from conversion.helpers.checkpoint import strip_prefixes
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import (
     VideoViTBackbone,
@@ -37,16 +38,16 @@ def test_fine_tuned_models(family):
     for entry in MODELS[family].values():
         weights = meta_weights(entry)
         config = videomae.classifier_fields({}, weights)
-        check(VideoViTForVideoClassification, config, weights, videomae.CLASSIFICATION_RULES, entry)
+        check(VideoViTForVideoClassification, config, weights, videomae.RULES, entry)
         assert entry.get("num_heads", config["num_attention_heads"]) == config["num_attention_heads"]
 
 
 @pytest.mark.parametrize("family", ["videomae_pretrain", "videomae_v2_pretrain"])
 def test_pre_trained_models(family):
     for entry in MODELS[family].values():
-        weights = meta_weights(entry)
+        weights = strip_prefixes(meta_weights(entry), ["encoder."])
         config = videomae.pre_training_fields({}, weights)
-        check(VideoViTForPreTraining, config, weights, videomae.PRE_TRAINING_RULES, entry)
+        check(VideoViTForPreTraining, config, weights, videomae.RULES, entry)
         assert entry["decoder_heads"] == config["decoder_num_attention_heads"]
 
 

@@ -199,12 +199,6 @@ def test_a_question_that_nobody_reads_is_warned_of(tmp_path):
     assert AutoProcessor.from_pretrained(tmp_path / "model").qformer_tokenizer is None
 
 
-def test_a_tokenizer_without_the_place_of_a_video_is_refused(tmp_path, refused):
-    with_tokenizer(tmp_path / "original", PLACE - 2)
-    word_tokenizer(None, "[SEP]").save_pretrained(tmp_path / "original" / "qformer_tokenizer")
-    assert f"has no token {PLACE}" in refused(instructblip.main, tmp_path / "original")
-
-
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [

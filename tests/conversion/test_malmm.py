@@ -204,11 +204,12 @@ def test_every_tensor_of_the_full_size_model_has_its_place():
     )
     tower = {name.removeprefix("visual_encoder."): tensor for name, tensor in frozen.items()}
     original = dict.fromkeys(malmm.SECTIONS, {}) | {"bert_config": {"vocab_size": 30522}}
-    fields = malmm.memory_bank_qformer_fields(original, trained, malmm.eva_part({}, tower))
+    part, tower = malmm.eva_tower({}, tower)
+    fields = malmm.memory_bank_qformer_fields(original, trained, part)
     config = make_config(MemoryBankQFormerConfig, fields, ["memory_bank_length=20"])
     with torch.device("meta"):
         model = MemoryBankQFormerModel(config)
-    load_converted(model, apply_rules(trained, malmm.RULES) | apply_rules(tower, malmm.VISION_RULES))
+    load_converted(model, apply_rules(trained, malmm.RULES) | tower)
     vision = sum(parameter.numel() for parameter in model.vision_model.parameters())
     total = sum(parameter.numel() for parameter in model.parameters())
     assert total - vision == keys["trainer_checkpoint"]["num_trained_parameters"]

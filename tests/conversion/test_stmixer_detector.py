@@ -193,6 +193,7 @@ def test_a_configuration_that_contradicts_the_tensors_is_refused(tmp_path, secti
 def test_every_tensor_at_full_size_has_its_place():
     entry = FULL_SIZE["VMAE-ViTB-16x4"]
     weights = {name: torch.empty(shape, device="meta") for name, shape in entry["keys"].items()}
+    weights["stm_head.criterion.empty_weight"] = torch.tensor([1.0, 0.1])
     config = make_config(STMixerConfig, detector_fields({}, weights), [])
     with torch.device("meta"):
         model = STMixerForActionDetection(config)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForVideoClassification
 
 from conversion.helpers.weight_rules import apply_rules
-from conversion.videomae import CLASSIFICATION_RULES, main
+from conversion.videomae import RULES, main
 from tests.testing.goldens import (
     assert_float32_close,
     assert_float64_close,
@@ -73,7 +73,7 @@ def test_losses_and_gradients_equal_the_original(convert):
     soft = F.cross_entropy(outputs.logits, golden.inputs["soft_labels"])
     torch.testing.assert_close(soft, golden.expected["loss_soft_target"], rtol=1e-5, atol=0)
 
-    expected = apply_rules(golden.expected_under("grad."), CLASSIFICATION_RULES)
+    expected = apply_rules(golden.expected_under("grad."), RULES)
     assert_gradients_close({name: parameter.grad for name, parameter in model.named_parameters()}, expected)
     double_loss = model.double()(pixel_values.double(), labels=labels).loss
     assert_float64_close(double_loss, golden.expected["float64.loss"])

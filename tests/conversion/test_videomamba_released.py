@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoImageProcessor
 
 from conversion import videomamba
-from conversion.helpers.videomamba import encoder_fields, read_variant, sampling_strategy_of
+from conversion.helpers.videomamba import encoder_fields, read_variant
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import (
     VideoMambaConfig,
@@ -70,7 +70,7 @@ def test_a_released_name_agrees_with_its_tensors(variant, model, strategy):
     entry = MODELS[model]
     fields, _ = encoder_fields(read_variant(variant), meta_weights(model), is_file=False)
     assert (fields["hidden_size"], fields["num_hidden_layers"]) == (entry["embed_dim"], entry["depth"])
-    assert sampling_strategy_of(variant) == strategy
+    assert videomamba.make_processor(VideoMambaConfig(), videomamba.VIDEO, variant).sampling_strategy == strategy
 
 
 def test_every_released_file_is_listed_with_what_its_name_says():
