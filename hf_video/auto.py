@@ -20,6 +20,7 @@ _QFORMER = ".models.memory_bank_qformer"
 _GENERATION = f"{_QFORMER}.modeling_memory_bank_qformer_generation"
 _VIDEO_TEXT = ".models.video_text"
 _STMIXER = ".models.stmixer"
+_VIDEO_ENCODER = ".models.video_encoder"
 _PROCESSING = ".processing.video_processing_clip"
 
 CONFIGURATIONS = {
@@ -28,6 +29,7 @@ CONFIGURATIONS = {
     "MemoryBankQFormerConfig": f"{_QFORMER}.configuration_memory_bank_qformer",
     "VideoTextDualEncoderConfig": f"{_VIDEO_TEXT}.configuration_video_text",
     "STMixerConfig": f"{_STMIXER}.configuration_stmixer",
+    "VideoEncoderConfig": f"{_VIDEO_ENCODER}.configuration_video_encoder",
 }
 PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
@@ -81,6 +83,14 @@ FAMILIES = {
     "STMixerConfig": (
         (f"{_STMIXER}.modeling_stmixer", "STMixerForActionDetection", "AutoModelForObjectDetection"),
         (".processing.video_processing_detection", "VideoDetectionProcessor", "AutoVideoProcessor"),
+    ),
+    "VideoEncoderConfig": (
+        (
+            f"{_VIDEO_ENCODER}.modeling_video_encoder",
+            "VideoEncoderForFrameClassification",
+            "AutoModelForTokenClassification",
+        ),
+        (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
     ),
 }
 

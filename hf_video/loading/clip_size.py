@@ -37,13 +37,14 @@ def set_input_size(model: PreTrainedModel, image_size: int | None = None, num_fr
     if hasattr(model.base_model, "set_input_size"):
         model.base_model.set_input_size(**changes)
         return
-    if model.config.model_type not in _ANY_NUM_FRAMES or "image_size" in changes:
+    encoder = getattr(model.config, "encoder_config", model.config)
+    if encoder.model_type not in _ANY_NUM_FRAMES or "image_size" in changes:
         made_for = ", ".join(f"{name}={kept[name]}" for name in changes)
         raise ValueError(
             f"{type(model).__name__} only takes the input size it was made for: {made_for}, not {changes}."
         )
     _check_tubelets(model, changes["num_frames"])
-    setattr(model.config, _field(model.config, "num_frames"), changes["num_frames"])
+    setattr(encoder, _field(encoder, "num_frames"), changes["num_frames"])
 
 
 def input_size(image_size: int | Sequence[int]) -> dict[str, bool | dict[str, int]]:

@@ -18,6 +18,7 @@ from transformers import (
     MODEL_FOR_BACKBONE_MAPPING,
     MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
     AutoConfig,
+    AutoModel,
     AutoModelForObjectDetection,
     AutoModelForPreTraining,
     AutoModelForTokenClassification,
@@ -54,6 +55,9 @@ TrainedPart = Literal["classifier", "any classifier", "features", "base"]
 # The families that have a class for masked pre-training and one for the classes of frames.
 FAMILIES = ("videomamba", "videovit")
 DETECTOR = "stmixer"
+# A classifier of frames around one of the encoders of Transformers.
+VIDEO_ENCODER = "video_encoder"
+ENCODERS = ("videomae", "timesformer", "vivit", "vjepa2", "videoprism_vision_model")
 HEAD, ACTION_HEADS = r"classifier\.", r"layers\.\d+\.action_head\.output\."
 # What a VideoMamba needs to see no later frames, and to be continued from any of them. No classifier of frames reads
 # the pooled output.
@@ -165,20 +169,28 @@ def load_frame_classifier(
     **changes: Any,
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """A classifier of frames for these classes, to be trained, and its processor. Any VideoMamba or VideoViT gives its
-    encoder, and its head if it is a classifier of frames with these classes; the size of a clip is the model's unless
-    it is given. `causal` takes the forward weights of a VideoMamba alone, so that it sees no later frames; `changes`
-    are other fields of the configuration. Errors are those of [`load_classifier`]."""
+    encoder, and its head if it is a classifier of frames with these classes, and so do the encoders of Transformers;
+    the size of a clip is the model's unless it is given. `causal` takes the forward weights of a VideoMamba alone, so
+    that it sees no later frames; `changes` are other fields of the configuration. Errors are those of
+    [`load_classifier`]."""
     config = load_config(model)
-    expected = "and --task frame-classification trains a VideoMamba or VideoViT"
-    _check_type(model, config, config.model_type in FAMILIES, expected)
-    changes |= {"problem_type": problem_type, "dtype": "float32"} | _causal_fields(config.model_type, causal)
-    has_head = classifies_frames(config)
-    network, missing = _load_for(
-        AutoModelForTokenClassification, model, config, class_names, has_head=has_head, **changes
-    )
-    refuse_missing(model, network, missing)
+    expected = f"and --task frame-classification trains {', '.join(FAMILIES)} or an encoder ({', '.join(ENCODERS)})"
+    _check_type(model, config, config.model_type in (*FAMILIES, VIDEO_ENCODER, *ENCODERS), expected)
+    if config.model_type not in FAMILIES and "drop_path_rate" in changes:
+        raise ValueError(f"{model} is an encoder of Transformers, whose stochastic depth stays: leave drop_path_rate.")
+    changes |= {"problem_type": problem_type} | _causal_fields(config.model_type, causal)
+    if config.model_type in ENCODERS:
+        network = _around_encoder(model, config, class_names, changes)
+    else:
+        has_head = classifies_frames(config)
+        network, missing = _load_for(
+            AutoModelForTokenClassification, model, config, class_names, has_head=has_head, dtype="float32", **changes
+        )
+        refuse_missing(model, network, missing)
     size = {} if image_size is None else input_size(image_size)
-    processor = load_processor(model, config, num_frames=num_frames, **size)
+    processor = load_processor(model, network.config, num_frames=num_frames, **size)
+    # That of a V-JEPA 2 may say another name.
+    processor.model_input_names = [network.main_input_name]
     set_input_size(network, image_size=image_size, num_frames=processor.num_frames)
     return network, processor
 
@@ -333,6 +345,22 @@ def _around_backbone(
     return network
 
 
+def _around_encoder(
+    model: str | os.PathLike, config: PreTrainedConfig, class_names: Sequence[str], fields: dict[str, Any]
+) -> PreTrainedModel:
+    """A new classifier of frames with `fields` around a trained encoder of Transformers."""
+    with bounded_models():
+        made = AutoConfig.for_model(VIDEO_ENCODER, encoder_config=config, **label_fields(class_names), **fields)
+        network = AutoModelForTokenClassification.from_config(made, dtype=torch.float32)
+    encoder, report = load_weights(AutoModel, model, dtype="float32", config=network.config.encoder_config)
+    used = network.base_model.state_dict()
+    refuse_missing(model, encoder, [name for name in _matrices(encoder, report["missing_keys"]) if name in used])
+    # It leaves out what only other heads use.
+    network.base_model.load_state_dict(encoder.state_dict(), strict=False)
+    _warn(f"{model} gives its encoder: the head starts afresh.")
+    return network
+
+
 def _read_fields(detector_config: dict[str, Any] | str | None) -> dict[str, Any]:
     try:
         fields = json.loads(detector_config) if isinstance(detector_config, str) else detector_config or {}
@@ -353,7 +381,8 @@ def _matrices(network: PreTrainedModel, missing: Iterable[str], head: str = "$")
 def _check_classifies(model: str | os.PathLike, config: PreTrainedConfig, is_trained: bool = False) -> None:
     known = sorted({kind.model_type for kind in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING})
     expected = f"which classifies no videos: the types that do are {', '.join(known)}"
-    _check_type(model, config, type(config) in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING, expected, is_trained)
+    fits = type(config) in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING or (is_trained and classifies_frames(config))
+    _check_type(model, config, fits, expected, is_trained)
 
 
 def _check_type(

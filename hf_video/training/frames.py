@@ -20,6 +20,7 @@ from hf_video.metrics import wilson_interval
 from hf_video.processes import is_first_process
 from hf_video.settings import settings_of
 
+from .adaptation import freeze_layers
 from .arguments import FrameTrainingArguments
 from .data import require_training
 from .losses import make_distillation
@@ -105,6 +106,7 @@ class FramesTask(Task):
             sizes = {name: getattr(chosen, name) for name in settings_of(ScratchSettings)}
             found = make_frame_classifier(chosen.family, names, problem_type, **options, **sizes, **changes)
         self.model, processor = found
+        freeze_layers(self.model, chosen.freeze_layers)
         known_fps = 1 / processor.frame_interval if processor.frame_interval else processor.fps
         self.fps = chosen.fps or known_fps or FPS
         processor.frame_interval = 1 / self.fps

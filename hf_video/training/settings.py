@@ -108,6 +108,15 @@ class LoraSettings:
 
 
 @dataclass
+class FreezingSettings:
+    """Training"""
+
+    freeze_layers: Annotated[NotNegative[int], COMMON] = setting(
+        0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings."
+    )
+
+
+@dataclass
 class LearningRateSettings:
     """Training"""
 
@@ -157,6 +166,7 @@ class VideoTrainingSettings(
     EvaluationSettings,
     LearningRateSettings,
     LoraSettings,
+    FreezingSettings,
     DistillationSettings,
 ):
     """Training"""
@@ -184,9 +194,6 @@ class VideoTrainingSettings(
     )
     linear_probe: bool = setting(
         False, "Train a new head on batch-normalised features, or an attentive pooler and its head, and nothing else."
-    )
-    freeze_layers: Annotated[NotNegative[int], COMMON] = setting(
-        0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings."
     )
 
 
@@ -277,7 +284,7 @@ class DetectionTrainingSettings(OptimizationSettings, EvaluationSettings):
 
 @dataclass
 @with_defaults(metric_for_best_model="f1_50")
-class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, DistillationSettings):
+class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, DistillationSettings, FreezingSettings):
     """Classes of frames"""
 
     fps: Positive[float] | None = setting(

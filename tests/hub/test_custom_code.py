@@ -25,7 +25,7 @@ from tests.hub_server.fixtures import run_in_fresh_process
 from tests.models.video_text.video_text_testing import make
 from tests.models.videovit.videovit_testing import ATTENTIVE
 from tests.testing.answering import tiny_pair
-from tests.testing.transformers_families import NUM_FRAMES, save_family
+from tests.testing.transformers_families import FAMILIES, NUM_FRAMES, save_family
 from tests.training.detection_testing import make_detector
 from tests.training.detection_testing import make_processor as make_detection_processor
 
@@ -97,6 +97,12 @@ def make_frame_classifier():
     return hf_video.VideoMambaForFrameClassification(config), make_processor()
 
 
+def make_encoder_of_frames():
+    encoder = FAMILIES["timesformer"].configuration()
+    config = hf_video.VideoEncoderConfig(encoder_config=encoder, id2label={0: "a", 1: "b"})
+    return hf_video.VideoEncoderForFrameClassification(config), make_processor()
+
+
 def make_dual_encoder(**options):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "man"]
     video_processor = hf_video.VideoClipProcessor(
@@ -112,6 +118,7 @@ CASES = {
     **{name: (lambda name=name: make_classifier(name), {}, set(), set()) for name in TINY_CLASSIFIERS},
     "attentive": (make_attentive_classifier, {}, VIT_CODE, MAMBA_CODE),
     "frames": (make_frame_classifier, {}, MAMBA_CODE, VIT_CODE),
+    "frames by an encoder": (make_encoder_of_frames, {}, {"modeling_video_encoder.py"}, MAMBA_CODE | VIT_CODE),
     "texts, VideoMamba": (make_dual_encoder, TEXTS, MAMBA_CODE, VIT_CODE),
     "texts, VideoViT": (lambda: make_dual_encoder(vision=VIT, pooling="avg"), TEXTS, VIT_CODE, MAMBA_CODE),
     "detector": (lambda: (make_detector(), make_detection_processor()), {}, VIT_CODE, MAMBA_CODE),

@@ -1,15 +1,17 @@
 """`hf-video train --task frame-classification`: from random weights, from a clip classifier, and what is measured."""
 
 import json
+import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForTokenClassification, AutoVideoProcessor
+from transformers import AutoModelForTokenClassification, AutoVideoProcessor, VJEPA2Model
 
 from hf_video import VideoMambaConfig, VideoMambaForFrameClassification, VideoMambaForVideoClassification
 from hf_video.cli.main import main
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import Distillation
+from tests.testing.transformers_families import FAMILIES, save_family
 
 from ..data.frame_videos import write_flashes
 
@@ -104,6 +106,52 @@ def test_further_training_keeps_background_and_delay(words, times, tmp_path, cap
     assert json.loads((folder / "report" / "metrics.json").read_text())["num_frames"] == 28
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_encoder_of_transformers_learns_frames(family, times, tmp_path, capsys, caplog):
+    """With a loss that falls; it is resumed, and all that a classifier of frames is for takes it."""
+    source = save_family(family, tmp_path / "source", ["others", "of", "clips"])
+    folder = tmp_path / "model"
+    words = ("--model", source, "--background", "rest", "--fps", "8", "--epochs", "3", "--learning-rate", "0.003")
+    words = (*words, "--logging-steps", "1", "--frame-pooling", "last", "--no-load-best-model-at-end")
+    assert run(times, folder, *words) == 0
+    assert "gives its encoder: the head starts afresh" in caplog.text
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    assert type(model).__name__ == "VideoEncoderForFrameClassification" and model.config.frame_pooling == "last"
+    last = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    states = json.loads((last / "trainer_state.json").read_text())
+    losses = [row["loss"] for row in states["log_history"] if "loss" in row]
+    assert losses[-1] < 0.9 * losses[0]
+
+    trained = model.state_dict()
+    shutil.rmtree(last)
+    assert run(times, folder, *words, "--resume") == 0
+    resumed = AutoModelForTokenClassification.from_pretrained(folder).state_dict()
+    torch.testing.assert_close(resumed, trained, rtol=0, atol=0)
+
+    measured = measure(times, folder, capsys)
+    assert measured["part_of_training"] == "held out"
+    assert measured["num_frames"] == 32 // model.config.tubelet_size
+    video = times.with_name("0.mp4")
+    assert main(["timeline", str(video), "--model", str(folder), "--output", str(tmp_path / "timeline")]) == 0
+    assert main(["extract", str(video), "--model", str(folder), "--output", str(tmp_path / "features")]) == 0
+
+    assert run(times, tmp_path / "again", "--model", folder, "--learning-rate", "0", "--epochs", "1") == 0
+    again = AutoModelForTokenClassification.from_pretrained(tmp_path / "again").state_dict()
+    torch.testing.assert_close(again, trained, rtol=0, atol=0)
+
+
+def test_a_vjepa2_takes_clips_of_any_length(times, tmp_path):
+    source, folder = save_family("vjepa2", tmp_path / "source", ["a", "b"]), tmp_path / "model"
+    words = ("--num-frames", "8", "--freeze-layers", "3")
+    assert run(times, folder, "--model", source, "--epochs", "1", *words) == 0
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    assert model.config.num_frames == AutoVideoProcessor.from_pretrained(folder).num_frames == 8
+    assert model(torch.zeros(1, 8, 3, 32, 32)).logits.shape == (1, 4, 2)
+    kept, expected = model.video_encoder.encoder, VJEPA2Model.from_pretrained(source).encoder
+    for name in ("embeddings", "layer"):
+        torch.testing.assert_close(*(getattr(each, name).state_dict() for each in (kept, expected)), rtol=0, atol=0)
+
+
 def test_the_end_of_a_single_video_is_held_out(tmp_path, capsys):
     times = write_flashes(tmp_path, num_videos=1)
     words = ("--num-frames", "8", "--image-size", "16", "--family", "videovit", "--num-attention-heads", "2", *SCRATCH)
@@ -159,4 +207,8 @@ def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
     assert "--fps has no effect here, but with --task frames" in capsys.readouterr().err
     assert main([*words, *OPTIONS, "--causal", "--family", "videovit"]) == 2
     assert "--causal is for a VideoMamba" in capsys.readouterr().err
+    source = save_family("vivit", tmp_path / "source", ["a", "b"])
+    for word in ("--causal", "--drop-path-rate=0.1", "--image-size=48", "--num-frames=8"):
+        assert main([*words, *OPTIONS, "--model", str(source), word]) == 2
+        assert word[2:].partition("=")[0].replace("-", "_") in capsys.readouterr().err.replace("--", "")
     assert not (tmp_path / "model").exists()
