@@ -24,8 +24,6 @@ class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
             final norm (`use_mean_pooling=False`).
         classifier_dropout (`float`, defaults to 0.0):
             Dropout before the classifier.
-        initializer_range (`float`, defaults to 0.02):
-            Standard deviation of the normal initialisation of the classifier.
         frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
             Which feature is classified: the mean of a frame's patches, or the last.
         smoothing_loss_weight (`float`, defaults to 0.0):
@@ -45,7 +43,6 @@ class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
     # `__post_init__` turns it into a configuration.
     encoder_config: Any = None
     classifier_dropout: float | int = 0.0
-    initializer_range: float = 0.02
     frame_pooling: Literal["mean", "last"] = "mean"
     smoothing_loss_weight: float | int = 0.0
     frame_delay: int = 0
@@ -59,38 +56,18 @@ class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
     @property
     def num_frames(self) -> int:
         """Frames of a clip."""
-        config = self.encoder_config
-        return config.frames_per_clip if config.model_type == "vjepa2" else config.num_frames
+        return getattr(self.encoder_config, "frames_per_clip", None) or self.encoder_config.num_frames
 
     @property
     def image_size(self) -> Any:
         """Height and width of a frame, one number or two."""
-        config = self.encoder_config
-        return config.crop_size if config.model_type == "vjepa2" else config.image_size
-
-    @property
-    def num_channels(self) -> int:
-        """Channels of a frame."""
-        return getattr(self.encoder_config, "in_chans", None) or self.encoder_config.num_channels
-
-    @property
-    def patch_shape(self) -> tuple[int, int, int]:
-        """Frames, height and width of a patch."""
-        # TimeSformer has patches of single frames. ViViT and VideoPrism have all three numbers in one field.
-        tubelet_size = getattr(self.encoder_config, "tubelet_size", 1)
-        if not isinstance(tubelet_size, int):
-            return tuple(tubelet_size)
-        return tubelet_size, *_pair(self.encoder_config.patch_size)
+        return getattr(self.encoder_config, "crop_size", None) or self.encoder_config.image_size
 
     @property
     def tubelet_size(self) -> int:
-        """Frames of a token frame."""
-        return self.patch_shape[0]
-
-    def token_grid_of(self, num_frames: int, height: int, width: int) -> tuple[int, int, int]:
-        """Token grid (t, h, w) of a clip."""
-        frames, rows, columns = self.patch_shape
-        return num_frames // frames, height // rows, width // columns
+        """Frames of a token frame. TimeSformer has patches of single frames; others say height and width as well."""
+        size = getattr(self.encoder_config, "tubelet_size", 1)
+        return size if isinstance(size, int) else size[0]
 
     def validate_architecture(self):
         """Raise `ValueError` for values out of range, and for another encoder; `@strict` calls it."""
@@ -99,10 +76,6 @@ class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
             raise ValueError(
                 f"`encoder_config` must be that of {', '.join(PREFIX_TOKENS)}, got {self.encoder_config.model_type!r}."
             )
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 __all__ = ["VideoEncoderConfig"]

@@ -11,26 +11,21 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..shared_video import VideoPreTrainedModel, check_frame_mask, frame_loss, pool_frames, token_grid
+from ..shared_video import VideoPreTrainedModel, check_frame_mask, frame_loss, pool_frames, take_tokens
 from .configuration_video_encoder import PREFIX_TOKENS, VideoEncoderConfig
 
 
-class VideoEncoderPreTrainedModel(VideoPreTrainedModel):
-    config: VideoEncoderConfig
-    base_model_prefix = "video_encoder"
-    input_modalities = ("video",)
-    # There is no attention outside the encoder, which has its own say.
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-
-
-class VideoEncoderForFrameClassification(VideoEncoderPreTrainedModel):
+class VideoEncoderForFrameClassification(VideoPreTrainedModel):
     """
     A video encoder of Transformers with a linear classifier on the feature of each token frame: `config.frame_pooling`
     of its patches after the final norm. Parts of the encoder that only other heads use are left out.
     """
+
+    config: VideoEncoderConfig
+    base_model_prefix = "video_encoder"
+    input_modalities = ("video",)
+    # There is no attention outside the encoder. Other kernels are set for it alone.
+    _supports_sdpa = True
 
     def __init__(self, config: VideoEncoderConfig):
         super().__init__(config)
@@ -44,13 +39,9 @@ class VideoEncoderForFrameClassification(VideoEncoderPreTrainedModel):
             self.video_encoder.predictor = None
             self.video_encoder.register_forward_pre_hook(_without_predictor, with_kwargs=True)
         self.dropout = nn.Dropout(config.classifier_dropout)
-        hidden_size = config.encoder_config.hidden_size
-        self.classifier = nn.Linear(hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
+        self.classifier = nn.Linear(config.encoder_config.hidden_size, config.num_labels)
         self.loss_function = frame_loss
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.video_encoder.get_input_embeddings()
 
     def layer_groups(self) -> list[nn.Module]:
         """
@@ -90,17 +81,17 @@ class VideoEncoderForFrameClassification(VideoEncoderPreTrainedModel):
         Raises:
             ValueError: for clips that are longer or of another size, and for labels or masks of another shape.
         """
-        num_token_frames = token_grid(pixel_values, self.config)[0]
-        if attention_mask is not None:
-            check_frame_mask(attention_mask, len(pixel_values), num_token_frames, None)
-        clips = self._fill_clips(pixel_values[:, : num_token_frames * self.config.tubelet_size], attention_mask)
-        grid = token_grid(clips, self.config)
-        inputs = {self.video_encoder.main_input_name: clips}
+        num_token_frames, t = (n // self.config.tubelet_size for n in (pixel_values.shape[1], self.config.num_frames))
+        if attention_mask is None:
+            attention_mask = pixel_values.new_ones(pixel_values.shape[0], num_token_frames)
+        check_frame_mask(attention_mask, pixel_values.shape[0], num_token_frames, None)
+        inputs = {self.video_encoder.main_input_name: self._fill_clips(pixel_values, attention_mask)}
         outputs: BaseModelOutput = self.video_encoder(**inputs, **{**kwargs, "return_dict": True})
         tokens = outputs.last_hidden_state[:, PREFIX_TOKENS[self.config.encoder_config.model_type] :]
         if self.config.encoder_config.model_type == "timesformer":
             # Its tokens are those of a patch at all times, then those of the next patch.
-            tokens = tokens.unflatten(1, (-1, grid[0])).transpose(1, 2).flatten(1, 2)
+            tokens = tokens.unflatten(1, (-1, t)).transpose(1, 2).flatten(1, 2)
+        grid = (t, tokens.shape[1] // t, 1)
         features = pool_frames(tokens, grid, self.config)[:, :num_token_frames]
         logits = self.classifier(self.dropout(features))
         loss = None
@@ -110,27 +101,24 @@ class VideoEncoderForFrameClassification(VideoEncoderPreTrainedModel):
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
-    def _fill_clips(self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    def _fill_clips(self, pixel_values: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Clips of `config.num_frames` frames, in which the last frame takes the place of padding and missing ones."""
-        size, num_frames = self.config.image_size, self.config.num_frames
+        size, given = self.config.image_size, pixel_values.shape[1]
         height, width = (size, size) if isinstance(size, int) else size
-        given = pixel_values.shape[1]
-        if given > num_frames or pixel_values.shape[-2:] != (height, width):
+        least, most = self.config.tubelet_size, self.config.num_frames
+        if not least <= given <= most or pixel_values.shape[-2:] != (height, width):
             raise ValueError(
-                f"{type(self.video_encoder).__name__} takes at most {num_frames} frames of {height} x {width} pixels, "
-                f"got {given} of {pixel_values.shape[-2]} x {pixel_values.shape[-1]}: set `num_frames` and "
-                "`crop_size` of the processor to those of the model."
+                f"{type(self.video_encoder).__name__} takes {least} to {most} frames of {height} x {width} pixels, "
+                f"got {given} of {pixel_values.shape[-2]} x {pixel_values.shape[-1]}: set `num_frames` and `crop_size` "
+                "of the processor to those of the model."
             )
-        if attention_mask is None:
-            last = torch.full((len(pixel_values), 1), given - 1, device=pixel_values.device)
-        else:
-            last = (attention_mask.bool().sum(1, keepdim=True) * self.config.tubelet_size - 1).clamp(min=0)
-        places = torch.arange(num_frames, device=last.device).minimum(last)
-        return pixel_values[torch.arange(len(places), device=places.device)[:, None], places]
+        last = (attention_mask.bool().sum(1, keepdim=True) * least - 1).clamp(min=0)
+        places = torch.arange(most, device=last.device).minimum(last)
+        return take_tokens(pixel_values.flatten(2), places).unflatten(2, pixel_values.shape[2:])
 
 
 def _without_predictor(encoder: nn.Module, inputs: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return inputs, {**options, "skip_predictor": True}
 
 
-__all__ = ["VideoEncoderForFrameClassification", "VideoEncoderPreTrainedModel"]
+__all__ = ["VideoEncoderForFrameClassification"]
