@@ -10,7 +10,7 @@ from hf_video.models.videovit import VideoViTConfig
 from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, count_layers, expect, shape_of
-from .fields import UNKNOWN, Arguments, read_fields, with_heads
+from .fields import UNKNOWN, UNREAD, Arguments, read_fields, with_heads
 from .weight_rules import Rule, rename
 
 PROJECTIONS = ("query", "key", "value")
@@ -32,12 +32,8 @@ ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "attn_drop_rate": ("attention_probs_dropout_prob", 0.0),
     "drop_path_rate": ("drop_path_rate", 0.0),
     "cos_attn": ("use_cosine_attention", False),
-    "mlp_ratio": (None, 4),
-    "init_values": (None, 0.0),
-    "use_learnable_pos_emb": (None, False),
-    # Recompute all layers. Here training decides whether layers are recomputed.
-    "use_checkpoint": (None, False),
-    "with_cp": (None, False),
+    # The last two recompute all layers. Here training decides that.
+    **dict.fromkeys(("mlp_ratio", "init_values", "use_learnable_pos_emb", "use_checkpoint", "with_cp"), UNREAD),
 }
 ENCODER_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "in_chans": ("num_channels", 3),

@@ -107,4 +107,6 @@ def test_a_pretrained_checkpoint_becomes_a_classifier(tmp_path):
 
 def test_a_classifier_cannot_be_pre_trained(refused):
     golden = load_golden("videovit", "videomae_finetune")
-    assert "not the weights of a pre-training model" in refused(main, golden.folder / "checkpoint.pth", "--task", "pre-training")
+    assert "not the weights of a pre-training model" in refused(
+        main, golden.folder / "checkpoint.pth", "--task", "pre-training"
+    )
