@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from transformers import BertConfig, PreTrainedTokenizerBase
-from transformers.image_utils import PILImageResampling
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from hf_video.models.video_text import (
@@ -22,7 +21,6 @@ from hf_video.models.video_text import (
     VideoTextDualEncoderProcessor,
 )
 from hf_video.models.videomamba import VideoMambaConfig
-from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import (
     ConversionError,
@@ -36,7 +34,7 @@ from .helpers.checkpoint import (
 )
 from .helpers.command import Converted, make_parser, run
 from .helpers.fields import Part, agree, bert_fields, make_config, read_original, read_section
-from .helpers.memory_bank_qformer import load_tokenizer
+from .helpers.memory_bank_qformer import load_tokenizer, make_video_processor
 from .helpers.videomamba import (
     ARGUMENTS,
     ENCODER_RULES,
@@ -86,8 +84,6 @@ def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint that the command line names."""
     weights = strip_prefixes(find_weights(read_checkpoint(arguments.checkpoint), ("model", "module")), ("module.",))
     tokenizer = None if arguments.tokenizer is None else load_tokenizer(arguments.tokenizer)
-    if arguments.tokenizer is not None and tokenizer is None:
-        raise ConversionError(f"--tokenizer {arguments.tokenizer}: there is no tokenizer_config.json.")
     original = read_original(arguments.original_config, "config", "bert_config")
     config = make_config(VideoTextDualEncoderConfig, dual_encoder_fields(original, weights), arguments.set)
     if tokenizer is None:
@@ -205,14 +201,11 @@ def make_processor(
     config: VideoTextDualEncoderConfig, tokenizer: PreTrainedTokenizerBase | None
 ) -> VideoTextDualEncoderProcessor:
     """The processor of the original's evaluation: the middle frames of equal segments, squeezed to a square."""
-    height, width = config.vision_config.image_shape
-    video_processor = VideoClipProcessor(
-        num_frames=config.vision_config.num_frames,
+    video_processor = make_video_processor(
+        config.vision_config.image_shape,
+        config.vision_config.num_frames,
         sampling_strategy="middle",
-        size={"height": height, "width": width},
-        resample=PILImageResampling.BICUBIC,
         round_resized=True,
-        do_center_crop=False,
         image_mean=IMAGENET_DEFAULT_MEAN,
         image_std=IMAGENET_DEFAULT_STD,
     )

@@ -40,9 +40,7 @@ ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "ssm_cfg.dt_rank": ("time_step_rank", 1),
     "ssm_cfg.bias": ("use_bias", False),
     "ssm_cfg.conv_bias": ("use_conv_bias", True),
-    **dict.fromkeys(
-        (f"clip_{name}" for name in ("output_dim", "norm_type", "return_layer", "decoder_embed_dim")), UNREAD
-    ),
+    **dict.fromkeys(("clip_output_dim", "clip_norm_type", "clip_return_layer", "clip_decoder_embed_dim"), UNREAD),
     **dict.fromkeys((f"ssm_cfg.dt_{name}" for name in ("min", "max", "init", "scale", "init_floor")), UNREAD),
     **dict.fromkeys(("ssm_cfg.use_fast_path", "fused_add_norm", "clip_student_return_interval"), UNREAD),
     **dict.fromkeys(("initializer_cfg", "device", "dtype", "pool_type", "add_pool_norm"), UNREAD),
