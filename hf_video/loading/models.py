@@ -6,7 +6,7 @@ Libraries are imported in the functions, so that commands can name them before t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hf_video.io import naming
 from hf_video.settings import closest, few
@@ -213,42 +213,6 @@ def _processor_of(model: str, config: Any, auto_class: str) -> Any:
         max_length=config.text_config.max_position_embeddings,
         clean_text=False,
     )
-
-
-class SearchModel(NamedTuple):
-    """A model that compares videos, with texts or with each other.
-
-    Attributes:
-        network: in evaluation mode.
-        processor: makes clips of videos.
-        texts: the processor of texts; None for an encoder of videos alone.
-    """
-
-    network: PreTrainedModel
-    processor: VideoClipProcessor
-    texts: Any = None
-
-    def tokenize(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """`input_ids` and `attention_mask` (num_texts, sequence_length) int64; nothing for an encoder of videos."""
-        if self.texts is None:
-            return {}
-        # VideoPrism was trained with texts of one length.
-        padding = "max_length" if self.network.config.model_type == "videoprism" else True
-        encoded = self.texts(text=list(texts), padding=padding, return_tensors="pt")
-        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
-
-
-def load_search_model(model: str, *, device: str = "auto", dtype: str = "float32") -> SearchModel:
-    """A model of videos and texts: one of this package, X-CLIP or VideoPrism; or the encoder of any video classifier.
-    Arguments and errors are those of [`load_trained_model`]."""
-    from .configurations import load_config
-
-    model = require_model(model)
-    if load_config(model).model_type not in VIDEO_TEXT_TYPES:
-        one_view = {"num_clips": 1, "num_crops": 1}
-        return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **one_view))
-    network, texts = load_video_text_model(model, device=device, dtype=dtype)
-    return SearchModel(network, texts.video_processor, texts)
 
 
 def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
