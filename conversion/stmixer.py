@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from hf_video.data.boxes import read_label_map
+from hf_video.loading.class_names import label_fields
 from hf_video.models.stmixer import STMixerConfig, STMixerForActionDetection
 from hf_video.models.videovit import VideoViTBackbone, VideoViTConfig
 from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
@@ -33,13 +34,7 @@ from .helpers.checkpoint import (
 )
 from .helpers.command import Converted, make_parser, run
 from .helpers.fields import UNREAD, Part, make_config, read_fields, read_original, without_null
-from .helpers.videovit import (
-    ARGUMENTS,
-    ENCODER_ARGUMENTS,
-    ENCODER_RULES,
-    original_fields,
-    position_fields,
-)
+from .helpers.videovit import ARGUMENTS, ENCODER_ARGUMENTS, ENCODER_RULES, original_fields
 from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 DETECTION = "action-detection"
@@ -99,7 +94,15 @@ def convert(arguments: argparse.Namespace) -> Converted:
     if arguments.task == DETECTION:
         config = make_config(STMixerConfig, detector_fields(original, weights), arguments.set)
         if arguments.label_map is not None:
-            name_actions(config, arguments.label_map)
+            # The others keep their `LABEL_i`.
+            names = read_label_map(arguments.label_map)
+            if beyond := [number for number in names if not 1 <= number <= config.num_labels]:
+                raise ConversionError(
+                    f"--label-map names {few(beyond)}, and the actions are 1 to {config.num_labels}."
+                )
+            config.update(
+                label_fields((config.id2label | {number - 1: name for number, name in names.items()}).values())
+            )
         model = STMixerForActionDetection(config)
         load_converted(model, apply_rules(weights, detector_rules(config)))
         threshold = (original.get("STM") or {}).get("PERSON_THRESHOLD", HEAD_ARGUMENTS["PERSON_THRESHOLD"][1])
@@ -116,7 +119,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 def backbone_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration for keys of `cfg.ViT` and the backbone's tensors."""
-    fields = original_fields(given, BACKBONE_ARGUMENTS, weights) | position_fields(weights, "token_count")
+    fields = original_fields(given, BACKBONE_ARGUMENTS, weights, "token_count")
     # The original's table of positions is always for 16 frames.
     return fields | {"num_frames": 16, "use_final_norm": True, "require_even_token_frames": True}
 
@@ -139,15 +142,6 @@ def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) 
         "loss_weights": losses,
         "match_weights": {"class": losses["ce"], "bbox": losses["bbox"], "giou": losses["giou"]},
     }
-
-
-def name_actions(config: STMixerConfig, path: Path) -> None:
-    """Write the names of a label map into the configuration. The others keep their `LABEL_i`."""
-    names = read_label_map(path)
-    if beyond := [number for number in names if not 1 <= number <= config.num_labels]:
-        raise ConversionError(f"{path} names {few(beyond)}, and the actions are 1 to {config.num_labels}.")
-    config.id2label |= {number - 1: name for number, name in names.items()}
-    config.label2id = {name: number for number, name in config.id2label.items()}
 
 
 def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from .helpers.videovit import (
     block_rules,
     make_processor,
     original_fields,
-    position_fields,
     read_block_sizes,
 )
 from .helpers.weight_rules import apply_rules, drop, load_converted, rename
@@ -86,9 +85,9 @@ def classifier_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]
     """Fields of our configuration for a fine-tuned classifier."""
     num_labels = shape_of(weights, "head.weight", 2)[0] if "head.weight" in weights else 0
     found: dict[str, Any] = {"num_labels": num_labels, "use_mean_pooling": "fc_norm.weight" in weights}
-    fields = original_fields(original, CLASSIFICATION_ARGUMENTS, weights, **found)
-    fields["classifier_dropout"] = fields["classifier_dropout"] or original.get("head_drop_rate", 0.0)
-    return fields | position_fields(weights, "interpolate" if "pos_embed" in weights else "rebuild")
+    resize = "interpolate" if "pos_embed" in weights else "rebuild"
+    fields = original_fields(original, CLASSIFICATION_ARGUMENTS, weights, resize, **found)
+    return fields | {"classifier_dropout": fields["classifier_dropout"] or original.get("head_drop_rate", 0.0)}
 
 
 def pre_training_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -96,8 +95,7 @@ def pre_training_fields(original: dict[str, Any], weights: dict[str, torch.Tenso
     decoder = read_block_sizes(weights, "decoder.") | {"hidden_size": shape_of(weights, "mask_token", 3)[-1]}
     names = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
     found = {f"decoder_{name}": decoder[name] for name in names if name in decoder}
-    fields = original_fields(original, PRE_TRAINING_ARGUMENTS, weights, **found)
-    return fields | {"position_embedding_resize": "rebuild"}
+    return original_fields(original, PRE_TRAINING_ARGUMENTS, weights, "rebuild", **found)
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
