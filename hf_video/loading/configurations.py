@@ -69,8 +69,7 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 @contextmanager
 def bounded_models() -> Iterator[None]:
     """Ends the building of a model, with a `ValueError`, when its configuration takes no such settings, or it has more
-    than 20,000 tensors or more bytes than this machine has memory. Transformers builds models without memory before it
-    loads their weights, so that this is soon."""
+    than 20,000 tensors or more bytes than this machine has memory."""
     memory = psutil.virtual_memory().total
     # Apart for tensors without memory, and for those that take their places when the weights are loaded.
     counts, sizes = Counter[bool](), Counter[bool]()

@@ -102,13 +102,10 @@ def load_classifier(
 def load_trained_classifier(
     model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
 ) -> PreTrainedModel:
-    """A video classifier as it was trained, with all of its weights; arguments and errors are those of
-    [`load_classifier`].
-
-    `part` is what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
-    its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm before
-    the head may be missing as well, and begins as if it were not there. "any classifier" may also be one of frames,
-    such as [`VideoMambaForFrameClassification`]; its head sees no clip, so its "features" are those of the base."""
+    """A video classifier as it was trained; arguments and errors are those of [`load_classifier`]. `part` is what must
+    have been trained: all of the "classifier"; what gives the "features" that its head sees, where a layer norm may be
+    missing, too; or its "base" model, which is then returned. "any classifier" may also be one of frames, such as
+    [`VideoMambaForFrameClassification`]; its head sees no clip, so its "features" are those of the base."""
     config = load_config(model)
     _check_classifies(model, config, is_trained=True)
     is_classifier, of_frames = part.endswith("classifier"), classifies_frames(config)
@@ -220,17 +217,9 @@ def load_detector(
     """An action detector for these actions, to be trained, and its processor.
 
     An STMixer keeps all of its weights, apart from its heads of actions if it knows other ones. Around the backbone of
-    any other video model, such as a VideoViT that was pre-trained or that classifies, a detector is made anew.
-
-    Args:
-        model, class_names: see [`load_classifier`].
-        num_frames, image_size, drop_path_rate: of a clip, of its shorter side in pixels, and of the backbone; by
-            default the model's.
-        frame_sampling_rate: distance between two frames, as [`VideoDetectionProcessor`] counts it; by default 4.
-        num_queries: most persons of a clip that are found; by default the model's, or 100.
-        action_weight: weight of the actions in the loss; by default the model's, or 24.
-        original_loss_means: see [`STMixerConfig`].
-        detector_config: other fields of [`STMixerConfig`] for a detector that is made anew, or JSON of them."""
+    any other video model, such as a VideoViT that was pre-trained or that classifies, a detector is made anew, with
+    the fields of [`STMixerConfig`] in `detector_config`, which may be JSON. `image_size` is the shorter side in
+    pixels, `action_weight` that of the actions in the loss; what is None is as in the model or a new STMixer."""
     config = load_config(model)
     is_detector = config.model_type == DETECTOR
     has_maps = type(config) in MODEL_FOR_BACKBONE_MAPPING and hasattr(config, "tubelet_size")

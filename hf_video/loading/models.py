@@ -29,10 +29,9 @@ SECONDS_FOR_AN_ANSWER = 10
 
 
 def locate_model(name: str, option: str = "") -> str:
-    """The folder or Hub name of a model: a folder comes before a released model of this name, and that before the Hub.
-    "start" is the start that ships. A released model is fetched and converted if that was not done before. It is a
-    `ValueError` if there is no such folder, and the Hub allows no such name, which `option` gave; or a released model
-    cannot be had."""
+    """The folder or Hub name of a model: a folder comes before a released model of this name, which is fetched and
+    converted if that was not done before, and that before the Hub. "start" is the start that ships. It is a
+    `ValueError` if there is no such folder or name, which `option` gave; or a released model cannot be had."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     released, folder = find_released(name), Path(name).expanduser()
@@ -53,12 +52,8 @@ def locate_model(name: str, option: str = "") -> str:
 
 
 def require_model(name: str, option: str = "") -> str:
-    """[`locate_model`], which then asks the Hub once for a model that is neither a folder nor in the cache. A download
-    would be tried again and again for half a minute where the Hub does not answer.
-
-    Raises:
-        ValueError: see [`locate_model`]; or the folder holds no model.
-        OSError: the Hub has no such model, does not answer, or must not be asked."""
+    """[`locate_model`], which then asks the Hub once for a model that is neither a folder nor in the cache: a download
+    would be tried for half a minute. It is an `OSError` if the Hub has no such model, or does not answer."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
@@ -154,10 +149,7 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
 def load_action_detector(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
     """An action detector such as STMixer in evaluation mode, and its processor. Arguments and errors are those of
     [`load_trained_model`]."""
-    expected = (
-        "which detects no actions: an stmixer is expected. `hf-video train --task action-detection` makes one around "
-        "a backbone"
-    )
+    expected = "which detects no actions: `hf-video train --task action-detection` makes an stmixer around a backbone"
     return _load(model, "AutoModelForObjectDetection", device, dtype, ["stmixer"], expected)
 
 
@@ -200,11 +192,9 @@ def _processor_of(model: str, config: Any, auto_class: str) -> Any:
     if auto_class in ("AutoModelForVideoClassification", "AutoModelForPreTraining"):
         return load_processor(model, config)
     if auto_class != "AutoModel" or config.model_type not in VIDEO_TEXT_TYPES[1:]:
-        own = {
-            "AutoModelForImageClassification": transformers.AutoImageProcessor,
-            "AutoModelForObjectDetection": transformers.AutoVideoProcessor,
-        }
-        return own.get(auto_class, transformers.AutoProcessor).from_pretrained(model)
+        own = {"AutoModelForImageClassification": "AutoImageProcessor"}
+        own |= {"AutoModelForObjectDetection": "AutoVideoProcessor"}
+        return getattr(transformers, own.get(auto_class, "AutoProcessor")).from_pretrained(model)
     from hf_video.models.video_text.processing_video_text import VideoTextDualEncoderProcessor
 
     return VideoTextDualEncoderProcessor(
