@@ -23,6 +23,8 @@ TITLES = {
     "hf_videomae": "VideoMAE in Transformers' format",
     "videomae_v2": "VideoMAE V2",
     "stmixer": "STMixer",
+    "vjepa2": "V-JEPA 2",
+    "hf_vjepa2": "V-JEPA 2 in Transformers' format",
     "videomamba": "VideoMamba",
     "videomamba_text": "VideoMamba with text",
     "malmm": "MA-LMM",

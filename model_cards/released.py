@@ -103,6 +103,7 @@ def read_released() -> list[Released]:
         *(_hf_videomae(row, videovit["hf_videomae"]["hub"]) for row in videovit["hf_videomae"]["checkpoints"]),
         *(_videomae_v2(row) for row in videovit["videomae_v2"]["checkpoints"]),
         *(_stmixer(row) for row in videovit["stmixer"]["checkpoints"] if row["backbone"].startswith("ViT")),
+        *(card for row in _read("vjepa2")["checkpoints"] for card in _vjepa2(row, _read("vjepa2"))),
         *_videomamba(_read("videomamba")),
         *_videomamba_text(_read("videomamba")),
         *_malmm(_read("memory_bank_qformer")),
@@ -215,6 +216,54 @@ def _stmixer(row: dict[str, Any]) -> Released:
             "Its processor takes the frames of clips, not files. Without `--task` the command converts the backbone.",
         ),
     )
+
+
+def _vjepa2(row: dict[str, Any], content: dict[str, Any]) -> Iterator[Released]:
+    """The authors' file, and the folder of Transformers' port if there is one. A probe is a file of its own."""
+    name, probe, data = row["name"], row.get("probe"), row.get("dataset")
+    what = f"an attentive classifier of {data} on its frozen encoder" if probe else "an encoder without labels"
+    words, rate = "", row.get("frame_sampling_rate")
+    changes = {
+        "image_size": (row["resolution"], 384 if "2.1" in row["model"] else 256),
+        "num_frames": (row["frames"], 64),
+    }
+    if probe:
+        words += f" --probe {probe}"
+        changes["pooler_num_clips"] = row["clips"], 1
+    words += "".join(f" --set {field}={value}" for field, (value, usual) in changes.items() if value != usual)
+    command = f"hf-video convert vjepa2 {row['file']} {name}{words}"
+    if layers := row.get("out_layers"):
+        command = (
+            f"echo '{json.dumps({'out_layers': layers})}' > original.json\n{command} --original-config original.json"
+        )
+    protocol = (
+        f"The figure was measured with frame_sampling_rate={rate}, num_clips={row.get('clips')} and num_crops="
+        f"{row.get('crops')}, with which the processor is to be loaded. The pooler joins the clips.",
+    )
+    facts = _pick(row, *("dataset", "model", "backbone", "frames", "resolution", "num_classes", "params_computed"))
+    common = {"family": "videovit", "auto_class": VIDEO if probe else "AutoModel"}
+    yield Released(
+        name,
+        "vjepa2",
+        **common,
+        summary=f"{row['model']} {row['backbone']}, {what}.",
+        command=command,
+        link=content["files"] + row["file"],
+        results=_accuracies(row),
+        facts=facts | ({"file of the probe": content["probes"] + probe} if probe else {}),
+        limits=(*CLASSIFIER_LIMITS, *protocol) if probe else FEATURE_LIMITS,
+    )
+    if row["hub"] is not None:
+        yield Released(
+            row["hub"],
+            "hf_vjepa2",
+            **common,
+            summary=f"{row['model']} {row['backbone']}, {what}, from the folder in Transformers' format.",
+            command=f"hf-video convert vjepa2 facebook/{row['hub']} {row['hub']}",
+            link=content["hub"] + row["hub"],
+            facts=facts,
+            limits=(CLASSIFIER_LIMITS[0],) if probe else FEATURE_LIMITS,
+        )
 
 
 def _videomamba(content: dict[str, Any]) -> Iterator[Released]:

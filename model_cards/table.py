@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE_TABLE = ROOT / "hf_video" / "loading" / "released_models.json"
 BEGIN, END = "<!-- written by model_cards/generate.py -->", "<!-- end of the table -->"
 NUM_CLASSES = {"Kinetics-400": 400, "Something-Something V2": 174, "UCF101": 101, "Breakfast": 10, "COIN": 180}
-# hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, patch_size
+SIZE_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "patch_size")
 VIDEOVIT_SIZES = {
     "ViT-S": (384, 12, 6, 1536, 16),
     "ViT-B": (768, 12, 12, 3072, 16),
@@ -40,9 +40,17 @@ VIDEOVIT_SIZES = {
     "ViT-H": (1280, 32, 16, 5120, 16),
     "ViT-g": (1408, 40, 16, 6144, 14),
 }
+# Those with classifiers.
+VJEPA2_SIZES = {
+    "ViT-L/16": (1024, 24, 16, 4096, 16),
+    "ViT-g/16": (1408, 40, 22, 6144, 16),
+}
 VIDEOMAMBA_SIZES = {"VideoMamba-Ti": "tiny", "VideoMamba-S": "small", "VideoMamba-M": "middle"}
 FAMILIES = {"videovit": "VideoViT", "videomamba": "VideoMamba", "memory_bank_qformer": "MemoryBankQFormer"}
-PAPERS = {"videomae": "VideoMAE", "videomae_v2": "VideoMAE V2", "videomamba": "VideoMamba", "malmm": "MA-LMM"}
+PAPERS = {"videomae": "VideoMAE", "videomae_v2": "VideoMAE V2", "vjepa2": "V-JEPA 2"} | {
+    "videomamba": "VideoMamba",
+    "malmm": "MA-LMM",
+}
 SHORT_TABLE = (
     "videomae-vit-s-kinetics-400-1600-epochs",
     "videomae-vit-b-kinetics-400-1600-epochs",
@@ -137,7 +145,9 @@ def sizes(card: Released) -> tuple[str, str]:
         return f"{_memory_bank_qformer_parameters() / 1e6:.0f} M + tower and language model", "-"
     facts = card.facts
     num_labels = facts.get("num classes") or NUM_CLASSES[facts["dataset"]]
-    if card.family == "videovit":
+    if card.source == "vjepa2":
+        parameters, products = _vjepa2(facts)
+    elif card.family == "videovit":
         parameters, products = _videovit(facts["backbone"], num_labels)
     else:
         parameters, products = _videomamba(
@@ -155,14 +165,26 @@ def _videovit(backbone: str, num_labels: int) -> tuple[int, int]:
 
 @cache
 def _videovit_of_a_class(backbone: str) -> tuple[int, int]:
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "patch_size")
-    config = VideoViTConfig(**dict(zip(names, VIDEOVIT_SIZES[backbone], strict=True)), num_labels=1)
+    return _count(VideoViTConfig(**dict(zip(SIZE_NAMES, VIDEOVIT_SIZES[backbone], strict=True)), num_labels=1))
+
+
+def _count(config: VideoViTConfig) -> tuple[int, int]:
+    """Parameters of a classifier, and multiply-adds of one clip."""
     with torch.device("meta"):
-        model = VideoViTForVideoClassification(config)
+        model = VideoViTForVideoClassification(config).requires_grad_(False)
         clips = torch.empty(1, config.num_frames, config.num_channels, config.image_size, config.image_size)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(clips)
     return _num_parameters(model), counter.get_total_flops() // 2
+
+
+def _vjepa2(facts: dict[str, Any]) -> tuple[int, int]:
+    """Parameters and multiply-adds of an attentive classifier and its encoder."""
+    sizes = dict(zip(SIZE_NAMES, VJEPA2_SIZES[facts["backbone"]], strict=True))
+    clip = {"num_frames": facts["frames"], "image_size": facts["resolution"], "num_labels": facts["num classes"]}
+    options = {"key_bias": True, "position_embedding_type": "rope", "rope_layout": "vjepa2"}
+    config = VideoViTConfig(**sizes, **clip, **options, pooler_type="attentive")
+    return _count(config)
 
 
 @cache

@@ -93,6 +93,8 @@ def load_classifier(
         AutoModelForVideoClassification, model, config, class_names, problem_type=problem_type, **kwargs
     )
     if is_frozen:
+        if kwargs.get("pooler_type") is not None:  # a pooler that is asked for is trained with the head
+            missing = [name for name in missing if not name.startswith("pooler.")]
         refuse_missing(model, network, missing, ": train the whole model")
     elif missing:
         _warn(f"{model} lacks weights before the head ({few(missing)}), which start afresh.")

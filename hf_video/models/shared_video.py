@@ -35,11 +35,11 @@ class VideoPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
-        """As in Transformers. Raises `ValueError` for a model that was saved before the first release."""
+        """As in Transformers. Raises `OSError` for a model that was saved before the first release."""
         # Those of queries, keys and values in VideoViT, and of the time steps in VideoMamba.
         former = (".attention.qkv.weight", "_scan.dt_proj.bias")
         if found := [name for name in loading_info.unexpected_keys if name.endswith(former)]:
-            raise ValueError(
+            raise OSError(
                 f"{min(found)} is of a model from before the first release, whose weights were others: convert the "
                 "original checkpoint anew, or train the model again."
             )
@@ -194,7 +194,7 @@ def average_views(logits: torch.Tensor, pixel_values: torch.Tensor, config: PreT
     """
     if pixel_values.ndim != 6:
         return logits
-    views = logits.to(torch.promote_types(logits.dtype, torch.float32)).unflatten(0, pixel_values.shape[:2])
+    views = logits.to(torch.promote_types(logits.dtype, torch.float32)).unflatten(0, (pixel_values.shape[0], -1))
     if config.problem_type == "multi_label_classification":
         # Log-odds of the mean probability. They come from logarithms, because floats near one are too coarse.
         return F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)

@@ -35,8 +35,10 @@ class NormalizedLinear(nn.Linear):
         return linear
 
 
-def make_linear_probe(model: PreTrainedModel) -> None:
+def make_linear_probe(model: PreTrainedModel, with_pooler: bool = False) -> None:
     """Freezes a classifier and gives it a new, trainable head, a [`NormalizedLinear`].
+
+    With `with_pooler`, a model with an attentive pooler keeps its linear head, and trains both (V-JEPA 2's probe).
 
     Raises:
         ValueError: the model has no linear `classifier`.
@@ -45,7 +47,16 @@ def make_linear_probe(model: PreTrainedModel) -> None:
     if not isinstance(classifier, nn.Linear):
         raise ValueError(f"{type(model).__name__} has no linear layer `classifier` to train as a probe.")
     model.requires_grad_(False)
+    if with_pooler and has_pooler(model):
+        model.pooler.requires_grad_(True)
+        classifier.requires_grad_(True)
+        return
     model.classifier = NormalizedLinear(classifier.in_features, classifier.out_features)
+
+
+def has_pooler(model: PreTrainedModel) -> bool:
+    """Whether the head of a model begins with an attentive pooler."""
+    return getattr(model.config, "pooler_type", None) is not None
 
 
 def freeze_layers(model: PreTrainedModel, count: int) -> None:
@@ -79,7 +90,8 @@ def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> A
     blocks = layer_groups_of(model, f"lora_rank={rank}")[1:]
     linear = {id(module) for block in blocks for module in block.modules() if isinstance(module, nn.Linear)}
     names = [name for name, module in model.named_modules() if id(module) in linear]
-    return with_adapters(model, rank, alpha, target_modules=names, modules_to_save=["classifier"])
+    head = ["pooler", "classifier"] if has_pooler(model) else ["classifier"]
+    return with_adapters(model, rank, alpha, target_modules=names, modules_to_save=head)
 
 
 def with_adapters(model: Any, rank: int, alpha: float | None, **options: Any) -> Any:

@@ -317,7 +317,7 @@ class ClassificationTask(Task):
         model, processor = load_model(chosen, checkpoint, load, begin, (RegularizationSettings, HeadSettings))
         freeze_layers(model, chosen.freeze_layers)
         if chosen.linear_probe:
-            make_linear_probe(model)
+            make_linear_probe(model, with_pooler=True)
         if chosen.lora_rank:
             model = add_lora(model, chosen.lora_rank, chosen.lora_alpha)
         _set_eval_batch_size(arguments, processor, chosen.per_device_eval_batch_size)

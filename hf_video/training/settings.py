@@ -182,7 +182,9 @@ class VideoTrainingSettings(
     ema_decay: Annotated[Positive[float], Lt(1)] | None = setting(
         None, "Evaluate and save an exponential moving average of the weights, with this decay."
     )
-    linear_probe: bool = setting(False, "Train a new head on batch-normalised features, and nothing else.")
+    linear_probe: bool = setting(
+        False, "Train a new head on batch-normalised features, or an attentive pooler and its head, and nothing else."
+    )
     freeze_layers: Annotated[NotNegative[int], COMMON] = setting(
         0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings."
     )

@@ -228,6 +228,9 @@ class HeadSettings:
     classifier_init_scale: Positive[float] | None = setting(
         None, "Factor on the first weights of a fresh head; by default the model's."
     )
+    pooler_type: Literal["attentive"] | None = setting(
+        None, "A fresh head begins with V-JEPA 2's pooler, which attends to all tokens; by default as the model."
+    )
 
 
 @dataclass(kw_only=True)

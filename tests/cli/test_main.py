@@ -18,7 +18,7 @@ def test_help_imports_nothing_heavy():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert all(f"\n    {command.name}" in result.stdout for command in COMMANDS)
+    assert all(f"\n  {command.name}" in result.stdout for command in COMMANDS)
 
 
 def test_the_module_runs_as_the_command_does():

@@ -5,13 +5,21 @@ import json
 import pytest
 import torch
 
-from conversion import stmixer, videomae
+from conversion import stmixer, videomae, vjepa2
 from conversion.helpers.checkpoint import strip_prefixes
 from conversion.helpers.weight_rules import apply_rules, load_converted
-from hf_video import VideoViTBackbone, VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
+from hf_video import (
+    VideoViTBackbone,
+    VideoViTConfig,
+    VideoViTForPreTraining,
+    VideoViTForVideoClassification,
+    VideoViTModel,
+)
 from tests.testing.goldens import FIXTURES
 
 MODELS = json.loads((FIXTURES / "videovit" / "full_size_keys.json").read_text())
+VJEPA2 = json.loads((FIXTURES / "videovit" / "vjepa2_full_size_keys.json").read_text())
+RELEASED = json.loads((FIXTURES.parents[1] / "model_cards" / "facts" / "vjepa2.json").read_text())["checkpoints"]
 
 
 def meta_weights(entry):
@@ -47,3 +55,26 @@ def test_stmixer_backbone():
     entry = MODELS["stmixer_vit_b_backbone"]
     config = VideoViTConfig(use_final_norm=True).to_dict()
     check(VideoViTBackbone, config, meta_weights(entry), stmixer.BACKBONE_RULES, entry)
+
+
+@pytest.mark.parametrize("row", RELEASED, ids=lambda row: row["name"])
+def test_vjepa2(row):
+    """A classifier has the tensors of its encoder and of its probe, and the facts count them."""
+    name, pixels = row["backbone"], row["resolution"]
+    entry = (
+        VJEPA2["encoder_2_1"][f"{name} {pixels}"] if row["model"] == "V-JEPA 2.1" else VJEPA2["encoder"][f"{name} 256"]
+    )
+    weights, model_class = meta_weights(entry), VideoViTModel
+    config = VideoViTConfig(**vjepa2.original_fields({}, weights))
+    assert config.num_attention_heads == entry["heads"]
+    converted, prefix = apply_rules(weights, vjepa2.encoder_rules(config)), "videovit."
+    if "probe" in row:
+        data = "SSv2" if row["num_classes"] == 174 else "Diving48"
+        probe = meta_weights(VJEPA2["probe"][f"{name.removesuffix('/16')}{'-384' * (pixels == 384)} {data}"])
+        config = VideoViTConfig(**config.to_dict() | vjepa2.probe_fields({}, probe, config.hidden_size))
+        converted |= apply_rules(probe, vjepa2.PROBE_RULES)
+        model_class, prefix = VideoViTForVideoClassification, ""
+    with torch.device("meta"):
+        model = model_class(config)
+    load_converted(model, {name.removeprefix(prefix): tensor for name, tensor in converted.items()})
+    assert sum(parameter.numel() for parameter in model.parameters()) == row["params_computed"]

@@ -8,6 +8,7 @@ from transformers import AutoModelForTokenClassification
 
 from .videomamba.videomamba_testing import random_clips
 from .videomamba.videomamba_testing import tiny_config as mamba_config
+from .videovit.videovit_testing import VJEPA2
 from .videovit.videovit_testing import tiny_config as vit_config
 
 CONFIGURATIONS = {
@@ -22,6 +23,7 @@ CONFIGURATIONS = {
         use_class_token=True, position_embedding_type="learned", tubelet_size=1, num_frames=4, **settings
     ),
     "rope": lambda **settings: vit_config(position_embedding_type="rope", **settings),
+    "V-JEPA 2": lambda **settings: vit_config(**VJEPA2, **settings),
 }
 
 

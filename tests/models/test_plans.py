@@ -32,6 +32,10 @@ def videomamba():
 CASES = {
     "VideoViT": ("AutoModelForVideoClassification", lambda: videovit(VideoViTForVideoClassification)),
     "VideoViT with options": ("AutoModelForPreTraining", lambda: videovit(VideoViTForPreTraining, **OPTIONS)),
+    "V-JEPA 2": (
+        "AutoModelForVideoClassification",
+        lambda: videovit(VideoViTForVideoClassification, **videovit_testing.ATTENTIVE),
+    ),
     "VideoMamba": ("AutoModelForVideoClassification", videomamba),
 }
 

@@ -37,7 +37,7 @@ def make_arguments(folder, **options):
 
 def test_three_videos_are_learned(folder, tmp_path):
     model, processor = make_video_text_pair(loss_weights={"vtc": 1.0, "vtm": 1.0})
-    options = {"max_steps": 60, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "logging_steps": 1}
+    options = {"max_steps": 120, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "logging_steps": 1}
     arguments = make_arguments(tmp_path, **options, reading_threads=0)
     rows = load_captions(folder)["train"]
     sets = [VideoDataset(rows, TextTask(processor), training=training) for training in (True, False)]

@@ -100,6 +100,26 @@ class VideoViTForImageClassificationTest(VideoModelTestMixin, unittest.TestCase)
     all_model_classes = (VideoViTForImageClassification,)
 
 
+class AttentiveClassifierTester(VideoViTModelTester):
+    """V-JEPA 2."""
+
+    config_kwargs = VideoViTModelTester.config_kwargs | {
+        "position_embedding_type": "rope",
+        "rope_layout": "vjepa2",
+        "key_bias": True,
+        "use_mean_pooling": False,
+        "pooler_type": "attentive",
+        "pooler_num_hidden_layers": 1,
+        "pooler_num_attention_heads": 4,
+    }
+
+
+@pytest.mark.slow
+class AttentiveClassifierTest(VideoModelTestMixin, unittest.TestCase):
+    model_tester_class = AttentiveClassifierTester
+    all_model_classes = (VideoViTForVideoClassification, VideoViTBackbone)
+
+
 class VideoViTForPreTrainingTester(VideoViTModelTester):
     """Adds the mask. The layers of the encoder see only the tokens that it leaves visible."""
 

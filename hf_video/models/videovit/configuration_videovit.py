@@ -14,8 +14,14 @@ from ..shared_configuration import CheckedConfigMixin, LayeredConfigMixin, check
 
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
-    + ["intermediate_size"],
-    "at least 0": ["num_hidden_layers", "classifier_init_scale", "layer_scale_init_value", "smoothing_loss_weight"]
+    + ["intermediate_size", "pooler_num_attention_heads", "pooler_num_clips", "rope_grid_size"],
+    "at least 0": [
+        "num_hidden_layers",
+        "pooler_num_hidden_layers",
+        "classifier_init_scale",
+        "layer_scale_init_value",
+        "smoothing_loss_weight",
+    ]
     + ["frame_delay"],
     "above 0": ["initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"],
     "in [0, 1)": ["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"],
@@ -31,8 +37,8 @@ PRETRAINING_LIMITS = {
 class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the VideoViT family: the video vision transformers of VideoMAE (https://arxiv.org/abs/2203.12602),
-    VideoMAE V2 (https://arxiv.org/abs/2303.16727) and STMixer (https://arxiv.org/abs/2303.15879). The defaults are
-    VideoMAE ViT-B on 16 frames of 224 x 224 pixels.
+    VideoMAE V2 (https://arxiv.org/abs/2303.16727), STMixer (https://arxiv.org/abs/2303.15879) and V-JEPA 2
+    (https://arxiv.org/abs/2506.09985). The defaults are VideoMAE ViT-B on 16 frames of 224 x 224 pixels.
 
     Fields that are not described here are those of Transformers' `VideoMAEConfig`. Inputs may have another size than
     `image_size` and `num_frames`, for which the positions are made.
@@ -89,6 +95,28 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
             they keep their random initial values.
         rope_theta (`float`, defaults to 100.0):
             Base of the RoPE frequencies.
+        rope_layout (`"axial"`, `"vjepa2"` or `"vjepa2_1"`, defaults to `"axial"`):
+            How the channels of a head are shared out among time, rows and columns. With `"axial"` all are rotated; in
+            V-JEPA 2 the axes have equal shares and the rest is not rotated. `"vjepa2"` gives the two channels of a
+            pair different frequencies, as this model was trained; `"vjepa2_1"` rotates.
+        rope_grid_size (`int`, *optional*):
+            Rows and columns of any input are numbered from 0 to `rope_grid_size - 1` (V-JEPA 2.1); by default by 1.
+        use_modality_embeddings (`bool`, defaults to `False`):
+            Whether a learned vector is added to all tokens of a video, and another one to those of an image.
+        use_image_patch_embeddings (`bool`, defaults to `False`):
+            Whether an input of one frame has a patch embedding of its own (V-JEPA 2.1).
+        intermediate_norm_layers (`list[int]`, *optional*):
+            Layers, counted from 0, after which [`VideoViTBackbone`] has norms of their own.
+        pooler_type (`"attentive"`, *optional*):
+            What makes the feature of a clip in place of `use_mean_pooling`: `"attentive"` is V-JEPA 2's pooler, whose
+            learned query attends to the tokens after the final norm.
+        pooler_num_hidden_layers, pooler_num_attention_heads (`int`, default to 3 and 16):
+            Layers of the pooler before its query attends, and its heads. Its MLPs are four times as wide as a token.
+        pooler_out_layers (`list[int]`, *optional*):
+            Layers, counted from 0, whose tokens the pooler reads, one after the other; by default those of the last.
+        pooler_num_clips (`int`, defaults to 1):
+            Clips of a view whose tokens the pooler reads, one after the other, if a video has several views. So the
+            pooler joins the clips, and the mean of probabilities is over the crops.
         use_class_token (`bool`, defaults to `False`):
             Whether a class token leads the sequence.
         use_mean_pooling (`bool`, defaults to `True`):
@@ -170,6 +198,16 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     position_embedding_grid: list[int] | tuple[int, int, int] | None = None
     detach_position_embeddings: bool = False
     rope_theta: float | int = 100.0
+    rope_layout: Literal["axial", "vjepa2", "vjepa2_1"] = "axial"
+    rope_grid_size: int | None = None
+    use_modality_embeddings: bool = False
+    use_image_patch_embeddings: bool = False
+    intermediate_norm_layers: list[int] | tuple[int, ...] = ()
+    pooler_type: Literal["attentive"] | None = None
+    pooler_num_hidden_layers: int = 3
+    pooler_num_attention_heads: int = 16
+    pooler_out_layers: list[int] | tuple[int, ...] | None = None
+    pooler_num_clips: int = 1
     use_class_token: bool = False
     use_mean_pooling: bool = True
     use_final_norm: bool | None = None
@@ -217,7 +255,7 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     def token_grid_of(self, num_frames: int, height: int, width: int) -> tuple[int, int, int]:
         """Token grid (t, h, w) of `num_frames` frames of `height` x `width` pixels. It holds whole patches alone."""
         t, h, w = (size // patch for size, patch in zip((num_frames, height, width), self.patch_shape, strict=True))
-        return t, h, w
+        return 1 if num_frames == 1 and self.use_image_patch_embeddings else t, h, w
 
     def with_final_norm(self) -> "VideoViTConfig":
         """This configuration if it sets `use_final_norm`; otherwise a copy that does, as models may share this one."""
@@ -254,6 +292,16 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
             raise ValueError("`qk_scale` has no meaning with `use_cosine_attention`: leave one of them out.")
         if self.position_embedding_type == "rope" and self.head_dim not in range(6, 1 << 16, 2):
             raise ValueError(f"RoPE over three axes needs an even `head_dim` of at least 6, got {self.head_dim}.")
+        if self.pooler_type is not None and self.hidden_size % self.pooler_num_attention_heads:
+            raise ValueError(
+                f"`hidden_size` ({self.hidden_size}) must be a multiple of `pooler_num_attention_heads` "
+                f"({self.pooler_num_attention_heads})."
+            )
+        for name in ("intermediate_norm_layers", "pooler_out_layers"):
+            if not set(getattr(self, name) or ()) <= set(range(self.num_hidden_layers)):
+                raise ValueError(
+                    f"`{name}` must be indices of the {self.num_hidden_layers} layers, got {getattr(self, name)}."
+                )
         if self.position_embedding_resize == "rebuild" and self.position_embedding_type == "learned":
             raise ValueError('Learned positions cannot be rebuilt: set `position_embedding_resize="interpolate"`.')
         grid = self.position_embedding_grid

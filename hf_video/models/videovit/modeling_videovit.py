@@ -1,4 +1,4 @@
-"""PyTorch VideoViT: the video vision transformer of VideoMAE, VideoMAE V2 and STMixer."""
+"""PyTorch VideoViT: the video vision transformer of VideoMAE, VideoMAE V2, STMixer and V-JEPA 2."""
 
 import copy
 import math
@@ -73,15 +73,16 @@ class VideoViTPatchEmbeddings(nn.Module):
     kernel's size.
     """
 
-    def __init__(self, config: VideoViTConfig):
+    def __init__(self, config: VideoViTConfig, tubelet_size: int | None = None):
         super().__init__()
         self.config = config
-        self.projection = nn.Linear(config.num_channels * math.prod(config.patch_shape), config.hidden_size)
+        self.patch_shape = (tubelet_size or config.tubelet_size, *config.patch_shape[1:])
+        self.projection = nn.Linear(config.num_channels * math.prod(self.patch_shape), config.hidden_size)
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Tokens `(batch_size, t * h * w, hidden_size)`."""
         token_grid(pixel_values, self.config)  # raises for a shape or dtype that does not fit
-        return self.projection(patchify(pixel_values, self.config.patch_shape, "b (t h w) (c dt dh dw)"))
+        return self.projection(patchify(pixel_values, self.patch_shape, "b (t h w) (c dt dh dw)"))
 
 
 class VideoViTEmbeddings(nn.Module):
@@ -92,6 +93,12 @@ class VideoViTEmbeddings(nn.Module):
         self.config = config
         self.patch_embeddings = VideoViTPatchEmbeddings(config)
         self.cls_token = nn.Parameter(torch.empty(1, 1, config.hidden_size)) if config.use_class_token else None
+        self.image_patch_embeddings = self.video_embedding = self.image_embedding = None
+        if config.use_image_patch_embeddings:
+            self.image_patch_embeddings = VideoViTPatchEmbeddings(config, tubelet_size=1)
+        if config.use_modality_embeddings:
+            self.video_embedding = nn.Parameter(torch.empty(1, 1, config.hidden_size))
+            self.image_embedding = nn.Parameter(torch.empty(1, 1, config.hidden_size))
         self.position_embeddings = None
         if config.position_embedding_type in ("sinusoidal", "learned"):
             learned = config.position_embedding_type == "learned"
@@ -105,7 +112,11 @@ class VideoViTEmbeddings(nn.Module):
         interpolate_pos_encoding: Interpolation = True,
     ) -> torch.Tensor:
         """Tokens of all patches, or of those with the numbers `places` `(batch_size, num_visible)`."""
-        tokens = self.patch_embeddings(pixel_values)
+        is_image = self.image_patch_embeddings is not None and pixel_values.shape[1] == 1
+        patch_embeddings = cast(nn.Module, self.image_patch_embeddings) if is_image else self.patch_embeddings
+        tokens = patch_embeddings(pixel_values)
+        if self.video_embedding is not None:
+            tokens = tokens + (self.image_embedding if is_image else self.video_embedding)
         prefix = tokens[:1, :0] if self.cls_token is None else self.cls_token
         if self.position_embeddings is not None:
             grid = token_grid(pixel_values, self.config)
@@ -240,30 +251,43 @@ class VideoViTRotaryEmbedding(nn.Module):
     """
     Axial rotary positions. Time, rows and columns each have a share of a head's channels, which are rotated by the
     token's coordinate along that axis (RoFormer, https://arxiv.org/abs/2104.09864, along three axes).
+
+    With `rope_layout="vjepa2"` the two channels of a pair have different frequencies, as V-JEPA 2 was trained
+    (facebookresearch/vjepa2, `src/models/utils/modules.py`, `rotate_queries_or_keys`).
     """
 
     def __init__(self, config: VideoViTConfig, head_dim: int):
         super().__init__()
-        pairs = head_dim // 2
-        self.pairs_of_axis = (pairs - 2 * (pairs // 3), pairs // 3, pairs // 3)
-        self.theta = config.rope_theta
+        self.config = config
+        self.pairs = head_dim // 2
+        share = self.pairs // 3 if config.rope_layout == "axial" else head_dim // 3 // 2
+        # Further pairs are of time, or not rotated.
+        self.pairs_of_axis = (self.pairs - 2 * share if config.rope_layout == "axial" else share, share, share)
 
     @torch.no_grad()
-    def forward(self, grid: TokenGrid, device: torch.device) -> torch.Tensor:
-        """Angles in radians, `(1, t * h * w, head_dim // 2)`, float32."""
-        axes = [torch.arange(size, device=device, dtype=torch.float32) for size in grid]
-        angles = []
+    def forward(self, grid: TokenGrid, device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Angles in radians of all channels of a head, `(1, t * h * w, head_dim)`, of a dtype."""
+        axes = [torch.arange(size, device=device, dtype=dtype) for size in grid]
+        if (largest := self.config.rope_grid_size) is not None:
+            axes[1:] = [axis * ((largest - 1) / max(len(axis) - 1, 1)) for axis in axes[1:]]
+        angles: tuple[list[torch.Tensor], ...] = ([], [])
         for positions, pairs in zip(torch.meshgrid(*axes, indexing="ij"), self.pairs_of_axis, strict=True):
-            frequencies = self.theta ** -(torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
-            angles.append(positions.flatten()[:, None] * frequencies)
-        return torch.cat(angles, dim=-1)[None]
+            frequencies = self.config.rope_theta ** -(torch.arange(pairs, device=device, dtype=dtype) / pairs)
+            of_halves = (frequencies, frequencies)
+            if self.config.rope_layout == "vjepa2":
+                of_halves = frequencies.repeat(2).unflatten(0, (-1, 2)).unbind(dim=1)
+            for half, each in zip(angles, of_halves, strict=True):
+                half.append(positions.flatten()[:, None] * each)
+        rest = self.pairs - sum(self.pairs_of_axis)
+        return torch.cat([F.pad(torch.cat(half, dim=-1), (0, rest)) for half in angles], dim=-1)[None]
 
 
 def rotate(states: torch.Tensor, rotary: RotaryEmbedding) -> torch.Tensor:
     """Rotate the channel pairs (i, i + head_dim / 2) of `(batch_size, heads, sequence_length, head_dim)`."""
-    cos, sin = rotary
-    first, second = states.float().chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(states.dtype)
+    (first_cos, second_cos), (first_sin, second_sin) = (each.chunk(2, dim=-1) for each in rotary)
+    first, second = states.to(torch.promote_types(states.dtype, torch.float32)).chunk(2, dim=-1)
+    rotated = [first * first_cos - second * first_sin, second * second_cos + first * second_sin]
+    return torch.cat(rotated, dim=-1).to(states.dtype)
 
 
 def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn.Module:
@@ -344,12 +368,13 @@ class VideoViTLayer(GradientCheckpointingLayer):
         num_attention_heads: int,
         head_dim: int,
         intermediate_size: int,
-        drop_path_rate: float,
+        drop_path_rate: float = 0.0,
+        eps: float | None = None,
     ):
         super().__init__()
-        self.layernorm_before = make_norm(config, hidden_size)
+        self.layernorm_before = make_norm(config, hidden_size, eps)
         self.attention = VideoViTAttention(config, hidden_size, num_attention_heads, head_dim)
-        self.layernorm_after = make_norm(config, hidden_size)
+        self.layernorm_after = make_norm(config, hidden_size, eps)
         self.mlp = VideoViTMLP(config, hidden_size, intermediate_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.drop_path = VideoDropPath(drop_path_rate)
@@ -378,6 +403,47 @@ def make_layers(config: VideoViTConfig, num_layers: int, **sizes: int) -> nn.Mod
     """A list of `num_layers` blocks. Their rate of drop path grows linearly from 0 to the configured one."""
     rates = [config.drop_path_rate * i / max(num_layers - 1, 1) for i in range(num_layers)]
     return nn.ModuleList([VideoViTLayer(config, drop_path_rate=rate, **sizes) for rate in rates])
+
+
+class VideoViTAttentivePooler(nn.Module):
+    """
+    Turns tokens into one feature: layers without positions, then a learned query that attends to the tokens
+    (facebookresearch/vjepa2, `src/models/attentive_pooler.py`, `AttentivePooler`).
+    """
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__()
+        self.config = config
+        size, eps = config.hidden_size, config.head_norm_eps
+        self.head_dim = size // config.pooler_num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.is_causal = False
+        sizes = {"hidden_size": size, "intermediate_size": 4 * size, "head_dim": self.head_dim}
+        sizes["num_attention_heads"] = config.pooler_num_attention_heads
+        layers = [VideoViTLayer(config, eps=eps, **sizes) for _ in range(config.pooler_num_hidden_layers)]
+        self.layers = nn.ModuleList(layers)
+        self.query_token = nn.Parameter(torch.empty(1, 1, size))
+        self.layernorm_before = make_norm(config, size, eps)
+        self.query, self.key, self.value = (nn.Linear(size, size) for _ in range(3))
+        self.layernorm_after = make_norm(config, size, eps)
+        self.mlp = VideoViTMLP(config, size, 4 * size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The feature `(batch_size, hidden_size)` of tokens `(batch_size, sequence_length, hidden_size)`."""
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        hidden_states = self.layernorm_before(hidden_states)
+        pooled = self.query_token.expand(hidden_states.shape[0], -1, -1)
+        pairs = ((self.query, pooled), (self.key, hidden_states), (self.value, hidden_states))
+        query, key, value = (
+            project(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for project, states in pairs
+        )
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        context, _ = attention_interface(self, query, key, value, None, dropout=0.0, scaling=self.scaling)
+        pooled = pooled + context.flatten(2)
+        return (pooled + self.mlp(self.layernorm_after(pooled)))[:, 0]
 
 
 class VideoViTPreTrainedModel(LayeredPreTrainedModel):
@@ -411,8 +477,18 @@ class VideoViTPreTrainedModel(LayeredPreTrainedModel):
                 init.trunc_normal_(module.weight, std=std)
             else:
                 init.copy_(module.weight, module.sinusoidal_table())
-        elif isinstance(module, VideoViTEmbeddings) and module.cls_token is not None:
-            init.trunc_normal_(module.cls_token, std=std)
+        elif isinstance(module, VideoViTEmbeddings):
+            for vector in (module.cls_token, module.video_embedding, module.image_embedding):
+                if vector is not None:
+                    init.trunc_normal_(vector, std=std)
+        elif isinstance(module, VideoViTAttentivePooler):
+            init.trunc_normal_(module.query_token, std=std)
+            # The original divides what is added to the tokens by the square root of twice its depth.
+            layers = cast(list[VideoViTLayer], list(module.layers))
+            for depth, layer in enumerate(layers, start=1):
+                for linear in (layer.attention.o_proj, layer.mlp.fc2):
+                    init.trunc_normal_(linear.weight, std=std / math.sqrt(2 * depth))
+            init.trunc_normal_(module.mlp.fc2.weight, std=std / math.sqrt(2 * max(len(module.layers), 1)))
         elif isinstance(module, VideoViTAttention):
             if module.logit_scale is not None:
                 init.constant_(module.logit_scale, math.log(10))
@@ -471,7 +547,8 @@ class VideoViTModel(VideoViTPreTrainedModel):
 
     def __init__(self, config: VideoViTConfig):
         super().__init__(config)
-        use_final_norm = not config.use_mean_pooling if config.use_final_norm is None else config.use_final_norm
+        pools_tokens = config.use_mean_pooling and config.pooler_type is None
+        use_final_norm = not pools_tokens if config.use_final_norm is None else config.use_final_norm
         self.embeddings = VideoViTEmbeddings(config)
         self.layers = make_layers(
             config,
@@ -482,6 +559,9 @@ class VideoViTModel(VideoViTPreTrainedModel):
             intermediate_size=config.intermediate_size,
         )
         self.layernorm = make_norm(config, config.hidden_size) if use_final_norm else None
+        self.intermediate_norms = nn.ModuleDict(
+            {str(index): make_norm(config, config.hidden_size) for index in config.intermediate_norm_layers}
+        )
         self.rotary_embedding = None
         if config.position_embedding_type == "rope":
             self.rotary_embedding = VideoViTRotaryEmbedding(config, cast(int, config.head_dim))
@@ -490,6 +570,13 @@ class VideoViTModel(VideoViTPreTrainedModel):
             # The scales are cut as the heads are, and the attention takes its own.
             cut = {"layers.*.attention.logit_scale": "embedding_rowwise", "layers.*.attention": "local_params"}
             self._tp_plan |= cut
+
+    def norm_of(self, stage: str) -> nn.Module:
+        """The norm after the last layer of a stage: its own one, or the final norm if there is one."""
+        index = str(self.config.stage_names.index(stage) - 1)
+        if index in self.intermediate_norms:
+            return self.intermediate_norms[index]
+        return nn.Identity() if self.layernorm is None else self.layernorm
 
     @merge_with_config_defaults
     @capture_outputs(tie_last_hidden_states=False)
@@ -544,7 +631,8 @@ class VideoViTModel(VideoViTPreTrainedModel):
         hidden_states = self.embeddings(pixel_values, places, interpolate_pos_encoding)
         rotary = None
         if self.rotary_embedding is not None:
-            angles = self.rotary_embedding(grid, hidden_states.device)
+            dtype = torch.promote_types(hidden_states.dtype, torch.float32)
+            angles = self.rotary_embedding(grid, hidden_states.device, dtype)
             angles = angles if places is None else angles[0, places]
             # The class token has no place in the grid: an angle of zero does not rotate it.
             prefix = angles.new_zeros(1, int(self.config.use_class_token), angles.shape[-1])
@@ -572,7 +660,9 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
         self.num_labels = config.num_labels
         self.videovit = VideoViTModel(config)
         eps = config.layer_norm_eps if config.head_norm_eps is None else config.head_norm_eps
-        self.fc_norm = make_norm(config, config.hidden_size, eps) if config.use_mean_pooling else None
+        takes_mean = config.use_mean_pooling and config.pooler_type is None
+        self.fc_norm = make_norm(config, config.hidden_size, eps) if takes_mean else None
+        self.pooler = VideoViTAttentivePooler(config) if config.pooler_type == "attentive" else None
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
         self.loss_function = classification_loss
@@ -580,6 +670,8 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
 
     def pool(self, tokens: torch.Tensor) -> torch.Tensor:
         """Turn tokens `(batch_size, sequence_length, hidden_size)` into features `(batch_size, hidden_size)`."""
+        if self.pooler is not None:
+            return self.pooler(tokens)
         if self.fc_norm is None:
             return tokens[:, 0]
         return self.fc_norm(tokens[:, int(self.config.use_class_token) :].mean(dim=1))
@@ -588,8 +680,30 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
         clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
+        layers = self.config.pooler_out_layers
+        if layers is not None:
+            asked = kwargs.get("output_hidden_states")
+            kwargs["output_hidden_states"] = True
         outputs: BaseModelOutput = self.videovit(clips, return_dict=True, **kwargs)
-        features = self.dropout(self.pool(outputs.last_hidden_state))
+        tokens = outputs.last_hidden_state
+        if layers is not None:
+            # The stem is before the first layer.
+            read = [(self.config.stage_names[index + 1], outputs.hidden_states[index + 1]) for index in layers]
+            tokens = torch.cat([self.videovit.norm_of(stage)(states) for stage, states in read], dim=1)
+            if not (self.config.output_hidden_states if asked is None else asked):
+                outputs.hidden_states = None
+        num_clips = self.config.pooler_num_clips
+        if self.pooler is not None and pixel_values.ndim == 6 and num_clips > 1:
+            batch_size, num_views = pixel_values.shape[:2]
+            if num_views % num_clips:
+                raise ValueError(
+                    f"The pooler joins {num_clips} clips (`pooler_num_clips`), and a video has {num_views} views: set "
+                    "`num_clips` of the processor to a multiple."
+                )
+            # The crops of a clip are next to each other.
+            shape = {"b": batch_size, "clips": num_clips}
+            tokens = rearrange(tokens, "(b clips crops) n c -> (b crops) (clips n) c", **shape)
+        features = self.dropout(self.pool(tokens))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return ImageClassifierOutput(
@@ -755,8 +869,7 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
         feature_maps = []
         for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
             if stage in self.out_features:
-                if self.videovit.layernorm is not None:
-                    hidden_states = self.videovit.layernorm(hidden_states)
+                hidden_states = self.videovit.norm_of(stage)(hidden_states)
                 patch_tokens = hidden_states[:, int(self.config.use_class_token) :]
                 feature_maps.append(rearrange(patch_tokens, "b (t h w) c -> b c t h w", t=grid[0], h=grid[1]))
         return BackboneOutput(

@@ -11,7 +11,7 @@ from hf_video import (
     VideoViTModel,
 )
 
-from .videovit_testing import make, random_clips
+from .videovit_testing import ATTENTIVE, VJEPA2_1, make, random_clips
 
 
 def masks(model, pixel_values, **options):
@@ -34,6 +34,8 @@ def padding(model, pixel_values):
         (VideoViTBackbone, lambda *_: {}, {}),
         (VideoViTModel, hidden, {"position_embedding_type": "rope", "use_class_token": True}),
         (VideoViTForFrameClassification, padding, {}),
+        (VideoViTForVideoClassification, lambda *_: {"labels": torch.tensor([0, 1])}, ATTENTIVE),
+        (VideoViTBackbone, lambda *_: {}, VJEPA2_1),
         (VideoViTForPreTraining, lambda *_: {}, {}),
         (VideoViTForPreTraining, masks, {"position_embedding_type": "rope"}),
         (VideoViTForPreTraining, lambda *each: masks(*each, decoder_mask_ratio=0.5), {"norm_pix_loss": False}),

@@ -12,7 +12,7 @@ from hf_video import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoCla
 from hf_video.models.videovit.masking_videovit import tube_mask
 
 from . import videovit_testing
-from .videovit_testing import random_clips
+from .videovit_testing import ATTENTIVE, random_clips
 
 
 def make(model_class=VideoViTForVideoClassification, **settings):
@@ -39,7 +39,7 @@ def count_runs(layers):
     [(None, [2, 2, 2], True), (1, [2, 1, 1], False), ([0, 2], [2, 1, 2], False)],
 )
 def test_chosen_layers_run_twice_and_give_the_same_gradients(chosen, runs, use_reentrant):
-    model = make(position_embedding_type="rope", gradient_checkpointing_layers=chosen)
+    model = make(**ATTENTIVE, gradient_checkpointing_layers=chosen)
     checkpointed = copy.deepcopy(model)
     checkpointed.activation_checkpointing_enable({"use_reentrant": use_reentrant})
     counted = count_runs(checkpointed.videovit.layers)

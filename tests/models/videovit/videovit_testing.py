@@ -19,6 +19,18 @@ SIZES = {
     "decoder_intermediate_size": 32,
     "num_labels": 5,
 }
+VJEPA2 = {
+    **{"position_embedding_type": "rope", "rope_layout": "vjepa2", "rope_theta": 10000.0, "key_bias": True},
+    **{"use_mean_pooling": False, "use_final_norm": True},
+}
+VJEPA2_1 = VJEPA2 | {
+    **{"rope_layout": "vjepa2_1", "rope_grid_size": 4, "intermediate_norm_layers": [0]},
+    **{"use_modality_embeddings": True, "use_image_patch_embeddings": True},
+}
+ATTENTIVE = VJEPA2 | {
+    **{"pooler_type": "attentive", "pooler_num_hidden_layers": 1, "pooler_num_attention_heads": 2},
+    "head_norm_eps": 1e-5,
+}
 
 
 def tiny_config(**settings) -> VideoViTConfig:
