@@ -109,8 +109,8 @@ class VideoEncoderForFrameClassification(VideoPreTrainedModel):
         if not least <= given <= most or pixel_values.shape[-2:] != (height, width):
             raise ValueError(
                 f"{type(self.video_encoder).__name__} takes {least} to {most} frames of {height} x {width} pixels, "
-                f"got {given} of {pixel_values.shape[-2]} x {pixel_values.shape[-1]}: set `num_frames` and `crop_size` "
-                "of the processor to those of the model."
+                f"got {given} of {pixel_values.shape[-2]} x {pixel_values.shape[-1]}: set `num_frames` and "
+                "`crop_size` of the processor to those of the model."
             )
         last = (attention_mask.bool().sum(1, keepdim=True) * least - 1).clamp(min=0)
         places = torch.arange(most, device=last.device).minimum(last)
