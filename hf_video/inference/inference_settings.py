@@ -254,6 +254,17 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "live stream; in a file a frame is shown until the next comes.",
     )
     output: str | None = setting(None, "Folder for the files listed above; new or empty.", "DIR")
+    format: Literal["vtt", "csv", "json", "boris", "eaf", "via"] = setting(
+        "vtt",
+        "Further list of the segments in the folder: subtitles, or a new project of BORIS, ELAN or VIA 3. csv and "
+        "json add none, as these two are always written.",
+    )
+    annotations: str | None = setting(
+        None,
+        "An annotation file of the video, such as a project of BORIS: a copy of it in the folder has the segments "
+        "beside what you annotated.",
+        "FILE",
+    )
 
 
 _RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")

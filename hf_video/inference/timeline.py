@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 from transformers.utils import logging
 
+from hf_video.data.annotations import write_annotations
+from hf_video.data.annotations.new import SUFFIXES, write_new_annotations
 from hf_video.data.folders import absolute
 from hf_video.io import naming_disk_errors, replace_file, replace_text
 from hf_video.loading.models import load_trained_model
@@ -68,6 +71,7 @@ class Timeline:
         path: where the video is, for `segments.csv`; by default its name.
 
     Attributes:
+        has_subtitles: whether `segments.vtt` is written.
         num_segments: number of segments.
         segments: they, in the order in which they end; after `write` in that in which they begin.
         highest: the highest score of each class, (num_classes,) float.
@@ -94,6 +98,7 @@ class Timeline:
     ) -> None:
         self.finder, self.video, self.folder = finder, video, None if folder is None else Path(folder)
         self.is_kept, self.path = is_kept, path or video
+        self.has_subtitles = True
         self.num_segments, self.end, self.highest = 0, 0.0, np.zeros(len(finder.class_names))
         self.segments: list[Segment] = []
         self.times: list[tuple[float, float]] = []
@@ -153,7 +158,7 @@ class Timeline:
         self.segments.sort(key=lambda segment: (segment.start, segment.end))
         for write, name in (
             (partial(replace_file, write=self._write_table), "segments.csv"),
-            (partial(write_webvtt, segments=self.segments, notes=notes), "segments.vtt"),
+            *([(partial(write_webvtt, segments=self.segments, notes=notes), "segments.vtt")] * self.has_subtitles),
             (partial(replace_file, write=partial(self._write_scores, details=details)), "scores.parquet"),
             (partial(write_segments, video=self.video, segments=self.segments, details=details), "segments.json"),
         ):
@@ -164,7 +169,8 @@ class Timeline:
         """Removes the files, and the folder if this object made it, so that the same command can be run again."""
         if self.folder is None:
             return
-        for name in ("segments.json", "segments.csv", "segments.vtt", "scores.parquet", "timeline.png"):
+        lists = [f"segments{suffix}" for suffix in (".json", ".csv", ".vtt", *SUFFIXES.values())]
+        for name in (*lists, "scores.parquet", "timeline.png"):
             (self.folder / name).unlink(missing_ok=True)
         if self._is_new:
             with suppress(OSError):  # the user has put a file into it
@@ -228,16 +234,20 @@ def make_timeline(
     """
     if settings.output is not None:
         require_fresh(Path(settings.output), KEEP, option="--output")
+    _check_lists(settings)
     is_live = comes_live(settings.video)
     computing = {"device": settings.device, "dtype": settings.dtype}
     model, processor = load_trained_model(settings.model, part="any classifier", **computing)
     thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
     finder = make_finder(model, **thresholds)
+    if settings.annotations is not None:
+        _check_annotations(settings, [name for name in finder.class_names if name not in finder.background])
     of_frames = is_frame_classifier(model)
     windows = _options(settings, processor, of_frames, is_live)
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
     path = public_url(absolute(settings.video))
     found = Timeline(finder, name_of(settings.video), settings.output, is_kept, path)
+    found.has_subtitles = settings.format == "vtt"
     options = {"batch_size": settings.batch_size or (1 if is_live else 8), "watch": found.watch, **windows}
     score = partial(score_frames, queue=queue) if of_frames else score_windows
     scored = score(model, processor, settings.video, **options)
@@ -271,6 +281,8 @@ def make_timeline(
         found.ending = "a signal stopped it"
     found.write(details)
     with collected(found.errors):
+        _write_projects(settings, found)
+    with collected(found.errors):
         draw(found)
     # Nothing stays that a next try would give, and be refused for.
     is_written = found.folder is not None and (found.folder / "segments.json").exists()
@@ -280,6 +292,52 @@ def make_timeline(
     if found.errors:
         raise found.errors[0]
     return found
+
+
+def _check_lists(settings: TimelineSettings) -> None:
+    """Refuses lists that cannot be written, before hours of reading."""
+    is_project = settings.format in SUFFIXES
+    if not is_project and settings.annotations is None:
+        return
+    named = "--annotations" if settings.annotations is not None else f"--format {settings.format}"
+    if settings.output is None:
+        raise ValueError(f"{named} writes a file into the folder of --output: add --output DIR.")
+    if not Path(settings.video).is_file():
+        raise ValueError(f"{named} is for a video file on this machine, and {settings.video} is none.")
+    if is_project and settings.annotations is not None:
+        raise ValueError(f"--annotations says the format; --format {settings.format} makes a new file: leave one out.")
+
+
+def _check_annotations(settings: TimelineSettings, classes: Sequence[str]) -> None:
+    """Writes a copy with a segment of each class, which is not kept."""
+    tried = [Segment(name, 0.0, 0.1, 1.0) for name in classes]
+    with TemporaryDirectory() as folder:
+        _write_copy(settings, tried, Path(folder))
+
+
+def _write_copy(settings: TimelineSettings, segments: Sequence[Segment], folder: Path) -> None:
+    source, video = Path(settings.annotations or ""), Path(settings.video).absolute()
+    write_annotations(source, _predictions(segments, video), folder / source.name, video_root=video.parent)
+
+
+def _predictions(segments: Sequence[Segment], video: Path) -> list[dict[str, Any]]:
+    """Segments as `write_annotations` takes them."""
+    return [
+        {"media": str(video), "class": each.label, "start": each.start, "end": each.end, "score": each.score}
+        for each in segments
+    ]
+
+
+def _write_projects(settings: TimelineSettings, found: Timeline) -> None:
+    """Writes the copy of the annotation file, or a new one. Without a segment there is nothing to add."""
+    if found.folder is None or not found.segments:
+        return
+    if settings.annotations is not None:
+        _write_copy(settings, found.segments, found.folder)
+    elif settings.format in SUFFIXES:
+        video = Path(settings.video).absolute()
+        output = found.folder / f"segments{SUFFIXES[settings.format]}"
+        write_new_annotations(settings.format, _predictions(found.segments, video), str(video), output)
 
 
 def _options(
