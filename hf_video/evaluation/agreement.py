@@ -4,14 +4,13 @@
   class is in a bin if it is at half of its moments or more. Kappa of a class asks whether the class is there; that of
   all asks for the set of classes, of which "none" is one.
 - A segment of one is found by the other if their temporal IoU is at least 0.5, each at most once; F1 is of these.
-- A bout is a segment. Latency is the time from the begin of what both looked at to the first bout, the mean over the
-  videos with the class.
+- A bout is a segment. Latency is the time from the begin of what both looked at to the first one, the mean over videos.
 - Time at which one of the two did not look counts for neither.
 - Intervals are of 95 %, from 1000 draws of as many videos, with replacement.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +19,7 @@ from hf_video.inference.segments import Segment
 
 from .matching import find_annotations
 
-TIOU, _NUM_DRAWS = 0.5, 1000
-_KAPPAS = ("kappa_frames", "kappa_bins")
+_TIOU, _NUM_DRAWS = 0.5, 1000
 
 
 class Compared(NamedTuple):
@@ -34,14 +32,14 @@ class Compared(NamedTuple):
     second: Sequence[Segment]
 
 
-@np.errstate(invalid="ignore", divide="ignore")
 def cohen_kappa(counts: np.ndarray) -> np.ndarray:
     """Cohen's kappa of counts (..., 3, num_labels): how often both chose a label, the first did, and the second did.
     It is NaN where both chose one label alone."""
     agreed, first, second = np.moveaxis(counts.astype(np.float64), -2, 0)
     total = first.sum(axis=-1)
-    expected = (first * second).sum(axis=-1) / total**2
-    return (agreed.sum(axis=-1) / total - expected) / (1 - expected)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = (first * second).sum(axis=-1) / total**2
+        return (agreed.sum(axis=-1) / total - expected) / (1 - expected)
 
 
 @np.errstate(invalid="ignore", divide="ignore")
@@ -53,51 +51,52 @@ def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) ->
         class_names: the classes to measure; segments of others are left out.
 
     Returns:
-        `num_videos`; `num_seconds` at which both looked; `all`, and `classes` by name. They have `kappa_frames`,
-        `kappa_bins` and `f1`, None where there is nothing to divide by; `bouts`, `seconds` and, but for all,
-        `latency`, each of the first and of the second; and low and high of these in `intervals`, which is empty for a
-        single video.
+        `num_videos`; `num_seconds` at which both looked; `all`, and `classes` by name, with `kappa_frames`,
+        `kappa_bins` and `f1`, None where there is nothing to divide by; `bouts`, `seconds` and `latency`, each of the
+        first and of the second; and low and high of these in `intervals`, which is empty for a single video.
 
     Raises:
         ValueError: there is no class, or no moment that both looked at.
     """
-    shown, bins = zip(*(_shown(video, class_names) for video in videos), strict=True) if videos else ((), ())
-    if not class_names or not sum(map(len, shown)):
+    shown = [_shown(video, class_names) for video in videos]
+    if not class_names or not sum(len(moments) for moments, _ in shown):
         raise ValueError("There is no class, or no moment that both looked at, so agreement cannot be measured.")
-    shape = len(videos), len(class_names)
-    found, seconds, latency = np.zeros((*shape, 3)), np.zeros((*shape, 2)), np.zeros((*shape, 2, 2))
+    # Behind the classes are the figures of all.
+    num_videos, num_columns = len(videos), len(class_names) + 1
+    found, seconds = np.zeros((num_videos, num_columns, 3)), np.zeros((num_videos, num_columns, 2))
+    begins = np.zeros((*seconds.shape, 2))
     for number, video in enumerate(videos):
         pair = [_bouts(each, video.known, class_names) for each in (video.first, video.second)]
         labels = [rows[:, 0].astype(int) for rows in pair]
-        hits = find_annotations(pair[0][:, 1:3], labels[0], pair[1][:, 1:3], labels[1], [TIOU])[0] >= 0
+        hits = find_annotations(pair[0][:, 1:3], labels[0], pair[1][:, 1:3], labels[1], [_TIOU])[0] >= 0
         for column, each in enumerate((labels[0][hits], *labels)):
-            found[number, :, column] = np.bincount(each, minlength=len(class_names))
+            found[number, :, column] = np.bincount(each, minlength=num_columns)
+        found[number, -1] = found[number, :-1].sum(axis=0)
         for side, (rows, each) in enumerate(zip(pair, labels, strict=True)):
             np.add.at(seconds[number, :, side], each, rows[:, 3])
             begun, places = np.unique(each, return_index=True)
-            latency[number, begun, side, 0], latency[number, begun, side, 1] = rows[places, 1] - video.known[0][0], 1
-    bouts = found[..., 1:].astype(int)
-    figures: dict[str, tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, np.ndarray | None]] = {
-        **{name: (cohen_kappa, *_counts(rows)) for name, rows in zip(_KAPPAS, (shown, bins), strict=True)},
-        "f1": (lambda sums: 2 * sums[..., 0] / (sums[..., 1] + sums[..., 2]), found, found.sum(axis=1)),
-        "bouts": (np.asarray, bouts, bouts.sum(axis=1)),
-        "seconds": (np.asarray, seconds, seconds.sum(axis=1)),
-        "latency": (lambda sums: sums[..., 0] / sums[..., 1], latency, None),
+            begins[number, begun, side, 0], begins[number, begun, side, 1] = rows[places, 1] - video.known[0][0], 1
+    frames, bins = map(_counts, zip(*shown, strict=True))
+    figures = {
+        "kappa_frames": (cohen_kappa, frames),
+        "kappa_bins": (cohen_kappa, bins),
+        "f1": (lambda sums: 2 * sums[..., 0] / (sums[..., 1] + sums[..., 2]), found),
+        "bouts": (np.asarray, found[..., 1:].astype(int)),
+        "seconds": (np.asarray, seconds),
+        "latency": (lambda sums: sums[..., 0] / sums[..., 1], begins),
     }
-    draws = np.random.default_rng(0).multinomial(len(videos), [1 / len(videos)] * len(videos), _NUM_DRAWS)
-    of_all, *of_classes = owners = [dict[str, Any](intervals={}) for _ in ("all", *class_names)]
-    for name, (figure, by_class, of_sets) in figures.items():
-        for place, owner in enumerate(owners):
-            sums = of_sets if place == 0 else by_class[:, place - 1]
-            if sums is not None:
-                owner[name] = _plain(figure(sums.sum(axis=0)))
-                if len(videos) > 1:
-                    with warnings.catch_warnings(action="ignore"):  # a figure that no draw has
-                        band = np.nanpercentile(figure(np.tensordot(draws, sums, 1)), [2.5, 97.5], axis=0)
-                    owner["intervals"][name] = _plain(band.T)
-    num_seconds = sum(end - begin for video in videos for begin, end in video.known)
-    classes = dict(zip(class_names, of_classes, strict=True))
-    return {"num_videos": len(videos), "num_seconds": float(num_seconds), "all": of_all, "classes": classes}
+    draws = np.random.default_rng(0).multinomial(num_videos, [1 / num_videos] * num_videos, _NUM_DRAWS)
+    owners = [dict[str, Any](intervals={}) for _ in range(num_columns)]
+    for name, (figure, sums) in figures.items():
+        with warnings.catch_warnings(action="ignore"):  # of a figure that no draw has
+            bands = np.nanpercentile(figure(np.tensordot(draws, sums, 1)), [2.5, 97.5], axis=0)
+        bands = _plain(np.moveaxis(bands, 0, -1))
+        for owner, value, low_high in zip(owners, _plain(figure(sums.sum(axis=0))), bands, strict=True):
+            owner[name] = value
+            owner["intervals"] |= {name: low_high} if num_videos > 1 else {}
+    num_seconds = float(sum(end - begin for video in videos for begin, end in video.known))
+    classes = dict(zip(class_names, owners, strict=False))
+    return {"num_videos": num_videos, "num_seconds": num_seconds, "all": owners[-1], "classes": classes}
 
 
 def _shown(video: Compared, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -116,35 +115,29 @@ def _shown(video: Compared, class_names: Sequence[str]) -> tuple[np.ndarray, np.
     return shown, 2 * np.add.reduceat(shown.astype(int), starts) >= sizes[:, None, None] if len(moments) else shown
 
 
-def _counts(shown: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The counts for `cohen_kappa` of each class in each video, (num_videos, num_classes, 3, 2), and of sets of
-    classes, (num_videos, 3, num_sets)."""
+def _counts(shown: Sequence[np.ndarray]) -> np.ndarray:
+    """The counts for `cohen_kappa` of each class in each video, and of sets of classes, (num_videos, num_classes + 1,
+    3, num_labels)."""
     joined, video = np.concatenate(shown), np.repeat(np.arange(len(shown)), [*map(len, shown)])
-
-    def count(labels: np.ndarray, num_labels: int) -> np.ndarray:
-        counts = np.zeros((len(shown), 3, num_labels))
-        is_same = labels[:, 0] == labels[:, 1]
-        for row, (of_row, where) in enumerate(((0, is_same), (0, slice(None)), (1, slice(None)))):
-            np.add.at(counts, (video[where], row, labels[where, of_row]), 1)
-        return counts
-
-    packed = np.packbits(joined, axis=2).reshape(2 * len(joined), -1)
-    sets, labels = np.unique(packed, axis=0, return_inverse=True)
-    by_class = [count(joined[:, :, number].astype(int), 2) for number in range(joined.shape[2])]
-    return np.stack(by_class, axis=1), count(labels.reshape(-1, 2), len(sets))
+    sets, places = np.unique(np.packbits(joined, axis=2).reshape(2 * len(joined), -1), axis=0, return_inverse=True)
+    labels = np.concatenate([joined, places.reshape(-1, 2, 1)], axis=2)
+    counts = np.zeros((len(shown), labels.shape[2], 3, max(len(sets), 2)))
+    for column, (first, second) in enumerate(np.moveaxis(labels, (2, 1), (0, 1))):
+        for row, (values, where) in enumerate(((first, first == second), (first, ...), (second, ...))):
+            np.add.at(counts, (video[where], column, row, values[where]), 1)
+    return counts
 
 
-def _bouts(
-    segments: Sequence[Segment], known: Sequence[tuple[float, float]], class_names: Sequence[str]
-) -> np.ndarray:
-    """Class id, start, end and seconds of each segment, as far as both looked, (num_bouts, 4), by start."""
+def _bouts(segments: Sequence[Segment], known: Sequence[tuple[float, float]], names: Sequence[str]) -> np.ndarray:
+    """Class id, start, end and seconds of each segment, as far as both looked, by start, (num_bouts, 4); each a second
+    time among those of all classes."""
     rows = []
     for each in segments:
         parts = [(max(each.start, begin), min(each.end, end)) for begin, end in known]
         parts = [(begin, end) for begin, end in parts if end > begin]
-        if parts and each.label in class_names:
-            length = sum(end - begin for begin, end in parts)
-            rows.append((class_names.index(each.label), parts[0][0], parts[-1][1], length))
+        if parts and each.label in names:
+            times = parts[0][0], parts[-1][1], sum(end - begin for begin, end in parts)
+            rows += [(label, *times) for label in (names.index(each.label), len(names))]
     return np.array(sorted(rows, key=lambda row: row[1:]), np.float64).reshape(-1, 4)
 
 
@@ -156,10 +149,10 @@ def _plain(values: np.ndarray) -> Any:
 def tell_agreement(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`measure_agreement`] gives."""
     drawn = "in brackets intervals of 95 % over videos" if result["num_videos"] > 1 else "no intervals of one video"
-    table = [["class", "kappa, frames", "kappa, 1 s", f"F1@{TIOU * 100:.0f}", "bouts", "seconds", "first after, s"]]
+    table = [["class", "kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "first after, s"]]
     for name, each in {"all": result["all"], **result["classes"]}.items():
-        cells = [_text(each[key], each["intervals"].get(key)) for key in (*_KAPPAS, "f1")]
-        pairs = [" / ".join(map(_text, each.get(key, ()))) for key in ("bouts", "seconds", "latency")]
+        cells = [_text(each[key], each["intervals"].get(key)) for key in ("kappa_frames", "kappa_bins", "f1")]
+        pairs = [" / ".join(map(_text, each[key])) for key in ("bouts", "seconds", "latency")]
         table.append([" ".join(name.split()), *cells, *pairs])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)

@@ -260,14 +260,12 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "json add none, as these two are always written.",
     )
     annotations: str | None = setting(
-        None,
-        "An annotation file of the video, such as a project of BORIS: a copy of it in the folder has the segments "
-        "beside what you annotated.",
-        "FILE",
+        None, "Annotation file of the video: a copy of it in the folder has the segments beside yours.", "FILE"
     )
 
 
 _RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")
+_AGREEMENT = Mark(needs="task=agreement")
 _CLASSES, _FRAMES = Mark(needs="task=classification"), Mark(needs="task=frames or frame-classification")
 _DETECTION = "task=detection or action-detection"
 
@@ -314,6 +312,12 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
         "ActivityNet's JSON; DATA is then a file of detections or of segments, without a model.",
         "FILE",
     )
+    against: Annotated[str | None, _AGREEMENT] = setting(
+        None,
+        "Another person's list of times or annotation file of the same videos: how well DATA, that of a first person, "
+        "agrees with it, without a model.",
+        "FILE",
+    )
     detections: Annotated[str | None, Mark(needs=_DETECTION)] = setting(
         None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
     )
@@ -331,7 +335,13 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
     )
 
     def __post_init__(self) -> None:
+        if self.against is not None and self.task == "classification":
+            self.task = "agreement"
         check_values(self, type(self))
+        if self.task == "agreement":
+            if self.against is None or self.model:
+                raise ValueError("--against FILE compares DATA with FILE, without --model.")
+            return
         measures_file = self.task == "segments" or self.ground_truth is not None
         if (self.ground_truth if measures_file else self.model) is None:
             raise ValueError(f"--task {self.task} needs {'--ground-truth' if measures_file else '--model'}.")

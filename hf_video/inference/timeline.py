@@ -234,14 +234,18 @@ def make_timeline(
     """
     if settings.output is not None:
         require_fresh(Path(settings.output), KEEP, option="--output")
-    _check_lists(settings)
+    is_project = settings.annotations is not None or settings.format in SUFFIXES
+    if is_project and not (settings.output and Path(settings.video).is_file()):
+        raise ValueError("--annotations and --format of a tool need --output DIR, and a video file on this machine.")
     is_live = comes_live(settings.video)
     computing = {"device": settings.device, "dtype": settings.dtype}
     model, processor = load_trained_model(settings.model, part="any classifier", **computing)
     thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
     finder = make_finder(model, **thresholds)
     if settings.annotations is not None:
-        _check_annotations(settings, [name for name in finder.class_names if name not in finder.background])
+        with TemporaryDirectory() as folder:  # what cannot be written is refused before hours of reading
+            classes = (name for name in finder.class_names if name not in finder.background)
+            _write_project(settings, [Segment(name, 0.0, 0.1) for name in classes], Path(folder))
     of_frames = is_frame_classifier(model)
     windows = _options(settings, processor, of_frames, is_live)
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
@@ -280,8 +284,9 @@ def make_timeline(
     elif not is_whole:
         found.ending = "a signal stopped it"
     found.write(details)
-    with collected(found.errors):
-        _write_projects(settings, found)
+    if found.folder is not None:
+        with collected(found.errors):
+            _write_project(settings, found.segments, found.folder)
     with collected(found.errors):
         draw(found)
     # Nothing stays that a next try would give, and be refused for.
@@ -294,50 +299,15 @@ def make_timeline(
     return found
 
 
-def _check_lists(settings: TimelineSettings) -> None:
-    """Refuses lists that cannot be written, before hours of reading."""
-    is_project = settings.format in SUFFIXES
-    if not is_project and settings.annotations is None:
-        return
-    named = "--annotations" if settings.annotations is not None else f"--format {settings.format}"
-    if settings.output is None:
-        raise ValueError(f"{named} writes a file into the folder of --output: add --output DIR.")
-    if not Path(settings.video).is_file():
-        raise ValueError(f"{named} is for a video file on this machine, and {settings.video} is none.")
-    if is_project and settings.annotations is not None:
-        raise ValueError(f"--annotations says the format; --format {settings.format} makes a new file: leave one out.")
-
-
-def _check_annotations(settings: TimelineSettings, classes: Sequence[str]) -> None:
-    """Writes a copy with a segment of each class, which is not kept."""
-    tried = [Segment(name, 0.0, 0.1, 1.0) for name in classes]
-    with TemporaryDirectory() as folder:
-        _write_copy(settings, tried, Path(folder))
-
-
-def _write_copy(settings: TimelineSettings, segments: Sequence[Segment], folder: Path) -> None:
-    source, video = Path(settings.annotations or ""), Path(settings.video).absolute()
-    write_annotations(source, _predictions(segments, video), folder / source.name, video_root=video.parent)
-
-
-def _predictions(segments: Sequence[Segment], video: Path) -> list[dict[str, Any]]:
-    """Segments as `write_annotations` takes them."""
-    return [
-        {"media": str(video), "class": each.label, "start": each.start, "end": each.end, "score": each.score}
-        for each in segments
-    ]
-
-
-def _write_projects(settings: TimelineSettings, found: Timeline) -> None:
-    """Writes the copy of the annotation file, or a new one. Without a segment there is nothing to add."""
-    if found.folder is None or not found.segments:
-        return
-    if settings.annotations is not None:
-        _write_copy(settings, found.segments, found.folder)
-    elif settings.format in SUFFIXES:
-        video = Path(settings.video).absolute()
-        output = found.folder / f"segments{SUFFIXES[settings.format]}"
-        write_new_annotations(settings.format, _predictions(found.segments, video), str(video), output)
+def _write_project(settings: TimelineSettings, segments: Sequence[Segment], folder: Path) -> None:
+    """Writes a copy of the annotation file, or a new one. Without a segment there is nothing to add."""
+    video = Path(settings.video).absolute()
+    rows = [{"media": str(video), "class": each.label, **each._asdict()} for each in segments]
+    if rows and settings.annotations is not None:
+        source = Path(settings.annotations)
+        write_annotations(source, rows, folder / source.name, video.parent)
+    if rows and settings.format in SUFFIXES:
+        write_new_annotations(settings.format, rows, video, folder / f"segments{SUFFIXES[settings.format]}")
 
 
 def _options(
