@@ -6,19 +6,14 @@ names of the query and value biases, and some loaded them as zeros.
 """
 
 import argparse
-from typing import Any
-
-import torch
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from hf_video.settings import few
 
-from .helpers.checkpoint import ConversionError, read_model_folder, shape_of
+from .helpers.checkpoint import expect, read_model_folder, shape_of
 from .helpers.command import Converted, labels_of_original, make_parser, run
 from .helpers.fields import make_config
 from .helpers.videovit import (
     encoder_fields,
-    has_key_bias,
     make_processor,
     patch_embedding_rules,
     transformers_block_rules,
@@ -47,33 +42,24 @@ FIELDS = (
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the folder or Hub id that the command line names."""
     original, weights, processor = read_model_folder(arguments.checkpoint, "videomae")
-    fields = videovit_fields(original, weights)
+    fields = encoder_fields(original, weights, *FIELDS)
+    # `fc_norm` and the decoder's norm have PyTorch's default epsilon, not that of the configuration.
+    fields |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
+    fields["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
     if "mask_token" in weights:
         # Transformers gives the encoder of a pre-training model a final norm only without mean pooling.
         fields["use_final_norm"] = not fields.get("use_mean_pooling", True)
-    elif "classifier.weight" not in weights:
-        raise ConversionError(f"Expected a classifier or a pre-training model, got {few(weights)}.")
+    else:
+        expect(weights, "a classifier or a pre-training model", "classifier.weight")
+        fields |= labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0])
     model_class = VideoViTForPreTraining if "mask_token" in weights else VideoViTForVideoClassification
     model = model_class(make_config(VideoViTConfig, fields, arguments.set))
     load_converted(model, apply_rules(weights, RULES))
     return model, make_processor(model.config, processor)
 
 
-def videovit_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] for the content of a VideoMAE `config.json`."""
-    config = encoder_fields(original, *FIELDS)
-    # `fc_norm` and the decoder's norm have PyTorch's default epsilon, not that of the configuration.
-    config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
-    config["key_bias"] = has_key_bias(weights)
-    config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
-    if "classifier.weight" in weights:
-        config |= labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0])
-    return config
-
-
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
-    parser = make_parser(__file__, __doc__, from_hub=True)
-    run(parser, argv, convert, raises_errors)
+    run(make_parser(__file__, __doc__, from_hub=True), argv, convert, raises_errors)
 
 
 if __name__ == "__main__":

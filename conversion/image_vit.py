@@ -20,7 +20,6 @@ from .helpers.fields import make_config
 from .helpers.videovit import (
     PROCESSOR_OPTIONS,
     encoder_fields,
-    has_key_bias,
     make_processor,
     patch_embedding_rules,
     transformers_block_rules,
@@ -59,9 +58,8 @@ def convert(arguments: argparse.Namespace) -> Converted:
     labels: dict[str, Any] = new_head(arguments)
     if "classifier.weight" in weights:
         labels = labels_of_original(original, shape_of(weights, "classifier.weight", 2)[0])
-    fields = encoder_fields(original, "qkv_bias") | labels
+    fields = encoder_fields(original, weights, "qkv_bias") | labels
     fields |= {
-        "key_bias": has_key_bias(weights),
         "num_frames": 16,
         "tubelet_size": 2,
         "use_class_token": True,

@@ -75,9 +75,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
         )
     model = with_language_model(base, language_model, is_original=not arguments.llm)
     qformer_tokenizer = load_tokenizer(source, "qformer_tokenizer") if config.use_qformer_text_input else None
-    video_processor = make_video_processor(
-        config.vision_config.image_size, arguments.num_frames, **read_image_settings(source)
-    )
+    # The options of the original's processor that also apply to frames.
+    shared = {*PROCESSOR_OPTIONS} - {"do_center_crop", "crop_size"}
+    settings = {name: value for name, value in read_options(source).items() if name in shared}
+    video_processor = make_video_processor(config.vision_config.image_size, arguments.num_frames, **settings)
     tokenizer = load_tokenizer(arguments.llm or source)
     return model, make_processor(model, video_processor, tokenizer, qformer_tokenizer)
 
@@ -105,12 +106,6 @@ def shared_fields(config: Any, config_class: Any) -> dict[str, Any]:
     """What a configuration has in the fields that `config_class` itself defines; inherited fields are left out."""
     inherited = {field.name for field in fields(config_class.__base__)}
     return {field.name: getattr(config, field.name) for field in fields(config_class) if field.name not in inherited}
-
-
-def read_image_settings(source: str) -> dict[str, Any]:
-    """The options of the original's processor that also apply to frames; none if there is no processor."""
-    shared = {*PROCESSOR_OPTIONS} - {"do_center_crop", "crop_size"}
-    return {name: value for name, value in read_options(source).items() if name in shared}
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:

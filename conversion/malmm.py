@@ -193,8 +193,6 @@ def language_model_fields(original: dict[str, Any], weights: dict[str, torch.Ten
 
 def read_tower(arguments: argparse.Namespace, original: dict[str, Any]) -> Tower:
     """The vision tower that the command line names; without one there is neither configuration nor weights."""
-    if arguments.frozen_weights and arguments.vision:
-        raise ConversionError("`--frozen-weights` and `--vision` both bring a vision tower: pass one of them.")
     if arguments.vision:
         return load_tower(arguments.vision)
     if not arguments.frozen_weights:
@@ -271,10 +269,11 @@ def add_language_model(
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__)
-    parser.add_argument(
+    towers = parser.add_mutually_exclusive_group()
+    towers.add_argument(
         "--frozen-weights", type=Path, metavar="FILE", help="an original file with `visual_encoder.*`, EVA-ViT"
     )
-    parser.add_argument(
+    towers.add_argument(
         "--vision", metavar="HUB_ID_OR_DIR", help="a Transformers image encoder, or InstructBLIP for its EVA-ViT"
     )
     parser.add_argument("--llm", metavar="HUB_ID_OR_DIR", help="the language model, Vicuna-7B v1.1 for the published")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from hf_video.data.boxes import read_label_map
+from hf_video.loading.class_names import label_fields
 from hf_video.models.stmixer import STMixerConfig, STMixerForActionDetection
 from hf_video.models.videovit import VideoViTBackbone, VideoViTConfig
 from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
@@ -32,14 +33,8 @@ from .helpers.checkpoint import (
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
-from .helpers.fields import Part, make_config, read_fields, read_original, without_null
-from .helpers.videovit import (
-    ARGUMENTS,
-    ENCODER_ARGUMENTS,
-    ENCODER_RULES,
-    original_fields,
-    position_fields,
-)
+from .helpers.fields import UNREAD, Part, make_config, read_fields, read_original, without_null
+from .helpers.videovit import ARGUMENTS, ENCODER_ARGUMENTS, ENCODER_RULES, original_fields
 from .helpers.weight_rules import Rule, apply_rules, drop, inside, load_converted, rename
 
 DETECTION = "action-detection"
@@ -67,7 +62,6 @@ HEAD_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "DROPOUT": ("attention_dropout", 0.0),
     "DIM_FEEDFORWARD": ("intermediate_size", 2048),
     "NUM_FCS": ("num_ffn_layers", 2),
-    "ACTIVATION": (None, "ReLU"),
     "SPATIAL_POINTS": ("num_spatial_points", 32),
     "TEMPORAL_POINTS": ("num_temporal_points", 8),
     "OUT_MULTIPLIER": ("point_multiplier", 4),
@@ -80,9 +74,8 @@ HEAD_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "GIOU_WEIGHT": ("giou", 2.0),
     "L1_WEIGHT": ("bbox", 2.0),
     "BACKGROUND_WEIGHT": ("background_weight", 0.1),
-    "INTERMEDIATE_SUPERVISION": (None, True),
     "PERSON_THRESHOLD": (None, 0.6),
-    "MEM_ACTIVE": (None, False),
+    **dict.fromkeys(("ACTIVATION", "INTERMEDIATE_SUPERVISION", "MEM_ACTIVE"), UNREAD),
 }
 LAYER = r"stm_head\.decoder_stages\.(\d+)\."
 BRANCHES = {"s": "spatial", "t": "temporal"}
@@ -101,7 +94,15 @@ def convert(arguments: argparse.Namespace) -> Converted:
     if arguments.task == DETECTION:
         config = make_config(STMixerConfig, detector_fields(original, weights), arguments.set)
         if arguments.label_map is not None:
-            name_actions(config, arguments.label_map)
+            # The others keep their `LABEL_i`.
+            names = read_label_map(arguments.label_map)
+            if beyond := [number for number in names if not 1 <= number <= config.num_labels]:
+                raise ConversionError(
+                    f"--label-map names {few(beyond)}, and the actions are 1 to {config.num_labels}."
+                )
+            config.update(
+                label_fields((config.id2label | {number - 1: name for number, name in names.items()}).values())
+            )
         model = STMixerForActionDetection(config)
         load_converted(model, apply_rules(weights, detector_rules(config)))
         threshold = (original.get("STM") or {}).get("PERSON_THRESHOLD", HEAD_ARGUMENTS["PERSON_THRESHOLD"][1])
@@ -109,11 +110,6 @@ def convert(arguments: argparse.Namespace) -> Converted:
     if arguments.label_map is not None:
         raise ConversionError(f"--label-map names actions, which a backbone has not: pass `--task {DETECTION}`.")
     weights = select_part(weights, "backbone.", "a backbone has no place for the parts of a detector after it")
-    if "encoder.patch_embed.proj.weight" in weights:
-        raise ConversionError(
-            "This is a pre-training checkpoint, of which STMixer loads nothing without saying so. Convert it with "
-            "`conversion.videomae`."
-        )
     backbone = VideoViTBackbone(make_config(VideoViTConfig, backbone_fields(original, weights), arguments.set))
     # A classifier with mean pooling has no norm of tokens: that of the original keeps its initial values, 1 and 0.
     initial = [r"videovit\.layernorm\..*"] if "norm.weight" not in weights else []
@@ -123,7 +119,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 def backbone_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration for keys of `cfg.ViT` and the backbone's tensors."""
-    fields = original_fields(given, BACKBONE_ARGUMENTS, weights) | position_fields(weights, "token_count")
+    fields = original_fields(given, BACKBONE_ARGUMENTS, weights, "token_count")
     # The original's table of positions is always for 16 frames.
     return fields | {"num_frames": 16, "use_final_norm": True, "require_even_token_frames": True}
 
@@ -148,38 +144,22 @@ def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) 
     }
 
 
-def name_actions(config: STMixerConfig, path: Path) -> None:
-    """Write the names of a label map into the configuration. The others keep their `LABEL_i`."""
-    names = read_label_map(path)
-    if beyond := [number for number in names if not 1 <= number <= config.num_labels]:
-        raise ConversionError(
-            f"{path} names the actions {few(beyond)}, but the detector has the actions 1 to {config.num_labels}."
-        )
-    config.id2label |= {number - 1: name for number, name in names.items()}
-    config.label2id = {name: number for number, name in config.id2label.items()}
-
-
 def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration that the tensors of a detector show, and `object_classes`."""
     stage = "stm_head.decoder_stages.0."
     expect(weights, "a detector", f"{stage}iof_tau")
 
-    def rows(name: str) -> int:
-        return shape_of(weights, f"{stage}{name}.weight", 2)[0]
-
-    def columns(name: str) -> int:
-        return shape_of(weights, f"{stage}{name}.weight", 2)[1]
+    def shape(name: str) -> torch.Size:
+        return shape_of(weights, f"{stage}{name}.weight", 2)
 
     queries, width = shape_of(weights, "stm_head.init_spatial_queries.weight", 2)
     mixing = "samplingmixing.adaptive_mixing_"
     # Points of all groups, and points after mixing in one: with the matrices' sizes they tell the number of groups.
-    points = rows("samplingmixing.offset_generator.0") // 3
-    mixed_points = columns(f"{mixing}s.out_proj") // width
-    matrices = rows(f"{mixing}s.parameter_generator.0") - points * mixed_points
-    groups = width**2 // matrices if matrices > 0 else 0
-    if not groups or not points // groups or width**2 != matrices * groups:
-        raise ConversionError(f"The tensors of {stage}samplingmixing have shapes that contradict each other.")
-    multiplier = mixed_points // (points // groups)
+    points = shape("samplingmixing.offset_generator.0")[0] // 3
+    mixed_points = shape(f"{mixing}s.out_proj")[1] // width
+    matrices = shape(f"{mixing}s.parameter_generator.0")[0] - points * mixed_points
+    groups = max(width**2 // max(matrices, 1), 1)
+    multiplier = mixed_points // max(points // groups, 1)
 
     def hidden_layers(name: str) -> int:
         return sum(re.fullmatch(rf"{re.escape(stage)}{name}\.\d+\.weight", key) is not None for key in weights) // 2
@@ -188,13 +168,13 @@ def read_head_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
         "num_queries": queries,
         "hidden_size": width,
         "num_hidden_layers": count_layers(weights, LAYER),
-        "num_labels": rows("fc_action"),
-        "object_classes": rows("human_fc_cls") - 1,
+        "num_labels": shape("fc_action")[0],
+        "object_classes": shape("human_fc_cls")[0] - 1,
         "num_attention_heads": shape_of(weights, f"{stage}iof_tau", 1)[0],
-        "intermediate_size": rows("ffn_s.layers.0.0"),
+        "intermediate_size": shape("ffn_s.layers.0.0")[0],
         "num_ffn_layers": count_layers(weights, rf"{re.escape(stage)}ffn_s\.layers\.(\d+)\."),
         "num_spatial_points": points // groups,
-        "num_temporal_points": columns(f"{mixing}t.out_proj") // width // max(multiplier, 1),
+        "num_temporal_points": shape(f"{mixing}t.out_proj")[1] // width // max(multiplier, 1),
         "point_multiplier": multiplier,
         "num_groups": groups,
         "num_class_layers": hidden_layers("human_cls_fcs"),

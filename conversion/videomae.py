@@ -13,9 +13,9 @@ import torch
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
 
-from .helpers.checkpoint import ConversionError, expect, find_weights, read_checkpoint, shape_of, strip_prefixes
+from .helpers.checkpoint import expect, find_weights, read_checkpoint, shape_of, strip_prefixes
 from .helpers.command import Converted, make_parser, new_head, run
-from .helpers.fields import UNKNOWN, make_config, read_original
+from .helpers.fields import UNKNOWN, UNREAD, make_config, read_original
 from .helpers.videovit import (
     ARGUMENTS,
     ENCODER_ARGUMENTS,
@@ -23,7 +23,6 @@ from .helpers.videovit import (
     block_rules,
     make_processor,
     original_fields,
-    position_fields,
     read_block_sizes,
 )
 from .helpers.weight_rules import apply_rules, drop, load_converted, rename
@@ -36,21 +35,17 @@ CLASSIFICATION_ARGUMENTS = (
     | {
         "num_classes": ("num_labels", 1000),
         "fc_drop_rate": ("classifier_dropout", 0.0),
-        "head_drop_rate": (None, 0.0),
-        "init_scale": (None, 0.0),
         "use_mean_pooling": ("use_mean_pooling", True),
+        **dict.fromkeys(("head_drop_rate", "init_scale"), UNREAD),
     }
 )
 PRE_TRAINING_ARGUMENTS = ARGUMENTS | {
     **{f"encoder_{name}": row for name, row in ENCODER_ARGUMENTS.items()},
-    "encoder_num_classes": (None, 0),
-    "decoder_num_classes": (None, 1536),
     "decoder_embed_dim": ("decoder_hidden_size", 512),
     "decoder_depth": ("decoder_num_hidden_layers", 8),
     "decoder_num_heads": ("decoder_num_attention_heads", UNKNOWN),
-    # The original takes these as well and ignores them.
-    "in_chans": (None, 3),
-    "num_classes": (None, None),
+    # The original ignores these.
+    **dict.fromkeys(("encoder_num_classes", "decoder_num_classes", "in_chans", "num_classes"), UNREAD),
 }
 
 RULES = (
@@ -90,28 +85,17 @@ def classifier_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]
     """Fields of our configuration for a fine-tuned classifier."""
     num_labels = shape_of(weights, "head.weight", 2)[0] if "head.weight" in weights else 0
     found: dict[str, Any] = {"num_labels": num_labels, "use_mean_pooling": "fc_norm.weight" in weights}
-    fields = original_fields(original, CLASSIFICATION_ARGUMENTS, weights, **found)
-    fields["classifier_dropout"] = fields["classifier_dropout"] or original.get("head_drop_rate", 0.0)
-    return fields | position_fields(weights, "interpolate" if "pos_embed" in weights else "rebuild")
+    resize = "interpolate" if "pos_embed" in weights else "rebuild"
+    fields = original_fields(original, CLASSIFICATION_ARGUMENTS, weights, resize, **found)
+    return fields | {"classifier_dropout": fields["classifier_dropout"] or original.get("head_drop_rate", 0.0)}
 
 
 def pre_training_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of our configuration for a masked autoencoder."""
-    if "pos_embed" in weights or original.get("use_learnable_pos_emb"):
-        raise ConversionError(
-            "Learned positions never worked in the original pre-training model (its table has one row too many), so "
-            "there is no behaviour to convert."
-        )
-    decoder, width = read_block_sizes(weights, "decoder."), shape_of(weights, "mask_token", 3)[-1]
-    found: dict[str, Any] = {
-        "decoder_hidden_size": width,
-        "decoder_num_hidden_layers": decoder["num_hidden_layers"],
-        "decoder_intermediate_size": decoder["intermediate_size"],
-    }
-    if decoder["use_cosine_attention"]:
-        found["decoder_num_attention_heads"] = decoder["num_attention_heads"]
-    fields = original_fields(original, PRE_TRAINING_ARGUMENTS, weights, **found)
-    return fields | {"position_embedding_resize": "rebuild"}
+    decoder = read_block_sizes(weights, "decoder.") | {"hidden_size": shape_of(weights, "mask_token", 3)[-1]}
+    names = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
+    found = {f"decoder_{name}": decoder[name] for name in names if name in decoder}
+    return original_fields(original, PRE_TRAINING_ARGUMENTS, weights, "rebuild", **found)
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:

@@ -12,8 +12,7 @@ import re
 from typing import Any
 
 import torch
-from transformers import BertConfig, PreTrainedTokenizerBase
-from transformers.image_utils import PILImageResampling
+from transformers import BertConfig
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from hf_video.models.video_text import (
@@ -22,7 +21,6 @@ from hf_video.models.video_text import (
     VideoTextDualEncoderProcessor,
 )
 from hf_video.models.videomamba import VideoMambaConfig
-from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import (
     ConversionError,
@@ -36,7 +34,7 @@ from .helpers.checkpoint import (
 )
 from .helpers.command import Converted, make_parser, run
 from .helpers.fields import Part, agree, bert_fields, make_config, read_original, read_section
-from .helpers.memory_bank_qformer import load_tokenizer
+from .helpers.memory_bank_qformer import load_tokenizer, make_video_processor
 from .helpers.videomamba import (
     ARGUMENTS,
     ENCODER_RULES,
@@ -86,8 +84,6 @@ def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint that the command line names."""
     weights = strip_prefixes(find_weights(read_checkpoint(arguments.checkpoint), ("model", "module")), ("module.",))
     tokenizer = None if arguments.tokenizer is None else load_tokenizer(arguments.tokenizer)
-    if arguments.tokenizer is not None and tokenizer is None:
-        raise ConversionError(f"--tokenizer {arguments.tokenizer}: there is no tokenizer_config.json.")
     original = read_original(arguments.original_config, "config", "bert_config")
     config = make_config(VideoTextDualEncoderConfig, dual_encoder_fields(original, weights), arguments.set)
     if tokenizer is None:
@@ -104,7 +100,16 @@ def convert(arguments: argparse.Namespace) -> Converted:
         config.cls_token_id, config.mask_token_id = tokenizer.cls_token_id, tokenizer.mask_token_id
     model = VideoTextDualEncoderModel(config)
     load_converted(model, apply_rules(weights, rules_for(config)))
-    return model, make_processor(config, tokenizer)
+    # The middle frames of equal segments, squeezed to a square, as in the original's evaluation.
+    video_processor = make_video_processor(
+        config.vision_config.image_shape,
+        config.vision_config.num_frames,
+        sampling_strategy="middle",
+        round_resized=True,
+        image_mean=IMAGENET_DEFAULT_MEAN,
+        image_std=IMAGENET_DEFAULT_STD,
+    )
+    return model, VideoTextDualEncoderProcessor(video_processor, tokenizer)
 
 
 def dual_encoder_fields(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -119,6 +124,8 @@ def dual_encoder_fields(original: dict[str, Any], weights: dict[str, torch.Tenso
     agree(model.get("text_encoder") or {}, {"fusion_layer": fusion_layer})
     sizes = agree(model, {"embed_dim": shape_of(weights, "vision_proj.weight", 2)[0]})
     fields = read_section(vision, VISION_ARGUMENTS, {}) | read_section(criterion, CRITERION_ARGUMENTS, {})
+    head = weights.get("text_encoder.cls.predictions.decoder.weight")
+    embeddings = weights.get("text_encoder.bert.embeddings.word_embeddings.weight")
     is_absent = {"mlm": not has_mlm_head, "uta": not has_alignment_heads}
     losses = fields["loss_weights"].items()
     fields |= {
@@ -131,7 +138,7 @@ def dual_encoder_fields(original: dict[str, Any], weights: dict[str, torch.Tenso
         "use_mlm_head": has_mlm_head,
         "use_alignment_heads": has_alignment_heads,
         "loss_weights": {name: 0.0 if is_absent.get(name) else float(weight) for name, weight in losses},
-        "tie_word_embeddings": has_tied_embeddings(weights),
+        "tie_word_embeddings": head is None or embeddings is None or head.is_meta or torch.equal(head, embeddings),
     }
     if text_fields["vocab_size"] <= 103:
         fields |= {"cls_token_id": None, "mask_token_id": None}
@@ -173,13 +180,6 @@ def read_text_fields(original: dict[str, Any], weights: dict[str, torch.Tensor])
     return bert_fields(original, sizes, {name: name for name in sizes}), min(fusing)
 
 
-def has_tied_embeddings(weights: dict[str, torch.Tensor]) -> bool:
-    """Whether the head of masked words, if there is one, has the word embeddings as its weight."""
-    head = weights.get("text_encoder.cls.predictions.decoder.weight")
-    embeddings = weights.get("text_encoder.bert.embeddings.word_embeddings.weight")
-    return head is None or embeddings is None or head.is_meta or torch.equal(head, embeddings)
-
-
 def rules_for(config: VideoTextDualEncoderConfig) -> tuple[Rule, ...]:
     """What becomes of every tensor. The rules of the video encoder are those of a VideoMamba of its own."""
     # With heads for an alignment the tower is a model of pre-training, which holds the encoder.
@@ -199,24 +199,6 @@ def rules_for(config: VideoTextDualEncoderConfig) -> tuple[Rule, ...]:
         fusion.append(rename(layer + r"((?:intermediate|output)\..*)", rf"{target}\1"))
     embeddings = rename(BERT + r"embeddings\.(.*)", r"text_model.embeddings.\1")
     return (*HEAD_RULES, *vision, *text, *fusion, embeddings)
-
-
-def make_processor(
-    config: VideoTextDualEncoderConfig, tokenizer: PreTrainedTokenizerBase | None
-) -> VideoTextDualEncoderProcessor:
-    """The processor of the original's evaluation: the middle frames of equal segments, squeezed to a square."""
-    height, width = config.vision_config.image_shape
-    video_processor = VideoClipProcessor(
-        num_frames=config.vision_config.num_frames,
-        sampling_strategy="middle",
-        size={"height": height, "width": width},
-        resample=PILImageResampling.BICUBIC,
-        round_resized=True,
-        do_center_crop=False,
-        image_mean=IMAGENET_DEFAULT_MEAN,
-        image_std=IMAGENET_DEFAULT_STD,
-    )
-    return VideoTextDualEncoderProcessor(video_processor, tokenizer)
 
 
 def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:

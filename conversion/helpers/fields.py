@@ -19,6 +19,8 @@ from .checkpoint import ConversionError
 Arguments = Mapping[str, tuple[str | None, Any]]
 # Stands for a field that neither tensors nor settings tell.
 UNKNOWN: Any = object()
+# The row of an argument that sets no field by itself, or only initialises.
+UNREAD = (None, None)
 
 # Attention heads of the published towers, decoders and texts, by width.
 HEADS = {192: 3, 384: 6, 512: 8, 640: 8, 768: 12, 1024: 16, 1280: 16, 1408: 16}

@@ -11,7 +11,7 @@ from hf_video.loading.released import released_models
 from hf_video.models.videomamba.configuration_videomamba import PRESETS
 
 from .checkpoint import ConversionError, count_layers, select_prefix, shape_of
-from .fields import UNKNOWN, read_fields, without_null
+from .fields import UNKNOWN, UNREAD, read_fields, without_null
 from .weight_rules import Rule, inflate_patches, rename
 
 # The arguments of all three original constructors, those of `ssm_cfg` after a dot.
@@ -40,16 +40,10 @@ ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "ssm_cfg.dt_rank": ("time_step_rank", 1),
     "ssm_cfg.bias": ("use_bias", False),
     "ssm_cfg.conv_bias": ("use_conv_bias", True),
-    "ssm_cfg.use_fast_path": (None, True),
-    "fused_add_norm": (None, True),
-    "clip_output_dim": (None, 512),
-    "clip_norm_type": (None, "l2"),
-    "clip_return_layer": (None, 1),
-    "clip_student_return_interval": (None, 1),
-    # What only the initialisation reads, or parts that no released model has.
-    **dict.fromkeys((f"ssm_cfg.dt_{name}" for name in ("min", "max", "init", "scale", "init_floor")), (None, None)),
-    **dict.fromkeys(("initializer_cfg", "clip_decoder_embed_dim", "device", "dtype"), (None, None)),
-    **dict.fromkeys(("pool_type", "add_pool_norm"), (None, None)),
+    **dict.fromkeys(("clip_output_dim", "clip_norm_type", "clip_return_layer", "clip_decoder_embed_dim"), UNREAD),
+    **dict.fromkeys((f"ssm_cfg.dt_{name}" for name in ("min", "max", "init", "scale", "init_floor")), UNREAD),
+    **dict.fromkeys(("ssm_cfg.use_fast_path", "fused_add_norm", "clip_student_return_interval"), UNREAD),
+    **dict.fromkeys(("initializer_cfg", "device", "dtype", "pool_type", "add_pool_norm"), UNREAD),
 }
 ALIGNMENT_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "drop_path_rate": ("drop_path_rate", 0.0),
@@ -173,19 +167,15 @@ def settle_input_size(
     rows, columns = ((size - p) // s + 1 for size, p, s in sizes)
     if (num_frames // tubelet, rows * columns) != grid or min(rows, columns) < 1:
         raise ConversionError(
-            f"The original configuration says img_size={image_size} and num_frames={num_frames}, that is {rows} x "
-            f"{columns} patches of {fields['patch_size']} pixels, {stride} apart, in {num_frames // tubelet} token "
-            f"frames; the tensors have {num_places} patches in {num_token_frames} token frames."
+            f"img_size={image_size} and num_frames={num_frames} are {rows} x {columns} patches in "
+            f"{num_frames // tubelet} token frames; the tensors have {num_places} in {num_token_frames}."
         )
     return {"image_size": image_size, "num_frames": num_frames}
 
 
 def both_sides(size: int | list[int]) -> list[int]:
-    """Height and width of a size that may be one number; raises `ConversionError` for anything else."""
-    sides = size if isinstance(size, list) else [size, size]
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise ConversionError(f"Sizes are above 0: one number or height and width, got {size!r}.")
-    return sides
+    """Height and width of a size that may be one number."""
+    return size if isinstance(size, list) else [size, size]
 
 
 def simplest(size: list[int]) -> int | list[int]:

@@ -1,7 +1,7 @@
 """What the sources of VideoViT share: names of tensors, and the sizes and settings of VideoMAE-like ViTs."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from hf_video.models.videovit import VideoViTConfig
 from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, count_layers, expect, shape_of
-from .fields import UNKNOWN, Arguments, read_fields, with_heads
+from .fields import UNKNOWN, UNREAD, Arguments, read_fields, with_heads
 from .weight_rules import Rule, rename
 
 PROJECTIONS = ("query", "key", "value")
@@ -32,12 +32,8 @@ ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "attn_drop_rate": ("attention_probs_dropout_prob", 0.0),
     "drop_path_rate": ("drop_path_rate", 0.0),
     "cos_attn": ("use_cosine_attention", False),
-    "mlp_ratio": (None, 4),
-    "init_values": (None, 0.0),
-    "use_learnable_pos_emb": (None, False),
-    # Recompute all layers. Here training decides whether layers are recomputed.
-    "use_checkpoint": (None, False),
-    "with_cp": (None, False),
+    # The last two recompute all layers. Here training decides that.
+    **dict.fromkeys(("mlp_ratio", "init_values", "use_learnable_pos_emb", "use_checkpoint", "with_cp"), UNREAD),
 }
 ENCODER_ARGUMENTS: dict[str, tuple[str | None, Any]] = {
     "in_chans": ("num_channels", 3),
@@ -114,20 +110,18 @@ def transformers_block_rules(source: str, target: str) -> list[Rule]:
     return rules
 
 
-def encoder_fields(original: dict[str, Any], *others: str) -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] from the `config.json` of Transformers' VideoMAE or ViT."""
+def encoder_fields(original: dict[str, Any], weights: Iterable[str], *others: str) -> dict[str, Any]:
+    """Fields of [`VideoViTConfig`] from the `config.json` and tensors of Transformers' VideoMAE or ViT."""
     names = (
         *("image_size", "patch_size", "num_channels", "hidden_size", "num_hidden_layers", "num_attention_heads"),
         *("intermediate_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"),
         *("initializer_range", "layer_norm_eps", *others),
     )
+    key_bias = any(name.endswith((".key.bias", ".k_proj.bias")) for name in weights)
     # All other defaults are equal.
-    return {"layer_norm_eps": 1e-12} | {name: original[name] for name in names if name in original}
-
-
-def has_key_bias(weights: dict[str, torch.Tensor]) -> bool:
-    """Whether the keys of a model of Transformers have a bias."""
-    return any(name.endswith((".key.bias", ".k_proj.bias")) for name in weights)
+    return {"layer_norm_eps": 1e-12, "key_bias": key_bias} | {
+        name: original[name] for name in names if name in original
+    }
 
 
 def make_processor(config: VideoViTConfig, original: dict[str, Any], **options: Any) -> VideoClipProcessor:
@@ -144,9 +138,10 @@ def make_processor(config: VideoViTConfig, original: dict[str, Any], **options: 
 
 
 def original_fields(
-    given: Mapping[str, Any], arguments: Arguments, weights: dict[str, torch.Tensor], **others: Any
+    given: Mapping[str, Any], arguments: Arguments, weights: dict[str, torch.Tensor], resize: str, **others: Any
 ) -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] from the tensors of an encoder, other tensors, and the original's arguments."""
+    """Fields of [`VideoViTConfig`] from the tensors of an encoder, `others`, and the original's arguments. Learned
+    positions are a table, others are computed; both are `resize`d for clips of other sizes."""
     found = read_patch_sizes(weights) | read_block_sizes(weights) | others
     is_learned = "pos_embed" in weights
     tells = {
@@ -161,14 +156,10 @@ def original_fields(
             raise ConversionError(f"The original configuration says {name}={said[name]!r}, the tensors say otherwise.")
     if fields["layer_scale_init_value"] and said.get("init_values"):
         fields["layer_scale_init_value"] = said["init_values"]
-    # The originals take 0 for "not given": `qk_scale or head_dim ** -0.5`.
-    return fields | {"qk_scale": fields["qk_scale"] or None, "gradient_checkpointing_layers": None}
-
-
-def position_fields(weights: dict[str, torch.Tensor], resize: str) -> dict[str, Any]:
-    """The fields for the positions of a classifier: learned ones are a table, others are computed, and `resize`d."""
-    is_learned = "pos_embed" in weights
-    return {
+    return fields | {
+        # The originals take 0 for "not given": `qk_scale or head_dim ** -0.5`.
+        "qk_scale": fields["qk_scale"] or None,
+        "gradient_checkpointing_layers": None,
         "position_embedding_type": "learned" if is_learned else "sinusoidal",
         "position_embedding_resize": resize,
         "detach_position_embeddings": is_learned,

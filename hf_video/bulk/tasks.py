@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.inference.inference_settings import DetectSettings, ExtractSettings
-    from hf_video.loading.models import SearchModel
+    from hf_video.inference.search_model import SearchModel
     from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
 
 Windows = dict[str, Any]

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from hf_video.io import StoredFolder
-from hf_video.loading.models import load_search_model
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
 from hf_video.reading.sources import kind_of
 
 from .features import feature_key
 from .inference_settings import SearchSettings
+from .search_model import load_search_model
 from .video_text import adapter_of
 from .windows import Piece, window_batches
 

@@ -36,13 +36,10 @@ def read_class_names(source: str | Path) -> list[str]:
         raise ValueError(f"{source} cannot be read: {error}{lists}") from error
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path}: {EXPECTED}.")
-    ids: dict[str, int] = {}
-    for index, name in enumerate(map(str.strip, names)):
-        if not name:
-            raise ValueError(f"{path}: the name of class {index} is empty.")
-        if ids.setdefault(name, index) < index:
-            raise ValueError(f"{path}: classes {ids[name]} and {index} are both {name!r}; each needs its own name.")
-    return list(ids)
+    names = [name.strip() for name in names]
+    if wrong := [index for index, name in enumerate(names) if not name or name in names[:index]]:
+        raise ValueError(f"{path}: class {wrong[0]} has no name of its own, but {names[wrong[0]]!r}.")
+    return names
 
 
 def _names_in(path: Path) -> Any:
@@ -85,12 +82,12 @@ def background_of(config: "PreTrainedConfig") -> list[str]:
 
 def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:
     names: dict[int, Any] = {}
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         if len(row) != 2 or not str(row[0]).strip().isdecimal():
             raise ValueError(f"{path} has {row}: {EXPECTED}.")
-        if int(row[0]) in names:
-            raise ValueError(f"{path} names class {int(row[0])} twice: {names[int(row[0])]!r} and {row[1]!r}.")
         names[int(row[0])] = row[1]
+        if len(names) < number:
+            raise ValueError(f"{path} names class {int(row[0])} twice, the second time {row[1]!r}.")
     if missing := set(range(len(names))) - names.keys():
         raise ValueError(f"{path} has {len(names)} names, but none of class {min(missing)}: ids count from 0.")
     return [names[index] for index in range(len(names))]

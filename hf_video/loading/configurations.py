@@ -13,7 +13,7 @@ import psutil
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from pydantic import BaseModel, StringConstraints
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
@@ -29,8 +29,6 @@ from hf_video.settings import few
 MOST_TENSORS = 20_000
 GIB = 2**30
 
-ClassId = Annotated[str, StringConstraints(pattern=r"^\d+$")]
-
 
 class Config(BaseModel):
     """Fields of `config.json`. As in the other files, each may be missing or null, unless it has no default."""
@@ -38,7 +36,7 @@ class Config(BaseModel):
     model_type: str | None = None
     architectures: list[str] | None = None
     auto_map: dict[str, Any] | None = None
-    id2label: dict[ClassId, str] | None = None
+    id2label: dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], str] | None = None
     quantization_config: dict[str, Any] | None = None
 
 
@@ -46,12 +44,6 @@ class Processor(BaseModel):
     """Fields of the file of a processor."""
 
     video_processor_type: str | None = None
-
-
-class Index(BaseModel):
-    """Fields of the index of a model's weights: `weight_map` has the name of the file that holds a tensor."""
-
-    weight_map: dict[str, str]
 
 
 def load_config(model: str | os.PathLike) -> PreTrainedConfig:
@@ -77,8 +69,7 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 @contextmanager
 def bounded_models() -> Iterator[None]:
     """Ends the building of a model, with a `ValueError`, when its configuration takes no such settings, or it has more
-    than 20,000 tensors or more bytes than this machine has memory. Transformers builds models without memory before it
-    loads their weights, so that this is soon."""
+    than 20,000 tensors or more bytes than this machine has memory."""
     memory = psutil.virtual_memory().total
     # Apart for tensors without memory, and for those that take their places when the weights are loaded.
     counts, sizes = Counter[bool](), Counter[bool]()
@@ -103,25 +94,13 @@ def bounded_models() -> Iterator[None]:
 
 @contextmanager
 def loading(model: str | os.PathLike) -> Iterator[None]:
-    """Names a model in the errors of the block that loads it, with the bounds of [`bounded_models`]. A damaged file of
-    weights is a `ValueError` that names it."""
+    """Names a model in the errors of the block that loads it, with the bounds of [`bounded_models`]. It is a
+    `ValueError` if a file of weights is damaged."""
     try:
         with naming(model), bounded_models():
             yield
     except SafetensorError as error:
-        damaged = (file for file in sorted(Path(model).glob("*.safetensors")) if not _is_safetensors(file))
-        raise ValueError(
-            f"{next(damaged, model)} is cut off or damaged ({error}). Download or copy it again."
-        ) from error
-
-
-def _is_safetensors(file: Path) -> bool:
-    """Whether a file has the header of safetensors, and the length that it says."""
-    try:
-        with safe_open(file, "pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False
+        raise ValueError(f"A file of {model} is cut off or damaged ({error}). Download or copy it again.") from error
 
 
 def load_weights(

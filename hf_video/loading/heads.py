@@ -104,13 +104,10 @@ def load_classifier(
 def load_trained_classifier(
     model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
 ) -> PreTrainedModel:
-    """A video classifier as it was trained, with all of its weights; arguments and errors are those of
-    [`load_classifier`].
-
-    `part` is what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
-    its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm before
-    the head may be missing as well, and begins as if it were not there. "any classifier" may also be one of frames,
-    such as [`VideoMambaForFrameClassification`]; its head sees no clip, so its "features" are those of the base."""
+    """A video classifier as it was trained; arguments and errors are those of [`load_classifier`]. `part` is what must
+    have been trained: all of the "classifier"; what gives the "features" that its head sees, where a layer norm may be
+    missing, too; or its "base" model, which is then returned. "any classifier" may also be one of frames, such as
+    [`VideoMambaForFrameClassification`]; its head sees no clip, so its "features" are those of the base."""
     config = load_config(model)
     _check_classifies(model, config, is_trained=True)
     is_classifier, of_frames = part.endswith("classifier"), classifies_frames(config)
@@ -165,9 +162,9 @@ def load_frame_classifier(
     **changes: Any,
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """A classifier of frames for these classes, to be trained, and its processor. Any VideoMamba or VideoViT gives its
-    encoder, and its head if it is a classifier of frames with these classes; the size of a clip is the model's unless
-    it is given. `causal` takes the forward weights of a VideoMamba alone, so that it sees no later frames; `changes`
-    are other fields of the configuration. Errors are those of [`load_classifier`]."""
+    encoder, and its head if it is a classifier of frames with these classes. `causal` takes the forward weights of a
+    VideoMamba alone, so that it sees no later frames; `changes` are other fields of the configuration. Errors are
+    those of [`load_classifier`]."""
     config = load_config(model)
     expected = "and --task frame-classification trains a VideoMamba or VideoViT"
     _check_type(model, config, config.model_type in FAMILIES, expected)
@@ -222,17 +219,9 @@ def load_detector(
     """An action detector for these actions, to be trained, and its processor.
 
     An STMixer keeps all of its weights, apart from its heads of actions if it knows other ones. Around the backbone of
-    any other video model, such as a VideoViT that was pre-trained or that classifies, a detector is made anew.
-
-    Args:
-        model, class_names: see [`load_classifier`].
-        num_frames, image_size, drop_path_rate: of a clip, of its shorter side in pixels, and of the backbone; by
-            default the model's.
-        frame_sampling_rate: distance between two frames, as [`VideoDetectionProcessor`] counts it; by default 4.
-        num_queries: most persons of a clip that are found; by default the model's, or 100.
-        action_weight: weight of the actions in the loss; by default the model's, or 24.
-        original_loss_means: see [`STMixerConfig`].
-        detector_config: other fields of [`STMixerConfig`] for a detector that is made anew, or JSON of them."""
+    any other video model, such as a VideoViT that was pre-trained or that classifies, a detector is made anew, with
+    the fields of [`STMixerConfig`] in `detector_config`, which may be JSON. `image_size` is the shorter side in
+    pixels, `action_weight` that of the actions in the loss; what is None is as in the model or a new STMixer."""
     config = load_config(model)
     is_detector = config.model_type == DETECTOR
     has_maps = type(config) in MODEL_FOR_BACKBONE_MAPPING and hasattr(config, "tubelet_size")
@@ -245,10 +234,8 @@ def load_detector(
     given = {name: value for name, value in given.items() if value is not None}
     network: Any
     if is_detector:
-        if fields.pop("num_queries", config.num_queries) != config.num_queries:
-            raise ValueError(f"{model} has learned {config.num_queries} queries: leave out num_queries={num_queries}.")
-        if fields:
-            raise ValueError(f"{model} is a detector with a configuration of its own: leave out detector_config.")
+        if other := [name for name, value in fields.items() if getattr(config, name) != value]:
+            raise ValueError(f"{model} is a detector with a configuration of its own: leave out its {few(other)}.")
         options: dict[str, Any] = {"backbone_config": changes} if changes else {}
         network, missing = _load_for(
             AutoModelForObjectDetection, model, config, class_names, ACTION_HEADS, dtype="float32", **options
@@ -258,12 +245,10 @@ def load_detector(
             processor = AutoVideoProcessor.from_pretrained(model, **given)
     else:
         side = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
-        own = {"num_frames": config.num_frames, "size": {"shortest_edge": side}}
-        processor = VideoDetectionProcessor(**(own | given))
-        fields = (
-            {"num_temporal_points": processor.num_frames // config.tubelet_size} | fields | label_fields(class_names)
-        )
-        network = _around_backbone(model, config, changes, fields)
+        given = {"num_frames": config.num_frames, "size": {"shortest_edge": side}} | given
+        processor = VideoDetectionProcessor(**given)
+        own = {"num_temporal_points": processor.num_frames // config.tubelet_size} | label_fields(class_names)
+        network = _around_backbone(model, config, changes, own | fields)
     network.config.original_loss_means = original_loss_means
     if action_weight is not None:
         network.config.loss_weights["bce"] = action_weight
@@ -303,16 +288,14 @@ def _load_for(
     weights in the head begin with the pattern `head`; without `has_head` those of the checkpoint are of another."""
     known, names = class_names_of(config), list(class_names)
     network, report = load_weights(auto_class, model, head, **label_fields(names), **options)
-    if has_head and known == names:
-        return network, _matrices(network, report["missing_keys"], head)
-    # What the start that ships knows is nothing that a user chose.
-    if str(model) != model_path(SHIPPED):
-        knows = f"knows {len(known)} other classes ({few(known)})" if has_head else "gives its encoder"
-        _warn(f"{model} {knows}, the data have {len(names)} ({few(names)}): the head starts afresh.")
-    if len(known) == len(names):
-        # A head of the same size was loaded; its weights belong to other classes.
+    if not has_head or known != names:
+        # What the start that ships knows is nothing that a user chose.
+        if str(model) != model_path(SHIPPED):
+            knows = f"knows {len(known)} other classes ({few(known)})" if has_head else "gives its encoder"
+            _warn(f"{model} {knows}, the data have {len(names)} ({few(names)}): the head starts afresh.")
         for name, part in network.named_modules():
-            if re.fullmatch(head, f"{name}."):
+            # A head of the same size was loaded; its weights belong to other classes.
+            if len(known) == len(names) and re.fullmatch(head, f"{name}."):
                 _initialize(network, part)
     return network, _matrices(network, report["missing_keys"], head)
 

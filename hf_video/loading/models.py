@@ -6,7 +6,7 @@ Libraries are imported in the functions, so that commands can name them before t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hf_video.io import naming
 from hf_video.settings import closest, few
@@ -29,10 +29,9 @@ SECONDS_FOR_AN_ANSWER = 10
 
 
 def locate_model(name: str, option: str = "") -> str:
-    """The folder or Hub name of a model: a folder comes before a released model of this name, and that before the Hub.
-    "start" is the start that ships. A released model is fetched and converted if that was not done before. It is a
-    `ValueError` if there is no such folder, and the Hub allows no such name, which `option` gave; or a released model
-    cannot be had."""
+    """The folder or Hub name of a model: a folder comes before a released model of this name, which is fetched and
+    converted if that was not done before, and that before the Hub. "start" is the start that ships. It is a
+    `ValueError` if there is no such folder or name, which `option` gave; or a released model cannot be had."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     released, folder = find_released(name), Path(name).expanduser()
@@ -53,12 +52,8 @@ def locate_model(name: str, option: str = "") -> str:
 
 
 def require_model(name: str, option: str = "") -> str:
-    """[`locate_model`], which then asks the Hub once for a model that is neither a folder nor in the cache. A download
-    would be tried again and again for half a minute where the Hub does not answer.
-
-    Raises:
-        ValueError: see [`locate_model`]; or the folder holds no model.
-        OSError: the Hub has no such model, does not answer, or must not be asked."""
+    """[`locate_model`], which then asks the Hub once for a model that is neither a folder nor in the cache: a download
+    would be tried for half a minute. It is an `OSError` if the Hub has no such model, or does not answer."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
@@ -154,10 +149,7 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
 def load_action_detector(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
     """An action detector such as STMixer in evaluation mode, and its processor. Arguments and errors are those of
     [`load_trained_model`]."""
-    expected = (
-        "which detects no actions: an stmixer is expected. `hf-video train --task action-detection` makes one around "
-        "a backbone"
-    )
+    expected = "which detects no actions: `hf-video train --task action-detection` makes an stmixer around a backbone"
     return _load(model, "AutoModelForObjectDetection", device, dtype, ["stmixer"], expected)
 
 
@@ -200,11 +192,9 @@ def _processor_of(model: str, config: Any, auto_class: str) -> Any:
     if auto_class in ("AutoModelForVideoClassification", "AutoModelForPreTraining"):
         return load_processor(model, config)
     if auto_class != "AutoModel" or config.model_type not in VIDEO_TEXT_TYPES[1:]:
-        own = {
-            "AutoModelForImageClassification": transformers.AutoImageProcessor,
-            "AutoModelForObjectDetection": transformers.AutoVideoProcessor,
-        }
-        return own.get(auto_class, transformers.AutoProcessor).from_pretrained(model)
+        own = {"AutoModelForImageClassification": "AutoImageProcessor"}
+        own |= {"AutoModelForObjectDetection": "AutoVideoProcessor"}
+        return getattr(transformers, own.get(auto_class, "AutoProcessor")).from_pretrained(model)
     from hf_video.models.video_text.processing_video_text import VideoTextDualEncoderProcessor
 
     return VideoTextDualEncoderProcessor(
@@ -213,42 +203,6 @@ def _processor_of(model: str, config: Any, auto_class: str) -> Any:
         max_length=config.text_config.max_position_embeddings,
         clean_text=False,
     )
-
-
-class SearchModel(NamedTuple):
-    """A model that compares videos, with texts or with each other.
-
-    Attributes:
-        network: in evaluation mode.
-        processor: makes clips of videos.
-        texts: the processor of texts; None for an encoder of videos alone.
-    """
-
-    network: PreTrainedModel
-    processor: VideoClipProcessor
-    texts: Any = None
-
-    def tokenize(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """`input_ids` and `attention_mask` (num_texts, sequence_length) int64; nothing for an encoder of videos."""
-        if self.texts is None:
-            return {}
-        # VideoPrism was trained with texts of one length.
-        padding = "max_length" if self.network.config.model_type == "videoprism" else True
-        encoded = self.texts(text=list(texts), padding=padding, return_tensors="pt")
-        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
-
-
-def load_search_model(model: str, *, device: str = "auto", dtype: str = "float32") -> SearchModel:
-    """A model of videos and texts: one of this package, X-CLIP or VideoPrism; or the encoder of any video classifier.
-    Arguments and errors are those of [`load_trained_model`]."""
-    from .configurations import load_config
-
-    model = require_model(model)
-    if load_config(model).model_type not in VIDEO_TEXT_TYPES:
-        one_view = {"num_clips": 1, "num_crops": 1}
-        return SearchModel(*load_trained_model(model, device=device, dtype=dtype, part="base", **one_view))
-    network, texts = load_video_text_model(model, device=device, dtype=dtype)
-    return SearchModel(network, texts.video_processor, texts)
 
 
 def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:

@@ -29,11 +29,8 @@ _OFFSET_CLASS = "VivitVideoProcessor"
 
 
 def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
-    """The `VideoClipProcessor` of a model, a folder or Hub repository.
-
-    Options that the saved file does not have follow the model's configuration, and `options` that are not None take
-    the place of both. The file of another processor is read as options of this one that give the same values, so that
-    models of Transformers work as well.
+    """The `VideoClipProcessor` of a model, a folder or Hub repository, also one of Transformers. Options that the
+    saved file does not have follow the model's configuration, and `options` that are not None take the place of both.
 
     Raises: OSError: there is no such folder or repository. ValueError: an option is wrong."""
     num_frames, image_size = clip_size(config)
@@ -50,14 +47,9 @@ def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options
 
 def read_options(model: str | os.PathLike) -> dict[str, Any]:
     """The options of `VideoClipProcessor` that give the frames the values which the saved processor gives them; none,
-    with a line in the log, if there is no processor file. A wrong file or value is a `ValueError`.
-
-    Options that a file of Transformers leaves out are those of the class that it names. The processors of Transformers
-    smooth frames while shrinking them, so `antialias` is on. `do_sample_frames` is not taken: with other processors,
-    users sample the frames themselves. Two roundings differ: a centre crop may begin one pixel further, since half a
-    pixel is rounded to the even one here and down there; and the image processor of ViViT shrinks with Pillow, whose
-    values are up to one of 255 levels off.
-    """
+    with a line in the log, if there is no processor file. A wrong file or value is a `ValueError`."""
+    # Two roundings differ: a centre crop may begin one pixel further, since half a pixel is rounded to the even one
+    # here and down there; and ViViT's image processor shrinks with Pillow, whose values may be a level of 255 off.
     files = _processor_files(model)
     if not files:
         logger.warning(f"{model} has no processor file: frames are normalised by the statistics of ImageNet.")

@@ -81,8 +81,7 @@ class ReleasedModel:
 
     @property
     def cached_file(self) -> Path | None:
-        """The authors' file in the cache of the Hub, of a model in Transformers' format its weights; None if it is not
-        there. Nothing is asked."""
+        """The authors' file, or weights in Transformers' format, in the cache of the Hub; None if it is not there."""
         from huggingface_hub import try_to_load_from_cache
 
         names = [self.file] if self.file else ["model.safetensors", "pytorch_model.bin"]
@@ -138,9 +137,9 @@ def convert_released(model: ReleasedModel, file: str, words: Sequence[str], **op
 
 
 def fetch_released(model: ReleasedModel) -> str:
-    """The authors' file in the cache of the Hub, whose size and licence are said before it is fetched; of a model in
-    Transformers' format the repository, from which nothing is fetched yet. It is a `ValueError` if the file cannot be
-    had, its SHA-256 is not the one that the Hub announces, or it is not the file that was converted before."""
+    """The authors' file in the cache of the Hub, or the repository of a model in Transformers' format, from which
+    nothing is fetched yet. It is a `ValueError` if the file cannot be had, its SHA-256 is not the one that the Hub
+    announces, or it is not the file that was converted before."""
     license = f"licence {model.license or 'unknown'}"
     if model.repository is None:
         command = " && ".join(model.command.splitlines())
@@ -189,9 +188,8 @@ def fetch_released(model: ReleasedModel) -> str:
 def _check_sha256(model: ReleasedModel, found: str) -> None:
     if model.sha256 and re.fullmatch(SHA256, found) and found != model.sha256:
         raise ValueError(
-            f"{model.name}: {model.file} of {model.repository} has the SHA-256 {found}. The file that was converted "
-            f"before had {model.sha256}. Its authors replaced it: to take theirs, remove {model.folder}; to keep the "
-            "other, name that folder."
+            f"{model.name}: {model.file} of {model.repository} has the SHA-256 {found}, the file that was converted "
+            f"before had {model.sha256}: to take the new one, remove {model.folder}, or name it to keep the other."
         )
 
 

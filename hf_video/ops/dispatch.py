@@ -11,25 +11,15 @@ logger = logging.get_logger(__name__)
 
 
 class Backend(NamedTuple):
-    """
-    One implementation of an operation.
-
-    Attributes:
-        run: computes the operation.
-        unsupported: takes the facts about a call. Returns the reason why the backend cannot run it, or `None`.
-    """
+    """One implementation of an operation. `unsupported` takes the facts about a call, and returns the reason why the
+    backend cannot run it, or `None`."""
 
     run: Callable[..., Any]
     unsupported: Callable[[Any], str | None]
 
 
 def choose(operation: str, backends: Mapping[str, Backend], facts: Any, forced: str | None = None) -> str:
-    """
-    Name of the first backend that can run a call, or of the forced one.
-
-    Raises:
-        ValueError: the forced backend does not exist, or cannot run the call.
-    """
+    """Name of the first backend that can run a call, or of the forced one, which must exist and be able to."""
     if forced:
         if forced not in backends:
             raise ValueError(f"There is no backend {forced!r} of {operation}; choose one of {', '.join(backends)}.")
@@ -49,10 +39,7 @@ def choose(operation: str, backends: Mapping[str, Backend], facts: Any, forced: 
 
 
 def probing(run: Callable[..., torch.Tensor]) -> Any:
-    """
-    A cached function that says why a call of kernels fails, or `None` if it works. It takes what `run` takes, which
-    calls the kernels and returns their output.
-    """
+    """A cached function that says why `run`, which calls kernels for their output, fails; `None` if it works."""
 
     @functools.cache
     def probe(*arguments: Any) -> str | None:

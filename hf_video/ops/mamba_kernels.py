@@ -77,10 +77,8 @@ def in_kernel_layout(x: torch.Tensor, reverse: bool) -> torch.Tensor:
 def run(
     source: str, function: str, tensors: Sequence[torch.Tensor | None], reverse: bool, delta_softplus: bool = False
 ) -> torch.Tensor:
-    """
-    The output of an autograd function, contiguous and like the first of its `tensors`, in the order in which it takes
-    them. With `reverse` sequences, which have more than two dimensions, are turned before and after it.
-    """
+    """The contiguous output of an autograd function for its `tensors`, the first of which it is like. With `reverse`
+    sequences, which have more than two dimensions, are turned before and after it."""
     places = [place for place, x in enumerate(tensors) if x is not None]
     return run_forward([x for x in tensors if x is not None], places, source, function, reverse, delta_softplus)
 

@@ -46,10 +46,7 @@ def split_work(batch_size: int, groups: int, blocks: int) -> list[tuple[int, int
 
 
 def run_units(kernel: Any, arguments: tuple[Any, ...], units: Sequence[tuple[int, ...]]) -> None:
-    """
-    Call a kernel that numba compiles with the same arguments, tensors among them, and each unit of work as its last
-    ones, on as many threads as PyTorch uses.
-    """
+    """Call a compiled kernel with these arguments and each unit of work, on as many threads as PyTorch uses."""
     arrays = [as_array(argument) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     if units and not kernel.signatures:
         start = time.perf_counter()
@@ -89,10 +86,8 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Sequence[tuple[int
 
 @functools.cache
 def openmp_team() -> Callable[..., None] | None:
-    """
-    GNU OpenMP's function that starts a parallel region, from the library that PyTorch has loaded; `None` if PyTorch
-    has another OpenMP. Each calling thread has its own team, so that callers in several threads do not meet.
-    """
+    """GNU OpenMP's function that starts a parallel region, from the library that PyTorch has loaded; `None` if PyTorch
+    has another OpenMP. Each calling thread has its own team, so that callers in several threads do not meet."""
     try:
         function = ctypes.CDLL(torch._C.__file__).GOMP_parallel
     except (OSError, AttributeError):

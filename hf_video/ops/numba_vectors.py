@@ -235,10 +235,8 @@ def total(typing_context, value):
 
 @compiled
 def exp2_of_product(x, y):
-    """
-    2^(x * y) with a relative error below 2e-7, and exactly 1 at 0, so that a state that does not fade does not drift.
-    The product lies between -126 and 127.
-    """
+    """2^(x * y) for products between -126 and 127, with a relative error below 2e-7, and exactly 1 at 0, so that a
+    state that does not fade does not drift."""
     rounded = multiply_add(x, y, ROUNDER)
     f = multiply_add(x, y, ROUNDER - rounded)
     return scale(f * (f * (f * (f * (f * E4 + E3) + E2) + E1) + E0) + ONE, rounded)

@@ -16,13 +16,11 @@ def register_gradients(
     """
     Make one operator the derivative of another.
 
-    Args:
-        forward: takes tensors or `None`, then options. Returns its outputs, the first of which is like the first
-            tensor that it takes, and then the tensors that only the backward needs.
-        backward: takes the gradients of the outputs, `None` where there is none but for the first; the tensors that
-            `forward` returned for it; and what `forward` took without the last `num_unread` tensors, whose memory is
-            not kept. Returns one gradient for each tensor that `forward` took, also for one that was `None`.
-        num_outputs: number of outputs of `forward`.
+    `forward` takes tensors or `None`, then options. It returns `num_outputs` outputs, the first of which is like the
+    first tensor that it takes, and then the tensors that only the backward needs. `backward` takes the gradients of
+    the outputs, `None` where there is none but for the first; the tensors that `forward` returned for it; and what
+    `forward` took without the last `num_unread` tensors, whose memory is not kept. It returns one gradient for each
+    tensor that `forward` took, also for one that was `None`.
     """
 
     def save(ctx, inputs, output):
@@ -45,10 +43,8 @@ def register_gradients(
 
 @torch.library.custom_op("hf_video::turn", mutates_args=())
 def turn(x: torch.Tensor) -> torch.Tensor:
-    """
-    A contiguous copy with the last dimension reversed. `flip` keeps the order of dimensions in memory, so that a
-    second copy would have to change it; and the backward of an index is an addition, where a copy is enough.
-    """
+    """A contiguous copy with the last dimension reversed."""
+    # `flip` keeps the order of dimensions in memory; and the backward of an index is an addition, not a copy.
     return x.index_select(-1, torch.arange(x.shape[-1] - 1, -1, -1, device=x.device))
 
 

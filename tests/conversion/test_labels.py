@@ -95,6 +95,9 @@ def test_a_model_without_classes_refuses_names(tmp_path, capsys):
 
 def test_a_wrong_file_is_refused_before_anything_is_read(tmp_path, capsys):
     (tmp_path / "names.txt").write_text("up\nup\n")
-    for labels, message in ((str(tmp_path / "names.txt"), "both 'up'"), ("kinetics", "cannot be read")):
+    for labels, message in (
+        (str(tmp_path / "names.txt"), "class 1 has no name of its own"),
+        ("kinetics", "cannot be read"),
+    ):
         words = [str(tmp_path / "missing.pth"), str(tmp_path / "model"), "--labels", labels]
         assert message in fails(videomae.main, words, capsys)

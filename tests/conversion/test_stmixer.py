@@ -55,4 +55,4 @@ def test_it_refuses_what_the_original_refuses(tmp_path):
 
 def test_a_pretraining_checkpoint_is_refused(refused):
     golden = load_golden("videovit", "videomae_pretrain")
-    assert "pre-training checkpoint" in refused(main, golden.folder / "checkpoint.pth")
+    assert "which has patch_embed.proj.weight" in refused(main, golden.folder / "checkpoint.pth")

@@ -169,7 +169,7 @@ def test_names_of_actions_come_from_a_label_map_or_a_list(tmp_path):
     processor = AutoVideoProcessor.from_pretrained(tmp_path / "0" / "model")
     assert type(processor) is VideoDetectionProcessor and processor.frame_sampling_rate == 4
     map_file.write_text('item { name: "walk" id: 5 }\n')
-    with pytest.raises(ValueError, match="names the actions 5, but the detector has the actions 1 to 4"):
+    with pytest.raises(ValueError, match="names 5, and the actions are 1 to 4"):
         convert(CHECKPOINT / "checkpoint.pth", tmp_path, {"ViT": {"NUM_HEADS": 2}}, "--label-map", str(map_file))
 
 

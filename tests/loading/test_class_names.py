@@ -46,7 +46,7 @@ def test_the_lists_of_torchvision():
         ("a.txt", None, "a.txt"),
         ("a.txt", "", "a.txt"),
         ("a.txt", "up\n\ndown\n", "class 1"),
-        ("a.txt", "up\ndown\nup\n", "classes 0 and 2"),
+        ("a.txt", "up\ndown\nup\n", "class 2"),
         ("a.json", "[1, 2]", "a.json"),
         ("a.json", '{"a": "b"}', r"\('a', 'b'\)"),
         ("a.json", '{"0": "up", "2": "down"}', "class 1"),

@@ -205,7 +205,7 @@ def test_a_detector_is_made_around_a_backbone(folder, classifier, tmp_path, capl
     ("model", "more", "sentence"),
     [
         ("detector", ["--num-clips", "2"], "--num-clips has no effect here, but with --task classification"),
-        ("detector", ["--num-queries", "9"], "has learned 6 queries: leave out num_queries=9"),
+        ("detector", ["--num-queries", "9"], "leave out its num_queries"),
         ("detector", ["--num-frames", "8"], "takes clips of 4 frames, and num_frames is 8"),
         ("detector", SMALL, "is a detector with a configuration of its own"),
         ("classifier", ["--num-queries", "1", *SMALL], "a.mp4 has 2 persons at 1 s, and the model 1 queries"),

@@ -76,10 +76,7 @@ def causal_conv1d(
 
 @torch.compiler.assume_constant_result
 def choose_backend(scan_backend: str, taps: int) -> str:
-    """
-    Name of the backend beside a backend of `selective_scan`. Beside mamba-ssm's scan these are compiled kernels, too,
-    or else Triton's.
-    """
+    """Name of the backend beside one of `selective_scan`: beside mamba-ssm's, compiled kernels or else Triton's."""
     if scan_backend in ("mamba_ssm", HUB_KERNELS):
         return choose("causal_conv1d", BACKENDS, taps)
     return scan_backend if scan_backend in BACKENDS else "reference"

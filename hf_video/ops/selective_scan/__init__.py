@@ -123,12 +123,7 @@ def selective_scan(
 def choose_backend(
     device_type: str, dtype: torch.dtype, state_size: int, carries_state: bool, forced: str | None
 ) -> str:
-    """
-    Name of the backend for a call. A compiled graph keeps the backend that was chosen when it was compiled.
-
-    Raises:
-        ValueError: `forced` or the environment variable names a backend that does not exist or cannot run the call.
-    """
+    """Name of the backend for a call. A compiled graph keeps the one that was chosen when it was compiled."""
     forced = forced or os.environ.get(BACKEND_VARIABLE)
     facts = ScanFacts(device_type, dtype, state_size, carries_state, bool(forced))
     return choose("selective_scan", BACKENDS, facts, forced)

@@ -23,10 +23,8 @@ Sequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class ScanInputs(NamedTuple):
-    """
-    What `selective_scan` passes to a backend, as it describes them. B and C are `(batch, groups, state, length)`, or
-    `(dim, state)` if they are the same at all times.
-    """
+    """What `selective_scan` passes to a backend. B and C are `(batch, groups, state, length)`, or `(dim, state)` if
+    they are the same at all times."""
 
     u: torch.Tensor
     delta: torch.Tensor
@@ -71,10 +69,8 @@ def share_groups(B: torch.Tensor, C: torch.Tensor, u: torch.Tensor) -> tuple[tor
 
 
 def add_and_gate(outputs: torch.Tensor, addend: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
-    """
-    The last steps of `selective_scan`, for kernels without them, in the dtype of `outputs`. These are written over if
-    no gradient needs them, for new memory takes longer than the steps.
-    """
+    """The last steps of `selective_scan`, for kernels without them, in the dtype of `outputs`."""
+    # New memory takes longer than the steps.
     in_place = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     if addend is not None:
         addend = addend.to(outputs.dtype)
@@ -153,11 +149,10 @@ def scan_operator(
     sequences: Sequences, A: torch.Tensor, state: torch.Tensor, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     def step(state: torch.Tensor, slices: Sequences) -> tuple[torch.Tensor, torch.Tensor]:
-        time_step, scaled_input, B, C = slices
-        update = scaled_input[..., None] * expand_groups(B, A.shape[0])
-        state = torch.exp(time_step[..., None] * A) * state + update
+        steps, scaled_inputs, B, C = (sequence[None] for sequence in slices)
+        output, state = scan_chunk((steps, scaled_inputs, B, C), A, state, False)
         # The operator needs a state that shares no memory with tensors that the backward keeps.
-        return state.clone(), (state * expand_groups(C, A.shape[0])).sum(dim=-1)
+        return state.clone(), output[0].clone()
 
     last_state, outputs = scan(step, state, sequences, reverse=reverse)
     return outputs, last_state

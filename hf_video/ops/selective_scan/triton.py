@@ -35,10 +35,8 @@ FORWARD_REGISTERS = 168
 
 
 def plan(batch_size: int, dim: int, groups: int) -> dict[str, int]:
-    """
-    Constants of both kernels, which have one thread for each channel of each span of steps. Small batches get more
-    spans, which are more threads along time. It follows from sizes alone, so that shapes are known without a device.
-    """
+    """Constants of both kernels, which have one thread for each channel of each span of steps. Small batches get more
+    spans, which are threads along time. It follows from sizes alone, so that shapes are known without a device."""
 
     def count_programs(channels: int) -> int:
         return batch_size * groups * -(-dim // (groups * channels))
@@ -129,10 +127,8 @@ OPTIONS = "bool delta_softplus, bool reverse, bool keeps_borders"
     schema=f"({TENSORS}, Tensor initial_state, Tensor? addend, {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def scan_forward(u, delta, A, B, C, D, delta_bias, z, initial_state, addend, delta_softplus, reverse, keeps_borders):
-    """
-    The output, the last state, the states before each chunk and the last one, and the output before the gate. The last
-    two are empty unless they are kept and, for the output, there is a gate. An addend needs a gate.
-    """
+    """The output, the last state, the states before each chunk and the last one, and the output before the gate. The
+    last two are empty unless they are kept and, for the output, there is a gate. An addend needs a gate."""
     from .triton_kernels import scan_forward_kernel
 
     y, _, borders, mixed = allocate(
@@ -153,10 +149,8 @@ def scan_forward(u, delta, A, B, C, D, delta_bias, z, initial_state, addend, del
     schema=f"(Tensor dy, Tensor? dlast_state, Tensor borders, Tensor mixed, {TENSORS}, {OPTIONS}) -> Tensor[]",
 )
 def scan_backward(dy, dlast_state, borders, mixed, u, delta, A, B, C, D, delta_bias, z, delta_softplus, reverse, _):
-    """
-    The gradients of all tensors that the forward takes, also of those that are `None`. The gradient of an addend
-    equals that of the output before the gate, and has the dtype of u.
-    """
+    """The gradients of all tensors that the forward takes, also of those that are `None`. That of an addend equals
+    that of the output before the gate, and has the dtype of u."""
     from .triton_kernels import scan_backward_kernel
 
     batch_size, _, dim = u.shape
