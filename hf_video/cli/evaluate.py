@@ -11,9 +11,8 @@ table, both of which `hf-video timeline` writes; --ground-truth has the annotate
 an annotation file: average precision at thresholds of temporal IoU, as ActivityNet defines it, and precision, recall,
 F1 and border errors of all predictions.
 
-With --against, DATA and FILE are lists of times or annotation files of two persons. Of two persons, as with --task
-frames and segments of model and person: Cohen's kappa by frames and by bins of 1 s, F1 of segments, bouts, seconds and
-the first bout of each.
+With --against, DATA and FILE are of two persons. Of these, and of model and person with --task frames and segments:
+Cohen's kappa by frames and by bins of 1 s, F1 of segments, and the bouts, seconds and first bout of each.
 """
 
 from __future__ import annotations

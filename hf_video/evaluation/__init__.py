@@ -6,7 +6,6 @@ from typing import Any
 _PUBLIC_NAMES = {
     "annotated_boxes": ".detections",
     "CaptionedVideos": ".retrieval",
-    "cohen_kappa": ".agreement",
     "Compared": ".agreement",
     "detected_boxes": ".detections",
     "evaluate_dataset": ".classes",

@@ -4,9 +4,8 @@
   class is in a bin if it is at half of its moments or more. Kappa of a class asks whether the class is there; that of
   all asks for the set of classes, of which "none" is one.
 - A segment of one is found by the other if their temporal IoU is at least 0.5, each at most once; F1 is of these.
-- A bout is a segment. Latency is the time from the begin of what both looked at to the first one, the mean over videos.
-- Time at which one of the two did not look counts for neither.
-- Intervals are of 95 %, from 1000 draws of as many videos, with replacement.
+- A bout is a segment. Latency is the time from the begin of what both looked at to the first, the mean over videos.
+- Time at which one of the two did not look counts for neither. Intervals are of 95 %, from 1000 draws of videos.
 """
 
 import warnings
@@ -90,8 +89,8 @@ def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) ->
     for name, (figure, sums) in figures.items():
         with warnings.catch_warnings(action="ignore"):  # of a figure that no draw has
             bands = np.nanpercentile(figure(np.tensordot(draws, sums, 1)), [2.5, 97.5], axis=0)
-        bands = _plain(np.moveaxis(bands, 0, -1))
-        for owner, value, low_high in zip(owners, _plain(figure(sums.sum(axis=0))), bands, strict=True):
+        columns = _plain(figure(sums.sum(axis=0))), _plain(np.moveaxis(bands, 0, -1))
+        for owner, value, low_high in zip(owners, *columns, strict=True):
             owner[name] = value
             owner["intervals"] |= {name: low_high} if num_videos > 1 else {}
     num_seconds = float(sum(end - begin for video in videos for begin, end in video.known))
@@ -133,9 +132,8 @@ def _bouts(segments: Sequence[Segment], known: Sequence[tuple[float, float]], na
     time among those of all classes."""
     rows = []
     for each in segments:
-        parts = [(max(each.start, begin), min(each.end, end)) for begin, end in known]
-        parts = [(begin, end) for begin, end in parts if end > begin]
-        if parts and each.label in names:
+        cut = ((max(each.start, begin), min(each.end, end)) for begin, end in known)
+        if (parts := [(begin, end) for begin, end in cut if end > begin]) and each.label in names:
             times = parts[0][0], parts[-1][1], sum(end - begin for begin, end in parts)
             rows += [(label, *times) for label in (names.index(each.label), len(names))]
     return np.array(sorted(rows, key=lambda row: row[1:]), np.float64).reshape(-1, 4)

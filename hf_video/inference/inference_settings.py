@@ -265,7 +265,6 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
 
 
 _RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")
-_AGREEMENT = Mark(needs="task=agreement")
 _CLASSES, _FRAMES = Mark(needs="task=classification"), Mark(needs="task=frames or frame-classification")
 _DETECTION = "task=detection or action-detection"
 
@@ -312,11 +311,8 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
         "ActivityNet's JSON; DATA is then a file of detections or of segments, without a model.",
         "FILE",
     )
-    against: Annotated[str | None, _AGREEMENT] = setting(
-        None,
-        "Another person's list of times or annotation file of the same videos: how well DATA, that of a first person, "
-        "agrees with it, without a model.",
-        "FILE",
+    against: str | None = setting(
+        None, "Another person's list of times or annotation file, with which DATA are compared; no model.", "FILE"
     )
     detections: Annotated[str | None, Mark(needs=_DETECTION)] = setting(
         None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
@@ -338,15 +334,12 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
         if self.against is not None and self.task == "classification":
             self.task = "agreement"
         check_values(self, type(self))
-        if self.task == "agreement":
-            if self.against is None or self.model:
-                raise ValueError("--against FILE compares DATA with FILE, without --model.")
-            return
-        measures_file = self.task == "segments" or self.ground_truth is not None
-        if (self.ground_truth if measures_file else self.model) is None:
-            raise ValueError(f"--task {self.task} needs {'--ground-truth' if measures_file else '--model'}.")
-        if measures_file and (self.model or self.detections):
-            raise ValueError("--ground-truth measures a file: leave --model and --detections out.")
+        name = "ground_truth" if self.task == "segments" or self.ground_truth is not None else "model"
+        name, flag = (name, name.replace("_", "-")) if self.task != "agreement" else ("against", "against")
+        if getattr(self, name) is None or (self.against is not None and name != "against"):
+            raise ValueError(f"--task {self.task} needs --{flag}, and --against is without --task.")
+        if name != "model" and (self.model or self.detections):
+            raise ValueError(f"--{flag} measures a file: leave --model and --detections out.")
 
     def choose_split(self, splits: Iterable[str]) -> str:
         """The split to measure on, of those that there are; a `ValueError` if there is no such one."""

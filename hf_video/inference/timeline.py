@@ -71,7 +71,6 @@ class Timeline:
         path: where the video is, for `segments.csv`; by default its name.
 
     Attributes:
-        has_subtitles: whether `segments.vtt` is written.
         num_segments: number of segments.
         segments: they, in the order in which they end; after `write` in that in which they begin.
         highest: the highest score of each class, (num_classes,) float.
@@ -98,7 +97,6 @@ class Timeline:
     ) -> None:
         self.finder, self.video, self.folder = finder, video, None if folder is None else Path(folder)
         self.is_kept, self.path = is_kept, path or video
-        self.has_subtitles = True
         self.num_segments, self.end, self.highest = 0, 0.0, np.zeros(len(finder.class_names))
         self.segments: list[Segment] = []
         self.times: list[tuple[float, float]] = []
@@ -145,7 +143,7 @@ class Timeline:
         """The segments that are left, after the last window."""
         return self._keep(self.finder.finish())
 
-    def write(self, details: dict[str, Any]) -> None:
+    def write(self, details: dict[str, Any], with_subtitles: bool = True) -> None:
         """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`, with the details, such as the
         model. What fails is in `errors`, and the other files are written all the same."""
         if self.folder is None:
@@ -158,7 +156,7 @@ class Timeline:
         self.segments.sort(key=lambda segment: (segment.start, segment.end))
         for write, name in (
             (partial(replace_file, write=self._write_table), "segments.csv"),
-            *([(partial(write_webvtt, segments=self.segments, notes=notes), "segments.vtt")] * self.has_subtitles),
+            *([(partial(write_webvtt, segments=self.segments, notes=notes), "segments.vtt")] * with_subtitles),
             (partial(replace_file, write=partial(self._write_scores, details=details)), "scores.parquet"),
             (partial(write_segments, video=self.video, segments=self.segments, details=details), "segments.json"),
         ):
@@ -251,7 +249,6 @@ def make_timeline(
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
     path = public_url(absolute(settings.video))
     found = Timeline(finder, name_of(settings.video), settings.output, is_kept, path)
-    found.has_subtitles = settings.format == "vtt"
     options = {"batch_size": settings.batch_size or (1 if is_live else 8), "watch": found.watch, **windows}
     score = partial(score_frames, queue=queue) if of_frames else score_windows
     scored = score(model, processor, settings.video, **options)
@@ -283,7 +280,7 @@ def make_timeline(
         found.ending = str(found.errors[0]) or type(found.errors[0]).__name__
     elif not is_whole:
         found.ending = "a signal stopped it"
-    found.write(details)
+    found.write(details, with_subtitles=settings.format == "vtt")
     if found.folder is not None:
         with collected(found.errors):
             _write_project(settings, found.segments, found.folder)

@@ -17,6 +17,6 @@ def test_two_files_without_a_model(tmp_path, says, fails):
     assert "arena_01" in found["warnings"][0] and found["classes"]["walk"]["seconds"][0] == 4
     told = says("evaluate", file, "--against", file)
     assert "kappa, 1 s" in told and "\nall " in told and "1.00 [1.00, 1.00]" in told
-    assert "without --model" in fails("evaluate", table, "--against", file, "--model", "m")
+    assert "leave --model" in fails("evaluate", table, "--against", file, "--model", "m")
     words = ["--task", "segments", "--ground-truth", file]
     assert json.loads(says("evaluate", table, *words, "--json"))["agreement"]["num_seconds"] > 8

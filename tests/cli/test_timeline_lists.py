@@ -10,25 +10,18 @@ from hf_video.data import read_annotations
 from ..data.annotations.test_readers import boris
 from .test_timeline_command import model_folder, run, sees_light, video  # noqa: F401
 
+NEW = {"boris": "segments.boris", "eaf": "segments.eaf", "via": "segments.via.json"}
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("boris", "segments.boris"),
-        ("eaf", "segments.eaf"),
-        ("via", "segments.via.json"),
-        ("vtt", "segments.vtt"),
-        ("csv", None),
-    ],
-)
-def test_formats(model_folder, video, sees_light, tmp_path, words, name):  # noqa: F811
+
+@pytest.mark.parametrize("words", [*NEW, "vtt", "csv"])
+def test_formats(model_folder, video, sees_light, tmp_path, words):  # noqa: F811
     folder = tmp_path / "found"
     assert run(model_folder, video, "--background", "dark", "--output", folder, "--format", words) == 0
     files = {each.name for each in folder.iterdir()}
     always = {"segments.csv", "segments.json", "scores.parquet", "timeline.png"}
-    assert files == always | ({name} if name else set())
-    if words in ("boris", "eaf", "via"):
-        (row,) = read_annotations(folder / name).rows
+    assert files == always | {NEW.get(words, f"segments.{words}")}
+    if words in NEW:
+        (row,) = read_annotations(folder / NEW[words]).rows
         (line,) = json.loads((folder / "segments.json").read_text())["results"]["flash"]
         assert [row["start"], row["end"]] == pytest.approx(line["segment"], abs=1e-3) and row["class"] == "bright"
 

@@ -27,10 +27,9 @@ def read(table: Table) -> None:
     """Fills the table with the segments and points of all views."""
     is_csv = table.file.suffix.lower() != ".json"
     attributes, entries = _read_csv(table) if is_csv else _read_project(table)
-    wanted = {
-        key: table.is_read(each.get("aname", key), each.get("desc") == _BY_MODEL) for key, each in attributes.items()
-    }
-    attributes = {key: each for key, each in attributes.items() if wanted[key]}
+    by_model = {key: each.get("desc") == _BY_MODEL for key, each in attributes.items()}
+    out = [key for key, each in attributes.items() if not table.is_read(each.get("aname", key), by_model[key])]
+    attributes = {key: each for key, each in attributes.items() if key not in out}
     kinds = {_SEGMENT: "state", _POINT: "point"}
     for attribute in attributes.values():
         if attribute.get("anchor_id") in kinds and attribute.get("aname") in _chosen(table, attributes):
@@ -41,9 +40,9 @@ def read(table: Table) -> None:
         if region or len(times) not in (1, 2):
             regions += 1
             continue
-        if values and not any(wanted.get(key, True) for key in values):
+        if values and not values.keys() - {*out}:
             continue
-        values = {key: value for key, value in values.items() if wanted.get(key, True)}
+        values = {key: value for key, value in values.items() if key not in out}
         media = [table.medium(file, source) for file in files]
         if not media:
             table.report("no_media", source=source)
