@@ -9,7 +9,7 @@
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +76,7 @@ def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) ->
             begun, places = np.unique(each, return_index=True)
             begins[number, begun, side, 0], begins[number, begun, side, 1] = rows[places, 1] - video.known[0][0], 1
     frames, bins = map(_counts, zip(*shown, strict=True))
-    figures = {
+    figures: dict[str, tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]] = {
         "kappa_frames": (cohen_kappa, frames),
         "kappa_bins": (cohen_kappa, bins),
         "f1": (lambda sums: 2 * sums[..., 0] / (sums[..., 1] + sums[..., 2]), found),
@@ -141,7 +141,7 @@ def _bouts(segments: Sequence[Segment], known: Sequence[tuple[float, float]], na
 
 def _plain(values: np.ndarray) -> Any:
     """Numbers as JSON has them, None for NaN."""
-    return np.where(np.isnan(values), None, np.asarray(values).astype(object)).tolist()
+    return np.where(np.isnan(values), np.array(None), values.astype(object)).tolist()
 
 
 def tell_agreement(result: Mapping[str, Any]) -> list[str]:
