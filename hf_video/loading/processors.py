@@ -29,7 +29,7 @@ _OFFSET_CLASS = "VivitVideoProcessor"
 
 
 def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
-    """The `VideoClipProcessor` of a model, a folder or Hub repository. Options that the saved file does not have follow
+    """The `VideoClipProcessor` of a model, a folder or Hub repository. What the saved file does not have follows
     the model's configuration, and `options` that are not None take the place of both.
 
     Raises: OSError: there is no such folder or repository. ValueError: an option is wrong."""
