@@ -29,8 +29,8 @@ _OFFSET_CLASS = "VivitVideoProcessor"
 
 
 def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
-    """The `VideoClipProcessor` of a model, a folder or Hub repository. What the saved file does not have follows
-    the model's configuration, and `options` that are not None take the place of both.
+    """The `VideoClipProcessor` of a model, a folder or Hub repository, also one of Transformers. Options that the
+    saved file does not have follow the model's configuration, and `options` that are not None take the place of both.
 
     Raises: OSError: there is no such folder or repository. ValueError: an option is wrong."""
     num_frames, image_size = clip_size(config)

@@ -19,7 +19,7 @@ from hf_video.demo import write_moving_digits
 from tests.data.detection_files import OWN, write_annotations, write_videos
 from tests.data.frame_videos import write_flashes
 from tests.hub_server.fixtures import hub, unverified  # noqa: F401
-from tests.models.videovit.videovit_testing import ATTENTIVE, VJEPA2, make
+from tests.models.videovit.videovit_testing import ATTENTIVE, VJEPA2, VJEPA2_1, make
 
 SIZES = {"patch_size": 16, "num_frames": 4, "hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
 TRAIN = ["--epochs=1", "--batch-size=4", "--learning-rate=0.01", "--device=cpu", "--no-load-best-model-at-end"]
@@ -40,7 +40,7 @@ def video(few):
 
 @pytest.fixture(scope="module")
 def folders(few, tmp_path_factory):
-    """The folders of an encoder and of a classifier."""
+    """The folders of encoders and of a classifier."""
     names = sorted(path.name for path in (few / "train").iterdir())
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
     crop = {"height": 32, "width": 32}
@@ -48,6 +48,7 @@ def folders(few, tmp_path_factory):
     found = {}
     for name, made in {
         "encoder": make(VideoViTModel, **SIZES, **VJEPA2),
+        "encoder of 2.1": make(VideoViTModel, **SIZES | {"num_hidden_layers": 2}, **VJEPA2_1),
         "classifier": make(VideoViTForVideoClassification, **SIZES, **ATTENTIVE, num_labels=8, **labels),
     }.items():
         found[name] = tmp_path_factory.mktemp(name)
@@ -69,10 +70,10 @@ def moved(before, after):
     return {name for name in one if one[name].shape != two[name].shape or not torch.equal(one[name], two[name])}
 
 
-@pytest.mark.parametrize("source", ["encoder", "classifier"])
+@pytest.mark.parametrize("source", ["encoder", "encoder of 2.1", "classifier"])
 def test_clips(source, few, folders, tmp_path):
     model = AutoModelForVideoClassification.from_pretrained(trained(few, folders[source], tmp_path / "out"))
-    assert model.config.rope_layout == "vjepa2" and (model.pooler is not None) == (source == "classifier")
+    assert model.config.rope_layout.startswith("vjepa2") and (model.pooler is not None) == (source == "classifier")
     assert json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())["num_videos"] == 8
 
 

@@ -692,17 +692,15 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
             tokens = torch.cat([self.videovit.norm_of(stage)(states) for stage, states in read], dim=1)
             if not (self.config.output_hidden_states if asked is None else asked):
                 outputs.hidden_states = None
-        num_clips = self.config.pooler_num_clips
-        if self.pooler is not None and pixel_values.ndim == 6 and num_clips > 1:
-            batch_size, num_views = pixel_values.shape[:2]
+        if self.pooler is not None and pixel_values.ndim == 6:
+            num_clips, (batch_size, num_views) = self.config.pooler_num_clips, pixel_values.shape[:2]
             if num_views % num_clips:
                 raise ValueError(
                     f"The pooler joins {num_clips} clips (`pooler_num_clips`), and a video has {num_views} views: set "
                     "`num_clips` of the processor to a multiple."
                 )
             # The crops of a clip are next to each other.
-            shape = {"b": batch_size, "clips": num_clips}
-            tokens = rearrange(tokens, "(b clips crops) n c -> (b crops) (clips n) c", **shape)
+            tokens = tokens.unflatten(0, (batch_size, num_clips, -1)).transpose(1, 2).flatten(2, 3).flatten(0, 1)
         features = self.dropout(self.pool(tokens))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)

@@ -16,7 +16,7 @@ from hf_video import (
     VideoViTModel,
 )
 
-from .videovit_testing import make, random_clips, tiny_config
+from .videovit_testing import VJEPA2_1, make, random_clips, tiny_config
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,16 @@ def test_positions_are_resized_per_slice_and_then_over_time():
     assert torch.equal(table[:, :1], module.weight[:, :1]), "the class token's position stays"
 
 
-def test_rope_depends_on_relative_positions_alone():
+@pytest.mark.parametrize("settings", [{"position_embedding_type": "rope"}, VJEPA2_1])
+def test_rope_depends_on_relative_positions_alone(settings):
     """Attention scores of two tokens stay when both move by the same step in time, row and column."""
-    rotary = make(VideoViTModel, position_embedding_type="rope").rotary_embedding
+    rotary = make(VideoViTModel, **settings).rotary_embedding
     angles = rotary((4, 5, 6), torch.device("cpu")).reshape(4, 5, 6, -1)
     difference = angles[1, 2, 3] - angles[0, 1, 1]
     torch.testing.assert_close(difference, angles[3, 4, 5] - angles[2, 3, 3])
-    assert angles.shape[-1] == 6 and len(set(angles[1, 2, 3].tolist())) > 3
+    # Both channels of a pair have the same angle.
+    torch.testing.assert_close(*angles.chunk(2, dim=-1))
+    assert angles.shape[-1] == 12 and len(set(angles[1, 2, 3].tolist())) > 3
 
 
 def test_frames_and_pixels_that_fill_no_patch_are_dropped():
