@@ -66,7 +66,7 @@ def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) ->
     begins = np.zeros((*seconds.shape, 2))
     for number, video in enumerate(videos):
         pair = [_bouts(each, video.known, class_names) for each in (video.first, video.second)]
-        labels = [rows[:, 0].astype(int) for rows in pair]
+        labels, begin = [rows[:, 0].astype(int) for rows in pair], min(video.known, default=(0.0, 0.0))[0]
         hits = find_annotations(pair[0][:, 1:3], labels[0], pair[1][:, 1:3], labels[1], [_TIOU])[0] >= 0
         for column, each in enumerate((labels[0][hits], *labels)):
             found[number, :, column] = np.bincount(each, minlength=num_columns)
@@ -74,7 +74,7 @@ def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) ->
         for side, (rows, each) in enumerate(zip(pair, labels, strict=True)):
             np.add.at(seconds[number, :, side], each, rows[:, 3])
             begun, places = np.unique(each, return_index=True)
-            begins[number, begun, side, 0], begins[number, begun, side, 1] = rows[places, 1] - video.known[0][0], 1
+            begins[number, begun, side, 0], begins[number, begun, side, 1] = rows[places, 1] - begin, 1
     frames, bins = map(_counts, zip(*shown, strict=True))
     figures: dict[str, tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]] = {
         "kappa_frames": (cohen_kappa, frames),

@@ -176,13 +176,13 @@ def _measure_seen(first: Mapping[str, _Seen], second: Mapping[str, _Seen]) -> di
     0.04 s up to the last segment."""
     videos, unread = list[Compared](), list[str]()
     for name, *pair in [(name, first[name], second[name]) for name in first if name in second]:
-        segments = [seen.segments for seen in pair]
+        segments, place = [seen.segments for seen in pair], pair[0].place or pair[1].place
         try:
-            metadata = probe_video(pair[0].place or pair[1].place)
+            metadata = probe_video(place)
             borders = np.append(metadata.times, metadata.duration)
         except (OSError, ValueError):
-            unread.append(name)
-            borders = np.arange(0, max((each.end for rows in segments for each in rows), default=0) + 0.04, 0.04)
+            unread += [name] if place else []  # ActivityNet's files name no place
+            borders = np.arange(0, max((each.end for rows in segments for each in rows), default=0) + 0.08, 0.04)
         known, begin = [], 0.0
         for start, end in sorted([*pair[0].unknown, *pair[1].unknown, (float(borders[-1]), math.inf)]):
             known += [(begin, start)] * (start > begin)

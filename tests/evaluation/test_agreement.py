@@ -17,8 +17,7 @@ def segments_of(shown):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_kappa_is_that_of_scikit_learn(seed):
-    """Of classes that exclude each other (odd seeds) or do not, at known moments of several videos, by frames and by
-    bins."""
+    """Of classes that exclude each other (odd seeds) or do not, at known moments of several videos."""
     rng = np.random.default_rng(seed)
     videos, frames, bins = [], [], []
     for num_frames in (40, 27, 8):
@@ -39,8 +38,7 @@ def test_kappa_is_that_of_scikit_learn(seed):
             assert of_class[name] == pytest.approx(cohen_kappa_score(one[:, label], other[:, label]))
         texts = (["+".join(map(str, row.nonzero()[0])) for row in each] for each in (one, other))
         assert found["all"][name] == pytest.approx(cohen_kappa_score(*texts))
-        low, high = found["all"]["intervals"][name]
-        assert low < found["all"][name] < high
+        assert found["all"]["intervals"][name][0] < found["all"][name] < found["all"]["intervals"][name][1]
     assert found["num_seconds"] == sum(each.shape[1] for each in frames) / 4
 
 
@@ -58,5 +56,7 @@ def test_bouts_by_hand():
     both = measure_agreement([video, video._replace(second=first)], NAMES)["classes"]["walk"]
     assert both["bouts"] == [4, 4] and both["intervals"]["bouts"] == [[4, 4], [4, 4]] and both["f1"] == 0.75
     assert both["intervals"]["f1"] == [0.5, 1.0] and both["latency"] == [0.5, 0.75]
+    unknown = video._replace(known=[])
+    assert measure_agreement([video, unknown], NAMES)["classes"]["walk"]["latency"] == [0.5, 1.0]
     with pytest.raises(ValueError, match="no moment that both looked at"):
-        measure_agreement([video._replace(known=[])], NAMES)
+        measure_agreement([unknown], NAMES)
