@@ -8,9 +8,8 @@ from ..data.annotations.test_readers import place
 def test_two_files_without_a_model(tmp_path, says, fails):
     """Of a project and a table; nobody looked before 1 s and after 9 s, and one video is in one of them alone."""
     file, _ = place("boris_project", tmp_path)
-    table = tmp_path / "boris_project" / "mine.csv"
+    table, output = tmp_path / "boris_project" / "mine.csv", tmp_path / "found.json"
     table.write_text("path,start,end,label\nvideos/arena_02.mp4,0,3,groom\nvideos/arena_02.mp4,5,12,walk\n")
-    output = tmp_path / "found.json"
     found = json.loads(says("evaluate", table, "--against", file, "--json", "--output", output))
     assert found == json.loads(output.read_text()) and (found["num_videos"], found["num_seconds"]) == (1, 8.0)
     assert found["classes"]["groom"]["bouts"][0] == found["classes"]["walk"]["bouts"][0] == 1
@@ -18,5 +17,5 @@ def test_two_files_without_a_model(tmp_path, says, fails):
     told = says("evaluate", file, "--against", file)
     assert "kappa, 1 s" in told and "\nall " in told and "1.00 [1.00, 1.00]" in told
     assert "leave --model" in fails("evaluate", table, "--against", file, "--model", "m")
-    words = ["--task", "segments", "--ground-truth", file]
-    assert json.loads(says("evaluate", table, *words, "--json"))["agreement"]["num_seconds"] > 8
+    found = json.loads(says("evaluate", table, "--task", "segments", "--ground-truth", file, "--json"))
+    assert found["agreement"]["num_seconds"] > 8 and found["agreement"]["num_videos"] == 2

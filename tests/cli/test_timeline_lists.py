@@ -30,8 +30,7 @@ def test_a_copy_of_the_project_of_the_person(model_folder, video, sees_light, tm
     events = [[100.5, "fly", "walk", "", "", 15], [101.0, "fly", "walk", "", "", 30]]
     observation = {"type": "MEDIA", "file": {"1": ["D:\\lab\\flash.mp4"]}, "events": events, "time offset": 100.0}
     project = boris(tmp_path, {"day 1": observation})
-    before = project.read_bytes()
-    folder = tmp_path / "found"
+    before, folder = project.read_bytes(), tmp_path / "found"
     words = ["--background", "dark", "--output", folder, "--annotations", project]
     assert run(model_folder, video, *words) == 0
     assert project.read_bytes() == before and (folder / "segments.vtt").exists()
