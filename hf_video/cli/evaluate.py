@@ -10,6 +10,9 @@ measures them. With --task segments, DATA are predicted segments of untrimmed vi
 table, both of which `hf-video timeline` writes; --ground-truth has the annotated ones, and may be a list of times or
 an annotation file: average precision at thresholds of temporal IoU, as ActivityNet defines it, and precision, recall,
 F1 and border errors of all predictions.
+
+With --against, DATA and FILE are of two persons. Of these, and of model and person with --task frames and segments:
+Cohen's kappa by frames and by bins of 1 s, F1 of segments, and the bouts, seconds and first bout of each.
 """
 
 from __future__ import annotations

@@ -14,9 +14,11 @@ removed. The segments of a stream always stay.
 files in the folder of --output:
   segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
   segments.csv    the segments as a table, which grows while the command runs
-  segments.vtt    the segments as subtitles for a player
+  segments.vtt    the segments as subtitles for a player, unless --format is another
   scores.parquet  the scores of all classes for each window, written at the end
   timeline.png    a picture; needs matplotlib
+  segments.boris, segments.eaf or segments.via.json  with --format: a new project of BORIS, ELAN or VIA 3
+  the name of the file of --annotations: a copy of it, with the segments beside what you annotated
   annotated.mp4   with --annotate: the video with the classes drawn on it, without sound; needs matplotlib
 
 example: hf-video timeline match.mp4 --model my_model --background other --min-duration-on 2 --output match_timeline

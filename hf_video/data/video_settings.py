@@ -20,7 +20,7 @@ READING_THREADS = (
 _NAMES = partial(str.split, sep=",")
 # What can be chosen for an annotation file, and how the text of a choice is read.
 CHOICES: dict[str, Callable[[str], Any]] = {"classes": _NAMES, "tiers": _NAMES, "tier_is_class": _NAMES}
-CHOICES |= {"attribute": str, "point_width": float}
+CHOICES |= {"attribute": str, "point_width": float, "by": str}
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,8 @@ class LabelledVideosSettings(VideoRootSettings):
     choose: Annotated[list[str] | None, Mark(form="several")] = setting(
         None,
         "Annotation files: what they do not say: classes=NAME,NAME (columns, of SimBA), tiers= and tier_is_class= (of "
-        "ELAN), attribute= (of VIA), point_width=SECONDS (around points, which are left out otherwise).",
+        "ELAN), attribute= (of VIA), point_width=SECONDS (around points, which are left out otherwise), by=person "
+        "(the default), by=model (what `hf-video timeline` wrote) or by=all.",
         "NAME=VALUE",
     )
 

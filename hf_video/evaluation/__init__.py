@@ -6,6 +6,7 @@ from typing import Any
 _PUBLIC_NAMES = {
     "annotated_boxes": ".detections",
     "CaptionedVideos": ".retrieval",
+    "Compared": ".agreement",
     "detected_boxes": ".detections",
     "evaluate_dataset": ".classes",
     "evaluate_detection_file": ".detections",
@@ -15,6 +16,7 @@ _PUBLIC_NAMES = {
     "evaluate_segments": ".segments",
     "frame_mean_ap": ".detections",
     "group_captions": ".retrieval",
+    "measure_agreement": ".agreement",
     "read_ground_truth": ".segments",
     "read_predictions": ".segments",
     "retrieval_scores": ".retrieval",

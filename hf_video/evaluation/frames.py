@@ -22,11 +22,13 @@ from hf_video.data.rows import is_multi_label, open_video
 from hf_video.data.trained_data import was_split_by
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.scores import is_frame_classifier, problem_type_of, score_frames
+from hf_video.inference.segments import Segment
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.models import load_trained_model
 from hf_video.reading import VideoReadError
 from hf_video.settings import few
 
+from .agreement import Compared, measure_agreement, tell_agreement
 from .classes import load_measured, part_of_training, tell_known, trained_rows
 from .matching import Tell, find_annotations
 
@@ -180,6 +182,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
     outside = names.index(background[0]) if background else None
     predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
+    compared = list[Compared]()
     for video in tqdm(videos, desc="Videos"):
         try:
             windows = [
@@ -195,6 +198,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         scores = np.array([each for _, each in windows]).reshape(-1, len(names))
         predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
         references.append(video.labels_at(middles, len(names), outside, several))
+        compared.append(_compare(middles, predictions[-1], references[-1], names, background))
     if not references:
         raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
     # The last clip that was trained on may reach into the frame after it.
@@ -205,11 +209,27 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         "split": split,
         **part_of_training(split, is_split),
         **evaluate_frames(predictions, references, names, background),
+        "agreement": measure_agreement(compared, [name for name in names if name not in background]),
         **trained_rows(settings, _rows_of(measured, after=processor.frame_interval or 0.0)),
         **({"broken_videos": broken} if broken else {}),
     }
     tell(result)
     return result
+
+
+def _compare(
+    middles: np.ndarray, predicted: np.ndarray, expected: np.ndarray, names: Sequence[str], background: Collection[str]
+) -> Compared:
+    """The runs of frames of a video as segments in seconds."""
+    steps, is_known = np.diff(middles) if len(middles) > 1 else np.ones(1), expected != UNKNOWN
+    inner = (middles[1:] + middles[:-1]) / 2
+    edges = np.concatenate([middles[:1] - steps[:1] / 2, inner, middles[-1:] + steps[-1:] / 2])
+    excluded = [number for number, name in enumerate(names) if name in background]
+    tracks = [*zip(*_tracks(np.where(is_known, predicted, UNKNOWN), expected), strict=True)]
+    found = [[run for track in of_kind for run in _runs(track, 0, excluded)] for of_kind in tracks]
+    segments = [[Segment(names[label], edges[start], edges[end]) for _, label, start, end in runs] for runs in found]
+    known = _runs(np.where(is_known.reshape(len(expected), -1).any(axis=1), 0, UNKNOWN), 0, ())
+    return Compared(middles, [(edges[start], edges[end]) for *_, start, end in known], *segments)
 
 
 def _rows_of(videos: Sequence[AnnotatedVideo], after: float) -> datasets.Dataset:
@@ -231,4 +251,4 @@ def tell_frames(result: Mapping[str, Any]) -> list[str]:
         if each["f1"] is not None:
             shares = "".join(f"  {value:7.1%}" for value in each["f1"])
             lines.append(f"{name:{width}}{shares}  {each['num_segments']:8d}")
-    return lines
+    return [*lines, "", *tell_agreement(result["agreement"])]

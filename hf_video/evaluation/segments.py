@@ -18,24 +18,28 @@ equal scores, and among annotations with equal IoU, the first comes first. Where
 segments, the IoU is 0 here. So an empty annotation, or one that ends before it starts, counts as missed.
 """
 
+import math
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat
 
-from hf_video.data.annotations import find_format
+from hf_video.data.annotations import find_format, read_annotations
+from hf_video.data.folders import address
 from hf_video.data.tables import open_tables
 from hf_video.data.video_settings import annotation_choices
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.segments import Segment
 from hf_video.io import read_object
+from hf_video.reading import probe_video
 from hf_video.reading.sources import name_of
 from hf_video.settings import closest, few
 
+from .agreement import Compared, measure_agreement, tell_agreement
 from .matching import Tell, find_annotations, interpolated_average_precision
 
 # The usual thresholds for THUMOS14.
@@ -78,7 +82,7 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
             is not finite, or a segment ends before it starts.
     """
     if is_table(path):
-        return _read_table(path)
+        return _read_table(path)[0]
     results = _read(path, _Predictions)["results"]
     predictions = {
         video: [_segment(each, float(each["score"])) for each in entries] for video, entries in results.items()
@@ -108,7 +112,7 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None, **opti
             is not finite, or no video is of the subset.
     """
     if is_table(path):
-        return _read_table(path, **options)
+        return _read_table(path, **options)[0]
     database = _read(path, _GroundTruth)["database"]
     chosen = {video: entry for video, entry in database.items() if subset in (None, entry.get("subset"))}
     if not chosen and subset is not None:
@@ -125,9 +129,9 @@ def is_table(path: str | os.PathLike) -> bool:
     return Path(path).suffix.lower() != ".json" or find_format(path) is not None
 
 
-def _read_table(path: str | os.PathLike, **options: Any) -> dict[str, list[Segment]]:
-    """The segments of the rows of a table by the name of their video, as a timeline calls it."""
-    segments: dict[str, list[Segment]] = {}
+def _read_table(path: str | os.PathLike, **options: Any) -> tuple[dict[str, list[Segment]], dict[str, str]]:
+    """The segments of the rows of a table by the name of their video, as a timeline calls it, and the videos."""
+    segments, places = dict[str, list[Segment]](), dict[str, str]()
     for table in open_tables(path, expected="Expected rows of path, start, end and label.", **options).values():
         times, names = table.times(), table.column("video").to_pylist()
         scores = table.numbers("score", lambda place, name, value: float(value or 1.0), optional=True)
@@ -135,8 +139,68 @@ def _read_table(path: str | os.PathLike, **options: Any) -> dict[str, list[Segme
         for row, (name, *values) in enumerate(zip(names, *(each.to_pylist() for each in columns), strict=True)):
             if None in values:
                 raise ValueError(f"{table.place(row)}: a label and an end are expected.")
+            place = address(table.root, str(name))
+            if (known := places.setdefault(name_of(name), place)) != place:
+                raise ValueError(f"{path} has two videos of one name, {known} and {place}: rename one.")
             segments.setdefault(name_of(name), []).append(Segment(*values))
-    return segments
+    return segments, places
+
+
+class _Seen(NamedTuple):
+    """What one says of a video: segments, spans at which nobody looked, and where the video is."""
+
+    segments: Sequence[Segment]
+    unknown: Sequence[tuple[float, float]] = ()
+    place: str = ""
+
+
+def _read_seen(path: str, settings: EvaluateSettings) -> dict[str, _Seen]:
+    """What a file of annotations says of each video at which somebody looked, also where nothing was seen."""
+    options: dict[str, Any] = {"video_root": settings.video_root}
+    options["choices"] = {"by": "person"} | annotation_choices(settings)
+    if not is_table(path):
+        return {name: _Seen(each) for name, each in read_ground_truth(path, settings.subset).items()}
+    segments, places = _read_table(path, **options)
+    unknown: dict[str, list[tuple[float, float]]] = {}
+    if find_format(path, options["choices"]) is not None:
+        found = read_annotations(path, **options)
+        views = {each["media"] for each in found.reports if each["kind"] == "other_view"}
+        places = {name_of(place): place for name, place in found.paths.items() if name not in views}
+        for each in found.unknown:
+            unknown.setdefault(name_of(found.paths[each["media"]]), []).append((each["start"], each["end"]))
+    return {name: _Seen(segments.get(name, ()), unknown.get(name, ()), place) for name, place in places.items()}
+
+
+def _measure_seen(first: Mapping[str, _Seen], second: Mapping[str, _Seen]) -> dict[str, Any]:
+    """The agreement about the videos of both, at the middles of their frames; of a video that cannot be read, at each
+    0.04 s up to the last segment."""
+    videos, unread = list[Compared](), list[str]()
+    for name, *pair in [(name, first[name], second[name]) for name in first if name in second]:
+        segments, place = [seen.segments for seen in pair], pair[0].place or pair[1].place
+        try:
+            metadata = probe_video(place)
+            borders = np.append(metadata.times, metadata.duration)
+        except (OSError, ValueError):
+            unread += [name] if place else []  # ActivityNet's files name no place
+            borders = np.arange(0, max((each.end for rows in segments for each in rows), default=0) + 0.08, 0.04)
+        known, begin = [], 0.0
+        for start, end in sorted([*pair[0].unknown, *pair[1].unknown, (float(borders[-1]), math.inf)]):
+            known += [(begin, start)] * (start > begin)
+            begin = max(begin, end)
+        videos.append(Compared((borders[1:] + borders[:-1]) / 2, known, *segments))
+    labels = sorted({each.label for video in videos for each in (*video.first, *video.second)})
+    alone = [*first.keys() ^ second.keys()]
+    why = {"cannot be read: they end with the last segment": unread, "are in one file alone, and left out": alone}
+    lines = [f"{len(names)} videos {what} ({_some(sorted(names))})." for what, names in why.items() if names]
+    return {**measure_agreement(videos, labels), "warnings": lines}
+
+
+def evaluate_agreement(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
+    """Compares two persons' files, as `hf-video evaluate DATA --against FILE`: see [`measure_agreement`]."""
+    files = {"data": settings.data, "against": settings.against or ""}
+    result = files | _measure_seen(*(_read_seen(file, settings) for file in files.values()))
+    tell(result)
+    return result
 
 
 def _segment(entry: dict[str, Any], score: float = 1.0) -> Segment:
@@ -278,9 +342,12 @@ def _some(names: Iterable[str]) -> str:
 def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]. `data`
     and `ground_truth` are files in ActivityNet's layout, or tables. `tell` is called with the result."""
-    options = {"video_root": settings.video_root, "choices": annotation_choices(settings)}
-    truth = read_ground_truth(settings.ground_truth or "", settings.subset, **options)
-    result = evaluate_segments(read_predictions(settings.data), truth, settings.tiou)
+    truth, found = _read_seen(settings.ground_truth or "", settings), read_predictions(settings.data)
+    annotated = {name: each.segments for name, each in truth.items()}
+    result = evaluate_segments(found, annotated, settings.tiou)
+    seen = _measure_seen({name: _Seen(found.get(name, ())) for name in truth}, truth)
+    result["warnings"] += seen.pop("warnings")
+    result["agreement"] = seen
     tell(result)
     return result
 
@@ -309,7 +376,7 @@ def tell_segments(result: Mapping[str, Any]) -> list[str]:
         f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
         for label, each in zip(names, result["classes"].values(), strict=True)
     ]
-    return lines
+    return [*lines, "", *tell_agreement(result["agreement"])]
 
 
 def _percents(values: Sequence[float]) -> str:

@@ -254,6 +254,14 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
         "live stream; in a file a frame is shown until the next comes.",
     )
     output: str | None = setting(None, "Folder for the files listed above; new or empty.", "DIR")
+    format: Literal["vtt", "csv", "json", "boris", "eaf", "via"] = setting(
+        "vtt",
+        "Further list of the segments in the folder: subtitles, or a new project of BORIS, ELAN or VIA 3. csv and "
+        "json add none, as these two are always written.",
+    )
+    annotations: str | None = setting(
+        None, "Annotation file of the video: a copy of it in the folder has the segments beside yours.", "FILE"
+    )
 
 
 _RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")
@@ -303,6 +311,9 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
         "ActivityNet's JSON; DATA is then a file of detections or of segments, without a model.",
         "FILE",
     )
+    against: str | None = setting(
+        None, "Another person's list of times or annotation file, with which DATA are compared; no model.", "FILE"
+    )
     detections: Annotated[str | None, Mark(needs=_DETECTION)] = setting(
         None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
     )
@@ -320,12 +331,15 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
     )
 
     def __post_init__(self) -> None:
+        if self.against is not None and self.task == "classification":
+            self.task = "agreement"
         check_values(self, type(self))
-        measures_file = self.task == "segments" or self.ground_truth is not None
-        if (self.ground_truth if measures_file else self.model) is None:
-            raise ValueError(f"--task {self.task} needs {'--ground-truth' if measures_file else '--model'}.")
-        if measures_file and (self.model or self.detections):
-            raise ValueError("--ground-truth measures a file: leave --model and --detections out.")
+        name = "ground_truth" if self.task == "segments" or self.ground_truth is not None else "model"
+        name, flag = (name, name.replace("_", "-")) if self.task != "agreement" else ("against", "against")
+        if getattr(self, name) is None or (self.against is not None and name != "against"):
+            raise ValueError(f"--task {self.task} needs --{flag}, and --against is without --task.")
+        if name != "model" and (self.model or self.detections):
+            raise ValueError(f"--{flag} measures a file: leave --model and --detections out.")
 
     def choose_split(self, splits: Iterable[str]) -> str:
         """The split to measure on, of those that there are; a `ValueError` if there is no such one."""

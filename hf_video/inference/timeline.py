@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 from transformers.utils import logging
 
+from hf_video.data.annotations import write_annotations
+from hf_video.data.annotations.new import SUFFIXES, write_new_annotations
 from hf_video.data.folders import absolute
 from hf_video.io import naming_disk_errors, replace_file, replace_text
 from hf_video.loading.models import load_trained_model
@@ -140,7 +143,7 @@ class Timeline:
         """The segments that are left, after the last window."""
         return self._keep(self.finder.finish())
 
-    def write(self, details: dict[str, Any]) -> None:
+    def write(self, details: dict[str, Any], with_subtitles: bool = True) -> None:
         """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`, with the details, such as the
         model. What fails is in `errors`, and the other files are written all the same."""
         if self.folder is None:
@@ -153,7 +156,7 @@ class Timeline:
         self.segments.sort(key=lambda segment: (segment.start, segment.end))
         for write, name in (
             (partial(replace_file, write=self._write_table), "segments.csv"),
-            (partial(write_webvtt, segments=self.segments, notes=notes), "segments.vtt"),
+            *([(partial(write_webvtt, segments=self.segments, notes=notes), "segments.vtt")] * with_subtitles),
             (partial(replace_file, write=partial(self._write_scores, details=details)), "scores.parquet"),
             (partial(write_segments, video=self.video, segments=self.segments, details=details), "segments.json"),
         ):
@@ -164,7 +167,8 @@ class Timeline:
         """Removes the files, and the folder if this object made it, so that the same command can be run again."""
         if self.folder is None:
             return
-        for name in ("segments.json", "segments.csv", "segments.vtt", "scores.parquet", "timeline.png"):
+        lists = [f"segments{suffix}" for suffix in (".json", ".csv", ".vtt", *SUFFIXES.values())]
+        for name in (*lists, "scores.parquet", "timeline.png"):
             (self.folder / name).unlink(missing_ok=True)
         if self._is_new:
             with suppress(OSError):  # the user has put a file into it
@@ -228,11 +232,18 @@ def make_timeline(
     """
     if settings.output is not None:
         require_fresh(Path(settings.output), KEEP, option="--output")
+    is_project = settings.annotations is not None or settings.format in SUFFIXES
+    if is_project and not (settings.output and Path(settings.video).is_file()):
+        raise ValueError("--annotations and --format of a tool need --output DIR, and a video file on this machine.")
     is_live = comes_live(settings.video)
     computing = {"device": settings.device, "dtype": settings.dtype}
     model, processor = load_trained_model(settings.model, part="any classifier", **computing)
     thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
     finder = make_finder(model, **thresholds)
+    if settings.annotations is not None:
+        with TemporaryDirectory() as folder:  # what cannot be written is refused before hours of reading
+            classes = (name for name in finder.class_names if name not in finder.background)
+            _write_project(settings, [Segment(name, 0.0, 0.1) for name in classes], Path(folder))
     of_frames = is_frame_classifier(model)
     windows = _options(settings, processor, of_frames, is_live)
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
@@ -269,7 +280,10 @@ def make_timeline(
         found.ending = str(found.errors[0]) or type(found.errors[0]).__name__
     elif not is_whole:
         found.ending = "a signal stopped it"
-    found.write(details)
+    found.write(details, with_subtitles=settings.format == "vtt")
+    if found.folder is not None:
+        with collected(found.errors):
+            _write_project(settings, found.segments, found.folder)
     with collected(found.errors):
         draw(found)
     # Nothing stays that a next try would give, and be refused for.
@@ -280,6 +294,17 @@ def make_timeline(
     if found.errors:
         raise found.errors[0]
     return found
+
+
+def _write_project(settings: TimelineSettings, segments: Sequence[Segment], folder: Path) -> None:
+    """Writes a copy of the annotation file, or a new one. Without a segment there is nothing to add."""
+    video = Path(settings.video).absolute()
+    rows = [{"media": str(video), "class": each.label, **each._asdict()} for each in segments]
+    if rows and settings.annotations is not None:
+        source = Path(settings.annotations)
+        write_annotations(source, rows, folder / source.name, video.parent)
+    if rows and settings.format in SUFFIXES:
+        write_new_annotations(settings.format, rows, video, folder / f"segments{SUFFIXES[settings.format]}")
 
 
 def _options(

@@ -285,6 +285,11 @@ _ROWS = (
         evaluate="hf_video.evaluation.segments:evaluate_segment_file",
         show="hf_video.evaluation.segments:tell_segments",
     ),
+    TaskRow(
+        name="agreement",
+        evaluate="hf_video.evaluation.segments:evaluate_agreement",
+        show="hf_video.evaluation.agreement:tell_agreement",
+    ),
 )
 TASKS = {row.name: row for row in _ROWS}
 """The rows of all tasks by name; [`register_task`] adds one."""

@@ -3,8 +3,10 @@ from itertools import groupby
 
 import numpy as np
 import pytest
+from sklearn.metrics import cohen_kappa_score
 
-from hf_video.evaluation import evaluate_frames
+from hf_video.evaluation import evaluate_frames, measure_agreement
+from hf_video.evaluation.frames import _compare
 
 NAMES = ["run", "dive", "rest"]
 
@@ -124,3 +126,12 @@ def test_what_cannot_be_measured():
         evaluate_frames([[0, 1]], [[-100, -100]], NAMES)
     with pytest.raises(ValueError, match="The background 'other' is none of the classes"):
         evaluate_frames([[0]], [[0]], NAMES, background=["other"])
+
+
+def test_the_agreement_of_model_and_person():
+    """Frames of uneven length; one is unknown, and background is no class."""
+    predicted, expected = np.array([0, 0, 1, 2, 2, 0, 1, 1]), np.array([0, 1, 1, 2, -100, 0, 0, 1])
+    compared = _compare(np.cumsum([0.1, 0.2] * 4), predicted, expected, NAMES, ["rest"])
+    found, known = measure_agreement([compared], NAMES[:2]), expected >= 0
+    assert found["all"]["kappa_frames"] == pytest.approx(cohen_kappa_score(predicted[known], expected[known]))
+    assert found["classes"]["run"]["bouts"] == [2, 2] and found["classes"]["dive"]["seconds"][1] == pytest.approx(0.5)

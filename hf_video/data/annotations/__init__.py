@@ -70,7 +70,8 @@ def read_annotations(
             from the folder of the file, and beside the file before.
         choices: what the file does not say. `class_from`: "code" (the default), "code+modifier" or "subject+code".
             `classes`: columns of classes of SimBA. `tiers`: those of ELAN to read, and `tier_is_class`: those whose
-            name is the class, whatever the values are. `attribute`: that of VIA which is the class.
+            name is the class, whatever the values are. `attribute`: that of VIA which is the class. `by`: "person" or
+            "model" reads what `write_annotations` did not write or did alone, "all" (the default) both.
 
     Returns:
         See [`Annotations`]. What is unpaired, missing or outside of its video is in `reports`, and raises nothing.
@@ -85,9 +86,11 @@ def read_annotations(
 
 
 def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapping[str, Any]) -> pa.Table:
-    """The rows of an annotation file as those of a list of times. What the file lacks is told in a line each, before
-    anything starts. Points are left out unless the choice `point_width` gives them seconds."""
-    found, half = read_annotations(file, video_root, choices), choices.get("point_width", 0) / 2
+    """The rows of an annotation file as those of a list of times; those of a model only if the choice `by` says so.
+    What the file lacks is told in a line each, before anything starts. Points are left out unless the choice
+    `point_width` gives them seconds."""
+    found = read_annotations(file, video_root, {"by": "person"} | {**choices})
+    half = choices.get("point_width", 0) / 2
     for report in found.reports:
         logger.warning(f"{file}: {_tell(report)}")
     if not half and (points := sum("instant" in row for row in found.rows)):
@@ -183,6 +186,8 @@ def _open(
 def _named(table: Table, media: str) -> str:
     """The name under which the table has a video, which may lack its ending."""
     name = name_in(media)
+    if found := [each.name for each in table.media.values() if each.path == os.path.abspath(media)]:
+        return found[0]
     for known in (media, name):
         if known in table.media:
             return known

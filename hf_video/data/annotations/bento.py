@@ -39,6 +39,8 @@ def read(table: Table) -> None:
     if first and last:
         table.observe(medium, _time(medium, float(first) - 1), _time(medium, float(last)))
     for channel, label, start, stop in _bouts(lines):
+        if not table.is_read(channel, re.fullmatch(r"model\d*", channel) is not None):
+            continue
         table.found.classes.setdefault(label, "state")
         frames = [round(float(each) * fps) if in_seconds else round(float(each)) for each in (start, stop)]
         table.add(medium, What(channel, "", label, {}), _time(medium, frames[0] - 1), _time(medium, frames[1]))

@@ -7,6 +7,7 @@ the files of player 1, one after the other, and the offset of the observation. O
 import gzip
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -16,6 +17,8 @@ from hf_video.io import replace_file
 
 from .table import ROUNDING, Queued, Table, What, answers_of
 
+# How the names of observations end that `write` makes.
+BY_MODEL = re.compile(r" \(model( \d+)?\)$")
 # In this order BORIS writes the keys of a class.
 _NEW_CLASS: dict[str, Any] = dict.fromkeys(("type", "key", "code", "description", "color", "category"), "")
 _NEW_CLASS |= {"modifiers": {}, "excluded": "", "coding map": ""}
@@ -27,7 +30,8 @@ def read(table: Table) -> None:
     classes = {each["code"]: each for each in project.get("behaviors_conf", {}).values()}
     table.found.classes = {code: _kind(each) for code, each in classes.items()}
     for name, observation in project["observations"].items():
-        _read_observation(table, name, observation, classes)
+        if table.is_read(name, BY_MODEL.search(name) is not None):
+            _read_observation(table, name, observation, classes)
 
 
 def _read_observation(table: Table, name: str, observation: Mapping[str, Any], classes: Mapping[str, Any]) -> None:

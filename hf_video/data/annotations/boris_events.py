@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from csv import reader
 
+from .boris import BY_MODEL
 from .table import Table, What, answers_of, number
 
 _NO_SUBJECT = "No focal subject"
@@ -40,7 +41,8 @@ def read(table: Table) -> None:
     for row in rows:
         by_observation[row.get("Observation id") or _above(above, "Observation id") or table.file.stem].append(row)
     for name, of_one in by_observation.items():
-        _read_observation(table, name, of_one, sets, above)
+        if table.is_read(name, BY_MODEL.search(name) is not None):
+            _read_observation(table, name, of_one, sets, above)
 
 
 def _read_observation(

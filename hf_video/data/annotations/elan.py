@@ -18,6 +18,7 @@ from hf_video.io import replace_file
 
 from .table import Medium, Table, What
 
+_BY_MODEL = "hf_video (model)"
 _SOUND = (".wav", ".mp3", ".aif", ".aiff", ".flac", ".ogg", ".m4a")
 ET.register_namespace("xsi", "http://www.w3.org/2001/XMLSchema-instance")
 
@@ -50,6 +51,8 @@ def read(table: Table) -> None:
     for tier in root.iter("TIER"):
         name, found = tier.get("TIER_ID", ""), [*tier.iter("ALIGNABLE_ANNOTATION")]
         if not found or (chosen is not None and name not in chosen):
+            continue
+        if not table.is_read(name, tier.get("ANNOTATOR") == _BY_MODEL):
             continue
         is_empty = name in is_class or not any(_value(each) for each in found)
         labels = [name] if is_empty else vocabularies.get(tier.get("LINGUISTIC_TYPE_REF"), [])
@@ -159,7 +162,8 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     begins = [*accumulate((int(each.get("TIME_VALUE") or 0) for each in slots), max)]
     for (label, lane), times in lanes.items():
         title = _names(label, lane, used)
-        tier = ET.Element("TIER", {"LINGUISTIC_TYPE_REF": _free_type(root), "TIER_ID": title})
+        facts = {"ANNOTATOR": _BY_MODEL, "LINGUISTIC_TYPE_REF": _free_type(root), "TIER_ID": title}
+        tier = ET.Element("TIER", facts)
         tier.text = tier.tail = "\n    "
         for span in times:
             number += 1

@@ -122,6 +122,17 @@ class Table:
         except ValueError as error:
             raise ValueError(f"{self.file} cannot be read as JSON: {error}.") from error
 
+    def is_read(self, source: str, by_model: bool) -> bool:
+        """Whether an observation, tier, attribute or channel is read: the choice `by`, "all" by default. What is left
+        out is reported."""
+        by = self.choices.get("by") or "all"
+        if by not in ("all", "person", "model"):
+            raise ValueError(f"by is {by!r}; one of all, person and model is expected.")
+        if by != "all" and by_model != (by == "model"):
+            self.report("by_model" if by_model else "by_person", source=source)
+            return False
+        return True
+
     def report(self, kind: str, **facts: Any) -> None:
         """Notes what was left out, once."""
         if (entry := {"kind": kind, **facts}) not in self.found.reports:

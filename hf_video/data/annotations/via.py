@@ -19,6 +19,7 @@ from .table import Table, What, name_in
 
 _TEXT, _CHOSEN_NOT, _SEVERAL = 1, "_DEFAULT", 2
 _SEGMENT, _POINT = "FILE1_Z2_XY0", "FILE1_Z1_XY0"
+_BY_MODEL = "hf_video (model)"
 _COLUMNS = ("metadata_id", "file_list", "flags", "temporal_coordinates", "spatial_coordinates", "metadata")
 
 
@@ -26,6 +27,9 @@ def read(table: Table) -> None:
     """Fills the table with the segments and points of all views."""
     is_csv = table.file.suffix.lower() != ".json"
     attributes, entries = _read_csv(table) if is_csv else _read_project(table)
+    by_model = {key: each.get("desc") == _BY_MODEL for key, each in attributes.items()}
+    out = [key for key, each in attributes.items() if not table.is_read(each.get("aname", key), by_model[key])]
+    attributes = {key: each for key, each in attributes.items() if key not in out}
     kinds = {_SEGMENT: "state", _POINT: "point"}
     for attribute in attributes.values():
         if attribute.get("anchor_id") in kinds and attribute.get("aname") in _chosen(table, attributes):
@@ -36,6 +40,9 @@ def read(table: Table) -> None:
         if region or len(times) not in (1, 2):
             regions += 1
             continue
+        if values and not values.keys() - {*out}:
+            continue
+        values = {key: value for key, value in values.items() if key not in out}
         media = [table.medium(file, source) for file in files]
         if not media:
             table.report("no_media", source=source)
@@ -152,7 +159,7 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), "model", 2
     while name in used:
         name, count = f"model {count}", count + 1
-    new = {"aname": name, "anchor_id": _SEGMENT, "type": 4, "desc": "", "options": {}, "default_option_id": ""}
+    new = {"aname": name, "anchor_id": _SEGMENT, "type": 4, "desc": _BY_MODEL, "options": {}, "default_option_id": ""}
     attributes[key] = new | {"options": {number: label for label, number in ids.items()}}
     shown = {view: [table.medium(file, view) for file in _files(project, view)] for view in project["view"]}
     for medium, found in predictions.items():

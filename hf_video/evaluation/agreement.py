@@ -1,0 +1,162 @@
+"""Measures how much two agree about what videos show: two persons, or a model and a person.
+
+- Cohen's kappa (https://doi.org/10.1177/001316446002000104) is of moments, one for each frame, and of bins of 1 s. A
+  class is in a bin if it is at half of its moments or more. Kappa of a class asks whether the class is there; that of
+  all asks for the set of classes, of which "none" is one.
+- A segment of one is found by the other if their temporal IoU is at least 0.5, each at most once; F1 is of these.
+- A bout is a segment. Latency is the time from the begin of what both looked at to the first, the mean over videos.
+- Time at which one of the two did not look counts for neither. Intervals are of 95 %, from 1000 draws of videos.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hf_video.inference.segments import Segment
+
+from .matching import find_annotations
+
+_TIOU, _NUM_DRAWS = 0.5, 1000
+
+
+class Compared(NamedTuple):
+    """A video: seconds of the moments that are compared, (n,) float64, in their order; begins and ends of the time at
+    which both looked, in their order; and the segments of each."""
+
+    moments: np.ndarray
+    known: Sequence[tuple[float, float]]
+    first: Sequence[Segment]
+    second: Sequence[Segment]
+
+
+def cohen_kappa(counts: np.ndarray) -> np.ndarray:
+    """Cohen's kappa of counts (..., 3, num_labels): how often both chose a label, the first did, and the second did.
+    It is NaN where both chose one label alone."""
+    agreed, first, second = np.moveaxis(counts.astype(np.float64), -2, 0)
+    total = first.sum(axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = (first * second).sum(axis=-1) / total**2
+        return (agreed.sum(axis=-1) / total - expected) / (1 - expected)
+
+
+@np.errstate(invalid="ignore", divide="ignore")
+def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) -> dict[str, Any]:
+    """The agreement of two about videos, as JSON can hold it.
+
+    Args:
+        videos: what each says of each video.
+        class_names: the classes to measure; segments of others are left out.
+
+    Returns:
+        `num_videos`; `num_seconds` at which both looked; `all`, and `classes` by name, with `kappa_frames`,
+        `kappa_bins` and `f1`, None where there is nothing to divide by; `bouts`, `seconds` and `latency`, each of the
+        first and of the second; and low and high of these in `intervals`, which is empty for a single video.
+
+    Raises:
+        ValueError: there is no class, or no moment that both looked at.
+    """
+    shown = [_shown(video, class_names) for video in videos]
+    if not class_names or not sum(len(moments) for moments, _ in shown):
+        raise ValueError("There is no class, or no moment that both looked at, so agreement cannot be measured.")
+    # Behind the classes are the figures of all.
+    num_videos, num_columns = len(videos), len(class_names) + 1
+    found, seconds = np.zeros((num_videos, num_columns, 3)), np.zeros((num_videos, num_columns, 2))
+    begins = np.zeros((*seconds.shape, 2))
+    for number, video in enumerate(videos):
+        pair = [_bouts(each, video.known, class_names) for each in (video.first, video.second)]
+        labels, begin = [rows[:, 0].astype(int) for rows in pair], min(video.known, default=(0.0, 0.0))[0]
+        hits = find_annotations(pair[0][:, 1:3], labels[0], pair[1][:, 1:3], labels[1], [_TIOU])[0] >= 0
+        for column, each in enumerate((labels[0][hits], *labels)):
+            found[number, :, column] = np.bincount(each, minlength=num_columns)
+        found[number, -1] = found[number, :-1].sum(axis=0)
+        for side, (rows, each) in enumerate(zip(pair, labels, strict=True)):
+            np.add.at(seconds[number, :, side], each, rows[:, 3])
+            begun, places = np.unique(each, return_index=True)
+            begins[number, begun, side, 0], begins[number, begun, side, 1] = rows[places, 1] - begin, 1
+    frames, bins = map(_counts, zip(*shown, strict=True))
+    figures: dict[str, tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]] = {
+        "kappa_frames": (cohen_kappa, frames),
+        "kappa_bins": (cohen_kappa, bins),
+        "f1": (lambda sums: 2 * sums[..., 0] / (sums[..., 1] + sums[..., 2]), found),
+        "bouts": (np.asarray, found[..., 1:].astype(int)),
+        "seconds": (np.asarray, seconds),
+        "latency": (lambda sums: sums[..., 0] / sums[..., 1], begins),
+    }
+    draws = np.random.default_rng(0).multinomial(num_videos, [1 / num_videos] * num_videos, _NUM_DRAWS)
+    owners = [dict[str, Any](intervals={}) for _ in range(num_columns)]
+    for name, (figure, sums) in figures.items():
+        with warnings.catch_warnings(action="ignore"):  # of a figure that no draw has
+            bands = np.nanpercentile(figure(np.tensordot(draws, sums, 1)), [2.5, 97.5], axis=0)
+        columns = _plain(figure(sums.sum(axis=0))), _plain(np.moveaxis(bands, 0, -1))
+        for owner, value, low_high in zip(owners, *columns, strict=True):
+            owner[name] = value
+            owner["intervals"] |= {name: low_high} if num_videos > 1 else {}
+    num_seconds = float(sum(end - begin for video in videos for begin, end in video.known))
+    classes = dict(zip(class_names, owners, strict=False))
+    return {"num_videos": num_videos, "num_seconds": num_seconds, "all": owners[-1], "classes": classes}
+
+
+def _shown(video: Compared, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Which classes are at the moments that both looked at, and in bins: (n, 2, num_classes) bool."""
+    is_known = np.zeros(len(video.moments), bool)
+    for begin, end in video.known:
+        is_known[slice(*np.searchsorted(video.moments, (begin, end)))] = True
+    moments = video.moments[is_known]
+    shown = np.zeros((len(moments), 2, len(class_names)), bool)
+    for side, segments in enumerate((video.first, video.second)):
+        for each in segments:
+            if each.label in class_names:
+                inside = slice(*np.searchsorted(moments, (each.start, each.end)))
+                shown[inside, side, class_names.index(each.label)] = True
+    _, starts, sizes = np.unique(np.floor(moments), return_index=True, return_counts=True)
+    return shown, 2 * np.add.reduceat(shown.astype(int), starts) >= sizes[:, None, None] if len(moments) else shown
+
+
+def _counts(shown: Sequence[np.ndarray]) -> np.ndarray:
+    """The counts for `cohen_kappa` of each class in each video, and of sets of classes, (num_videos, num_classes + 1,
+    3, num_labels)."""
+    joined, video = np.concatenate(shown), np.repeat(np.arange(len(shown)), [*map(len, shown)])
+    sets, places = np.unique(np.packbits(joined, axis=2).reshape(2 * len(joined), -1), axis=0, return_inverse=True)
+    labels = np.concatenate([joined, places.reshape(-1, 2, 1)], axis=2)
+    counts = np.zeros((len(shown), labels.shape[2], 3, max(len(sets), 2)))
+    for column, (first, second) in enumerate(np.moveaxis(labels, (2, 1), (0, 1))):
+        for row, (values, where) in enumerate(((first, first == second), (first, ...), (second, ...))):
+            np.add.at(counts, (video[where], column, row, values[where]), 1)
+    return counts
+
+
+def _bouts(segments: Sequence[Segment], known: Sequence[tuple[float, float]], names: Sequence[str]) -> np.ndarray:
+    """Class id, start, end and seconds of each segment, as far as both looked, by start, (num_bouts, 4); each a second
+    time among those of all classes."""
+    rows = []
+    for each in segments:
+        cut = ((max(each.start, begin), min(each.end, end)) for begin, end in known)
+        if (parts := [(begin, end) for begin, end in cut if end > begin]) and each.label in names:
+            times = parts[0][0], parts[-1][1], sum(end - begin for begin, end in parts)
+            rows += [(label, *times) for label in (names.index(each.label), len(names))]
+    return np.array(sorted(rows, key=lambda row: row[1:]), np.float64).reshape(-1, 4)
+
+
+def _plain(values: np.ndarray) -> Any:
+    """Numbers as JSON has them, None for NaN."""
+    return np.where(np.isnan(values), np.array(None), values.astype(object)).tolist()
+
+
+def tell_agreement(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what [`measure_agreement`] gives."""
+    drawn = "in brackets intervals of 95 % over videos" if result["num_videos"] > 1 else "no intervals of one video"
+    table = [["class", "kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "first after, s"]]
+    for name, each in {"all": result["all"], **result["classes"]}.items():
+        cells = [_text(each[key], each["intervals"].get(key)) for key in ("kappa_frames", "kappa_bins", "f1")]
+        pairs = [" / ".join(map(_text, each[key])) for key in ("bouts", "seconds", "latency")]
+        table.append([" ".join(name.split()), *cells, *pairs])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+    return [f"{result['num_videos']} videos, {result['num_seconds']:.1f} s that both looked at; {drawn}", "", *rows]
+
+
+def _text(value: float | None, low_high: Sequence[float | None] | None = None) -> str:
+    shown = "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+    return shown if low_high is None else f"{shown} [{', '.join(map(_text, low_high))}]"
