@@ -64,13 +64,16 @@ def without_null(content: Mapping[str, Any], name: str = "FILE.json") -> dict[st
 
 def read_fields(given: Mapping[str, Any], arguments: Arguments, found: dict[str, Any]) -> dict[str, Any]:
     """Fields of our configuration: those that tensors show, and what the arguments in a file say. Raises
-    `ConversionError` if an argument is unknown or contradicts the tensors."""
+    `ConversionError` if an argument is unknown, is no number where one is expected, or contradicts the tensors."""
     if unknown := sorted(set(given) - set(arguments)):
         raise ConversionError(
             f"The original configuration has unknown keys {unknown}; the original takes {sorted(arguments)}."
         )
     told = {name: found[field] for name, (field, _) in arguments.items() if field in found}
     values = {name: default for name, (_, default) in arguments.items()} | agree(given, told)
+    for name, value in given.items():
+        if isinstance(arguments[name][1], int | float) and not isinstance(value, int | float | list):
+            raise ConversionError(f"The original configuration says {name}={value!r}, a number or switch is expected.")
     return {field: values[name] for name, (field, _) in arguments.items() if field is not None} | found
 
 

@@ -1,5 +1,7 @@
 """`--set FIELD=VALUE`: what neither tensors nor the original configuration tell."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForObjectDetection, AutoModelForVideoClassification
@@ -62,3 +64,10 @@ def test_the_length_of_a_memory_bank_is_set(tmp_path):
     words = ["--set", "memory_bank_length=3", "--set", "qformer_config.num_attention_heads=4"]
     config = AutoConfig.from_pretrained(convert(malmm, checkpoint, tmp_path, *words))
     assert (config.memory_bank_length, config.qformer_config.num_attention_heads) == (3, 4)
+
+
+def test_a_text_is_no_number(tmp_path):
+    golden, file = load_golden("videovit", "videomae_finetune"), tmp_path / "original.json"
+    file.write_text(json.dumps(golden.config["kwargs"] | {"all_frames": "many"}))
+    with pytest.raises(ValueError, match="all_frames='many', a number or switch is expected"):
+        convert(videomae, golden.folder / "checkpoint.pth", tmp_path, "--original-config", str(file))
