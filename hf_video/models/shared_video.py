@@ -111,20 +111,48 @@ def token_grid(pixel_values: torch.Tensor, config: Any) -> tuple[int, int, int]:
     return grid
 
 
-def select_tokens(tokens: torch.Tensor, selected: torch.Tensor, num_selected: int | None = None) -> torch.Tensor:
+def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
     """
-    Gather the selected tokens of every clip, in raster order.
+    The selected tokens of every clip, in raster order, `(batch_size, num_selected, hidden_size)`. They are counted,
+    for which their device is waited for.
 
     Args:
         tokens: `(batch_size or 1, sequence_length, hidden_size)`.
         selected: `(batch_size, sequence_length)`, bool, with as many true entries in every row.
-        num_selected: their number. By default it is counted, for which a GPU is waited for.
-
-    Returns:
-        `(batch_size, num_selected, hidden_size)`.
     """
-    count = int(selected[0].sum()) if num_selected is None else num_selected
-    return take_tokens(tokens, places_of(selected, count))
+    return take_tokens(tokens, places_of(selected, int(selected[0].sum())))
+
+
+def count_masked(mask: torch.Tensor, name: str, batch_size: int, num_patches: int, known: int | None) -> int:
+    """
+    The number of true entries in every row of a mask, bool `(batch_size, num_patches)`: `known`, or read from the
+    mask, for which its device is waited for. Raises `ValueError` for another shape or dtype, or unequal rows.
+    """
+    if mask.dtype != torch.bool or mask.shape != (batch_size, num_patches):
+        raise ValueError(
+            f"`{name}` must be a bool tensor of shape (batch_size, num_patches) = ({batch_size}, {num_patches}), "
+            f"without the class token, got {mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    if known is not None:
+        return known
+    counts = mask.sum(dim=1).tolist()
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"Every clip of a batch must have as many true entries in `{name}`, got {counts}: draw the masks with an "
+            "exact count."
+        )
+    return counts[0]
+
+
+def visible_places(
+    mask: torch.Tensor, batch_size: int, num_patches: int, num_masked: int | None = None
+) -> torch.Tensor:
+    """The places `(batch_size, num_visible)` of the patches that `bool_masked_pos` does not hide. Raises `ValueError`
+    as [`count_masked`] does, and if it hides all."""
+    num_masked = count_masked(mask, "bool_masked_pos", batch_size, num_patches, num_masked)
+    if num_masked == num_patches:
+        raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
+    return places_of(~mask, num_patches - num_masked)
 
 
 def places_of(selected: torch.Tensor, num_selected: int) -> torch.Tensor:

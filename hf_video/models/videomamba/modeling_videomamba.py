@@ -34,8 +34,9 @@ from ..shared_video import (
     frame_loss,
     mask_of_tokens,
     pool_frames,
-    select_tokens,
+    take_tokens,
     token_grid,
+    visible_places,
 )
 from .configuration_videomamba import VideoMambaConfig
 from .state_videomamba import VideoMambaState, check_state
@@ -207,11 +208,12 @@ class VideoMambaEmbeddings(nn.Module):
     def forward(
         self,
         pixel_values: torch.Tensor | None,
-        bool_masked_pos: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
         interpolate_pos_encoding: Interpolation = True,
         with_class_token: bool = True,
     ) -> torch.Tensor:
-        """Tokens `(batch_size, sequence_length, hidden_size)`; without pixels the class token alone, for one clip."""
+        """Tokens `(batch_size, sequence_length, hidden_size)` of all patches, or of those at `places` `(batch_size,
+        num_visible)`; without pixels the class token alone, for one clip."""
         class_token = self.cls_token + self.position_embeddings[:, :1]
         if pixel_values is None:
             return self.dropout(class_token)
@@ -223,8 +225,8 @@ class VideoMambaEmbeddings(nn.Module):
         if temporal is not None and has_time:
             tokens = tokens + temporal[:, :, None]
         tokens = tokens.flatten(1, 2)
-        if bool_masked_pos is not None:
-            tokens = select_tokens(tokens, ~bool_masked_pos)
+        if places is not None:
+            tokens = take_tokens(tokens, places)
         if with_class_token:
             tokens = torch.cat([class_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         return self.dropout(tokens)
@@ -232,7 +234,7 @@ class VideoMambaEmbeddings(nn.Module):
 
 def temporal_first_order(
     grid: TokenGrid,
-    bool_masked_pos: torch.Tensor | None,
+    places: torch.Tensor | None,
     device: torch.device,
     real_tokens: torch.Tensor | None = None,
 ) -> ScanOrder:
@@ -241,14 +243,14 @@ def temporal_first_order(
 
     Args:
         grid: token grid (t, h, w).
-        bool_masked_pos: `(batch_size, t * h * w)`, true for patches that are not in the sequence.
+        places: `(batch_size, num_visible)`, those of the patches in the sequence; None for all.
         device: device of the result.
         real_tokens: `(batch_size, 1 + t * h * w)`, bool, false for padding, which is visited last.
     """
     t = grid[0]
     rank = rearrange(torch.arange(math.prod(grid), device=device), "(place t) -> 1 (t place) 1", t=t)
-    if bool_masked_pos is not None:
-        rank = select_tokens(rank, ~bool_masked_pos)
+    if places is not None:
+        rank = take_tokens(rank, places)
     if real_tokens is not None:
         rank = rank + rank.shape[1] * ~real_tokens[:, 1:, None]
     order = F.pad(rank[..., 0].argsort(dim=1) + 1, (1, 0))
@@ -524,23 +526,6 @@ class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
         config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
 
 
-def check_mask(mask: torch.Tensor, batch_size: int, num_patches: int) -> None:
-    """Raise `ValueError` unless a mask of patches fits, hides as many in every clip, and leaves at least one."""
-    if mask.dtype != torch.bool or mask.shape != (batch_size, num_patches):
-        raise ValueError(
-            f"`bool_masked_pos` must be a bool tensor of shape (batch_size, num_patches) = ({batch_size}, "
-            f"{num_patches}), without the class token, got {mask.dtype} of shape {tuple(mask.shape)}."
-        )
-    counts = mask.sum(dim=1)
-    if (counts != counts[0]).any():
-        raise ValueError(
-            f"Every clip of a batch must have as many true entries in `bool_masked_pos`, got {counts.tolist()}: draw "
-            "the masks with an exact count, as `draw_mask` does."
-        )
-    if counts[0] == num_patches:
-        raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
-
-
 class VideoMambaModel(VideoMambaPreTrainedModel):
     """The bare encoder."""
 
@@ -595,8 +580,9 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
                 `interpolate_pos_encoding` is false, or a state that does not fit or that this model cannot continue.
         """
         grid = token_grid(pixel_values, self.config)
+        places = None
         if bool_masked_pos is not None:
-            check_mask(bool_masked_pos, pixel_values.shape[0], math.prod(grid))
+            places = visible_places(bool_masked_pos, pixel_values.shape[0], math.prod(grid))
         if frame_mask is not None:
             check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
         if state is not None:
@@ -607,16 +593,14 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         with without_autocast():
             if state is not None and state.has_new and not self.config.bidirectional:
                 state = self.read_class_token(state)
-            return self.encode(
-                pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, frame_mask, state, **kwargs
-            )
+            return self.encode(pixel_values, grid, places, interpolate_pos_encoding, frame_mask, state, **kwargs)
 
     @capture_outputs(tie_last_hidden_states=False)
     def encode(
         self,
         pixel_values: torch.Tensor,
         grid: TokenGrid,
-        bool_masked_pos: torch.Tensor | None,
+        places: torch.Tensor | None,
         interpolate_pos_encoding: Interpolation,
         frame_mask: torch.Tensor | None,
         state: VideoMambaState | None,
@@ -624,17 +608,17 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
     ) -> VideoMambaOutput:
         """The outputs of `forward`. In a causal model a state is one that has read the class token."""
         with_class_token = state is None or self.config.bidirectional
-        tokens = self.embeddings(pixel_values, bool_masked_pos, interpolate_pos_encoding, with_class_token)
+        tokens = self.embeddings(pixel_values, places, interpolate_pos_encoding, with_class_token)
         real_tokens = temporal_first = None
         if frame_mask is not None:
             real_tokens = mask_of_tokens(frame_mask, grid, num_prefix_tokens=1)
         if self.config.scan_order != "spatial_first":
-            temporal_first = temporal_first_order(grid, bool_masked_pos, tokens.device, real_tokens)
+            temporal_first = temporal_first_order(grid, places, tokens.device, real_tokens)
         hidden_states, state = self.run_layers(tokens, ScanContext(temporal_first, real_tokens), state)
         tokens = self.norm_f(hidden_states)
         if self.pool_norm is None:
             return VideoMambaOutput(last_hidden_state=tokens, state=state)
-        frames = tokens[:, 1:].unflatten(1, (grid[0] if bool_masked_pos is None else 1, -1))
+        frames = tokens[:, 1:].unflatten(1, (grid[0] if places is None else 1, -1))
         pooled = self.pool_norm(tokens[:, :1] + frames.mean(dim=2))
         return VideoMambaOutput(last_hidden_state=tokens, pooler_output=pooled, state=state)
 

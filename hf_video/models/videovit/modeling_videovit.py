@@ -35,11 +35,11 @@ from ..shared_video import (
     eager_attention_forward,
     frame_loss,
     mask_of_tokens,
-    places_of,
     pool_frames,
     sinusoidal_positions,
     take_tokens,
     token_grid,
+    visible_places,
 )
 from .configuration_videovit import VideoViTConfig
 
@@ -130,27 +130,6 @@ class VideoViTEmbeddings(nn.Module):
         if self.cls_token is not None:
             tokens = put_in_front(prefix.to(tokens), tokens)
         return self.dropout(tokens)
-
-
-def count_masked(mask: torch.Tensor, name: str, batch_size: int, num_patches: int, known: int | None) -> int:
-    """
-    The number of true entries in every row of a mask, bool `(batch_size, num_patches)`: `known`, or read from the
-    mask, for which its device is waited for. Raises `ValueError` for another shape or dtype, or unequal rows.
-    """
-    if mask.dtype != torch.bool or mask.shape != (batch_size, num_patches):
-        raise ValueError(
-            f"`{name}` must be a bool tensor of shape (batch_size, num_patches) = ({batch_size}, {num_patches}), got "
-            f"{mask.dtype} of shape {tuple(mask.shape)}."
-        )
-    if known is not None:
-        return known
-    counts = mask.sum(dim=1).tolist()
-    if len(set(counts)) > 1:
-        raise ValueError(
-            f"Every clip of a batch must have as many true entries in `{name}`, got {counts}: draw the masks with an "
-            "exact count, as `tube_mask` does."
-        )
-    return counts[0]
 
 
 def put_in_front(prefix: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
@@ -617,13 +596,9 @@ class VideoViTModel(VideoViTPreTrainedModel):
                 positions cannot be resized to.
         """
         grid = token_grid(pixel_values, self.config)
-        places, num_patches = None, math.prod(grid)
+        places = None
         if bool_masked_pos is not None:
-            batch_size = pixel_values.shape[0]
-            num_masked = count_masked(bool_masked_pos, "bool_masked_pos", batch_size, num_patches, num_masked)
-            places = places_of(~bool_masked_pos, num_patches - num_masked)
-            if num_masked == num_patches:
-                raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
+            places = visible_places(bool_masked_pos, pixel_values.shape[0], math.prod(grid), num_masked)
         if frame_mask is not None:
             check_frame_mask(frame_mask, pixel_values.shape[0], grid[0], bool_masked_pos)
             interpolate_pos_encoding = interpolate_pos_encoding and "space"

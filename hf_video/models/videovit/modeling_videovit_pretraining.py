@@ -11,7 +11,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..shared_video import places_of, take_tokens, token_grid
+from ..shared_video import count_masked, places_of, take_tokens, token_grid
 from .configuration_videovit import VideoViTConfig
 from .masking_videovit import DrawsMasks, tube_mask
 from .modeling_videovit import (
@@ -20,7 +20,6 @@ from .modeling_videovit import (
     VideoViTPositionEmbeddings,
     VideoViTPreTrainedModel,
     VideoViTRotaryEmbedding,
-    count_masked,
     make_layers,
     make_norm,
     patchify,

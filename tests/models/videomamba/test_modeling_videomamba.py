@@ -104,8 +104,8 @@ def test_temporal_first_visits_all_frames_of_a_place_before_the_next():
     order, step_of_token = temporal_first_order((2, 1, 3), None, torch.device("cpu"))
     assert order.tolist() == [[0, 1, 4, 2, 5, 3, 6]]
     assert step_of_token.gather(1, order).tolist() == [list(range(7))]
-    mask = torch.tensor([[True, False, False, False, True, False], [False, True, False, True, False, False]])
-    order, _ = temporal_first_order((2, 1, 3), mask, torch.device("cpu"))
+    places = torch.tensor([[1, 2, 3, 5], [0, 2, 4, 5]])
+    order, _ = temporal_first_order((2, 1, 3), places, torch.device("cpu"))
     # Visible tokens of the first clip: (0, 1), (0, 2), (1, 0), (1, 2) in (frame, place).
     assert order.tolist() == [[0, 3, 1, 2, 4], [0, 1, 3, 2, 4]]
 
