@@ -228,9 +228,7 @@ class HeadSettings:
     classifier_init_scale: Positive[float] | None = setting(
         None, "Factor on the first weights of a fresh head; by default the model's."
     )
-    pooler_type: Literal["attentive"] | None = setting(
-        None, "A fresh head begins with V-JEPA 2's pooler, which attends to all tokens; by default as the model."
-    )
+    pooler_type: Literal["attentive"] | None = setting(None, "V-JEPA 2's pooler for a fresh head; else the model's.")
 
 
 @dataclass(kw_only=True)
