@@ -13,6 +13,7 @@ from csv import reader
 from pathlib import Path
 from typing import Any
 
+from hf_video.data.rows import TO_LABEL
 from hf_video.io import replace_text
 
 from .table import Table, What, name_in
@@ -91,6 +92,7 @@ def _add(
         if not any(None in _names(attributes.get(key, {}), str(value)) for key, value in values.items()):
             table.report("empty_value", media=medium.name, source=source, **told)
         return
+    table.observe_all(medium, labelling[0])
     modifiers = {name: answers for name, answers in found.items() if name != labelling[0]}
     for label in found[labelling[0]]:
         table.found.classes.setdefault(label, "state" if len(times) > 1 else "point")
@@ -153,13 +155,15 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     if table.file.suffix.lower() != ".json":
         raise ValueError(f"{table.file} is an export; segments are written into the project itself, a JSON file.")
     project = deepcopy(table.json)
-    labels = [*dict.fromkeys(each["class"] for found in predictions.values() for each in found)]
+    shown_classes = (each["class"] for found in predictions.values() for each in found)
+    labels = [*dict.fromkeys([*shown_classes, *table.choices.get("classes", ())])]
     ids = {label: str(number) for number, label in enumerate(labels, 1)}
     attributes, used = project["attribute"], {each.get("aname") for each in project["attribute"].values()}
-    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), "model", 2
+    first, by = (TO_LABEL, "") if TO_LABEL in labels else ("model", _BY_MODEL)
+    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), first, 2
     while name in used:
-        name, count = f"model {count}", count + 1
-    new = {"aname": name, "anchor_id": _SEGMENT, "type": 4, "desc": _BY_MODEL, "options": {}, "default_option_id": ""}
+        name, count = f"{first} {count}", count + 1
+    new = {"aname": name, "anchor_id": _SEGMENT, "type": 4, "desc": by, "options": {}, "default_option_id": ""}
     attributes[key] = new | {"options": {number: label for label, number in ids.items()}}
     shown = {view: [table.medium(file, view) for file in _files(project, view)] for view in project["view"]}
     for medium, found in predictions.items():

@@ -1,7 +1,6 @@
 """New projects of a model's segments, and whose rows a file with both has."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def test_a_new_project_is_read_back(format, tmp_path, caplog):
     """With a name that is no ASCII, and classes that overlap."""
     video = encode_video(tmp_path / "bär 1.mp4", make_frames(40, 16, 16), fps=10)
     output = tmp_path / f"new{SUFFIXES[format]}"
-    write_new_annotations(format, [{**each, "media": str(video)} for each in FOUND], Path(video), output)
+    write_new_annotations(format, [{**each, "media": str(video)} for each in FOUND], output)
     found = read_annotations(output)
     rows = sorted((row["class"], row["start"], row["end"]) for row in found.rows)
     assert rows == sorted(each[:3] for each in TIMES)
