@@ -301,7 +301,7 @@ def _without_open(table: Table) -> Table:
         unknown[video].append([start, end])
     kept = table.select(np.flatnonzero(np.logical_not(is_open)))
     spans = [unknown[video] for video in kept.column("video").to_pylist()]
-    return replace(kept, rows=kept.rows.add_column(UNKNOWN_SPANS, spans, List(List(Value("float64")))))
+    return replace(kept, rows=kept.rows.add_column(UNKNOWN_SPANS, spans, feature=List(List(Value("float64")))))
 
 
 def _by_column(tables: dict[str, Table]) -> dict[str, Table]:

@@ -1,8 +1,10 @@
 """Chooses the stretches of videos that a person should label next: `hf-video suggest` for programs."""
 
 import csv
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -10,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedModel
 
-from hf_video.data import load_video_dataset
 from hf_video.data.annotations import boris, elan, find_format, via, write_annotations
 from hf_video.data.annotations.new import SUFFIXES, write_new_annotations
-from hf_video.data.frame_labels import annotated_videos
-from hf_video.data.rows import TO_LABEL
+from hf_video.data.rows import TO_LABEL, UNKNOWN_SPANS
+from hf_video.data.tables import open_tables, require_videos
 from hf_video.data.video_listing import ListedVideo, list_videos
 from hf_video.io import replace_file
 from hf_video.loading.class_names import background_of, class_names_of
@@ -192,15 +193,20 @@ def _choose_format(settings: SuggestSettings, output: Path, videos: Sequence[Lis
     return format
 
 
-def _labelled_spans(settings: SuggestSettings, has_background: bool) -> dict[str, Sequence[tuple[float, float]]]:
+def _labelled_spans(settings: SuggestSettings, has_background: bool) -> dict[str, list[tuple[float, float]]]:
     """The time of each video from which a training on the annotations would learn: their segments, and if the model
     has a background, all time that is not unknown."""
-    splits = load_video_dataset(settings.annotations, video_root=settings.video_root)
-    videos = [video for rows in splits.values() for video in annotated_videos(rows)]
-    return {
-        video.row["video"]: video.parts if has_background else [*zip(video.starts, video.ends, strict=True)]
-        for video in videos
-    }
+    tables = open_tables(settings.annotations, settings.video_root)
+    videos, found = require_videos(tables), defaultdict[str, list[tuple[float, float]]](list)
+    for name, table in tables.items():
+        starts, ends = table.times().values()
+        times = zip(starts.fill_null(0.0).to_pylist(), ends.fill_null(math.inf).to_pylist(), strict=True)
+        unknown = table.column(UNKNOWN_SPANS).to_pylist()
+        for video, span, spans in zip(videos[name].to_pylist(), times, unknown, strict=True):
+            borders = [0.0, *chain(*sorted(spans or ())), math.inf]
+            known = [*zip(borders[::2], borders[1::2], strict=True)]
+            found[video] = known if has_background else [*found[video], span]
+    return found
 
 
 def _is_labelled(stretch: Stretch, spans: Sequence[tuple[float, float]]) -> bool:
