@@ -101,9 +101,9 @@ def choose_stretches(
     count: int,
     is_labelled: np.ndarray | None = None,
 ) -> list[int]:
-    """The stretches to label next, one after the other: that with the largest product of its uncertainty and its
-    distance, in features, to the nearest one that is labelled or chosen. It is the greedy choice of k centers (Sener
-    and Savarese, arXiv:1708.00489) weighted by the uncertainty of the model.
+    """The stretches to label next, one after the other: that with the largest product of its squared uncertainty and
+    its distance, in features, to the nearest one that is labelled or chosen. It is the greedy choice of k centers
+    (Sener and Savarese, arXiv:1708.00489) weighted by the uncertainty of the model.
 
     Args:
         uncertainties: (n,) at least 0.
@@ -128,7 +128,7 @@ def choose_stretches(
             take(int(row))
     chosen: list[int] = []
     while len(chosen) < count and is_open.any():
-        gains = uncertainties * np.where(np.isinf(distances), 1.0, distances)
+        gains = uncertainties**2 * np.where(np.isinf(distances), 1.0, distances)
         chosen.append(int(np.where(is_open, gains, -1.0).argmax()))
         take(chosen[-1])
         is_open &= (np.abs(places - places[chosen[-1]]) > 1).any(axis=1)

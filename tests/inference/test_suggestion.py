@@ -21,10 +21,10 @@ def clip_classifier():
 def test_the_most_uncertain_first_and_then_what_is_unlike_it():
     features = np.array([[0.0], [0.0], [0.0], [10.0], [4.0]])
     far = np.arange(5)[:, None] * 2
-    assert choose_stretches(np.array([0.5, 0.9, 0.8, 0.4, 0.1]), features, far, 3) == [1, 3, 4]
+    assert choose_stretches(np.array([0.5, 0.9, 0.8, 0.7, 0.1]), features, far, 3) == [1, 3, 4]
     # A label is as good as a choice, and is not chosen.
     is_labelled = np.array([True, False, False, False, False])
-    assert choose_stretches(np.array([0.5, 0.9, 0.8, 0.4, 0.1]), features, far, 2, is_labelled) == [3, 4]
+    assert choose_stretches(np.array([0.5, 0.9, 0.8, 0.7, 0.1]), features, far, 2, is_labelled) == [3, 4]
     assert not choose_stretches(np.ones(5), features, far, 2, np.ones(5, bool))
 
 
