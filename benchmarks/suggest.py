@@ -6,18 +6,18 @@ Two sets of stretches. Of a ten-minute video of known events (a digit moves in o
 happens), 200 stretches of 3 s; the test is a video of other digits. Of people who walk (PETS 2009, as OpenCV
 distributes it), 1,000 clips of 1.6 s: walks left, walks right, nobody; the test are the last 17 seconds. The model is
 the start that ships, frozen, with a logistic regression on its features that is trained anew after each 5 stretches.
-The first 5 are random, the same for all. Two other choices are compared: the most uncertain stretches, and those that
-cover the features best, without looking at scores.
+The first 5 are random, the same for all. `--ways` compares two other choices: the most uncertain stretches, and those
+that cover the features best, without looking at scores.
 
 Wanted on both sets: at most half as many stretches as random ones need, in the mean of 5 seeds, until the macro F1 of
 windows is that of all labels. Random ones are drawn three times for a seed. It takes ten minutes of one CPU core.
 
-    python benchmarks/suggest.py [--seeds 5] [--video vtest.avi] [--smoke]
+    python benchmarks/suggest.py [--sets events people] [--ways different random] [--seeds 5] [--smoke]
 """
 
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ SECONDS, RATE, FIRST, STEP, DRAWS = 3.0, 8, 5, 5, 3
 # What counts as almost as good.
 NEAR = 0.01
 START = Path(hf_video.__file__).parent / "start"
-CHOSEN, UNCERTAIN, DIFFERENT, RANDOM = "uncertain and different", "uncertain", "different", "random"
+CHOSEN, UNCERTAIN, DIFFERENT, RANDOM = "chosen", "uncertain", "different", "random"
 GOAL = 0.5
 
 
@@ -151,9 +151,9 @@ def people(model: Any, scene: Scene, places: list[Place]) -> Windows:
     return Windows(np.concatenate(found), np.array([place.label for place in places]))
 
 
-def measure(name: str, pools: Iterable[Pool]) -> float:
+def measure(name: str, pools: Iterable[Pool], ways: Sequence[str]) -> float:
     """Prints how many stretches each way needs; gives those of the chosen ones as a share of the random ones."""
-    needed: dict[str, list[tuple[int, int]]] = {way: [] for way in (CHOSEN, UNCERTAIN, DIFFERENT, RANDOM)}
+    needed: dict[str, list[tuple[int, int]]] = {way: [] for way in ways}
     goals, size = [], 0
     for seed, pool in enumerate(pools):
         size = len(pool.places)
@@ -166,12 +166,14 @@ def measure(name: str, pools: Iterable[Pool]) -> float:
     for way, (near, there) in means.items():
         share = there / means[RANDOM][1]
         counts = " ".join(str(count) for _, count in needed[way])
-        print(f"  {way:24}{near:6.0f} to within {NEAR}{there:6.0f} to reach it, {share:.2f} of random ({counts})")
+        print(f"  {way:12}{near:6.0f} to within {NEAR}{there:6.0f} to reach it, {share:.2f} of random ({counts})")
     return float(means[CHOSEN][1] / means[RANDOM][1])
 
 
 def main() -> int:
     parser = make_parser(__doc__)
+    parser.add_argument("--sets", nargs="+", choices=("events", "people"), default=["events", "people"])
+    parser.add_argument("--ways", nargs="+", choices=(CHOSEN, UNCERTAIN, DIFFERENT, RANDOM), default=[CHOSEN, RANDOM])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--video", type=Path, default=VIDEO, help="vtest.avi of OpenCV (default: %(default)s)")
     arguments = parser.parse_args()
@@ -182,11 +184,14 @@ def main() -> int:
     print_machine("torch", "transformers", "av", "scikit-learn", threads=1)
     model = AutoModelForVideoClassification.from_pretrained(START, dtype=torch.float32).eval()
     seeds = range(1 if arguments.smoke else arguments.seeds)
-    shares = [measure("events", (event_pool(model, seed, arguments.smoke) for seed in seeds))]
-    scene = read_scene(None if arguments.smoke else arguments.video)
-    border = max(len(scene.frames) - TEST_FRAMES, len(scene.frames) // 2)
-    parts = scene.part(0, border), scene.part(border, len(scene.frames))
-    shares.append(measure("people", (people_pool(model, *parts, seed, arguments.smoke) for seed in seeds)))
+    shares, ways = [], [CHOSEN, *(way for way in arguments.ways if way not in (CHOSEN, RANDOM)), RANDOM]
+    if "events" in arguments.sets:
+        shares.append(measure("events", (event_pool(model, seed, arguments.smoke) for seed in seeds), ways))
+    if "people" in arguments.sets:
+        scene = read_scene(None if arguments.smoke else arguments.video)
+        border = max(len(scene.frames) - TEST_FRAMES, len(scene.frames) // 2)
+        parts = scene.part(0, border), scene.part(border, len(scene.frames))
+        shares.append(measure("people", (people_pool(model, *parts, seed, arguments.smoke) for seed in seeds), ways))
     return 0 if arguments.smoke or max(shares) <= GOAL else GOAL_MISSED
 
 
