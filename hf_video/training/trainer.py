@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from huggingface_hub import CommitInfo, HfApi
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
@@ -38,7 +39,14 @@ from .checkpoints import (
 )
 from .losses import Distillation, make_distillation
 from .optimization import settings_by_arguments
-from .parallelism import WeightsForm, check_same_form, check_saves_whole_weights, choose_blocks, form_of_run
+from .parallelism import (
+    OwnBatches,
+    WeightsForm,
+    check_same_form,
+    check_saves_whole_weights,
+    choose_blocks,
+    form_of_run,
+)
 from .throughput import ThroughputCallback
 
 
@@ -226,7 +234,10 @@ class BaseTrainer(Trainer):
         # The loader of Accelerate moves the batches of an inner loader to the device.
         inner = getattr(loader, "base_dataloader", None)
         if type(inner) is DataLoader and not isinstance(inner.dataset, IterableDataset):
-            loader.base_dataloader = ReadAheadLoader.like(inner, getattr(self.args, "reading_threads", None))
+            is_shared = isinstance(inner.batch_sampler, BatchSamplerShard) and not is_training
+            own = {"batch_sampler": OwnBatches(inner.batch_sampler)} if is_shared else {}
+            threads = getattr(self.args, "reading_threads", None)
+            loader.base_dataloader = ReadAheadLoader.like(inner, threads, **own)
         return loader
 
     def is_last_batch_dropped(self) -> bool:
@@ -266,6 +277,9 @@ class BaseTrainer(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
+        if not self.model.training:
+            # The batches of an evaluation count by their clips, not by what other processes have at the same time.
+            num_items_in_batch = None
         if not self.model.training or self.distillation is None:
             found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             if self.model.training or not return_outputs:
@@ -293,10 +307,17 @@ class BaseTrainer(Trainer):
         if type(self).figures_of is not BaseTrainer.figures_of:
             # Without `compute_metrics` the base class keeps no predictions.
             kwargs["prediction_loss_only"] = self.args.prediction_loss_only
+        self.gather_function = partial(self._gather_own, self.gather_function)
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         found = self.figures_of(output.predictions, dataloader.dataset)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
         return output
+
+    def _gather_own(self, gather: Callable, tensors: Any) -> Any:
+        """Gathers what processes have of their own batches, the last of which differ in their sizes."""
+        if self.accelerator.gradient_state.end_of_dataloader:
+            tensors = self.accelerator.pad_across_processes(tensors)
+        return gather(tensors)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return [name for name, setting in settings_by_arguments(model, self.args).items() if setting.weight_decay]
