@@ -105,9 +105,9 @@ def prepare_sharding(arguments: Any) -> None:
 
 
 class OwnBatches:
-    """The batches of one process in an evaluation, without the items that fill up the last batch of each process: they
-    would count twice in its loss. A process that has none of the last items keeps one, because all take part in a step;
-    what is gathered of it is cut off.
+    """The batches of one process in an evaluation, without the items that fill up the last ones, which would count
+    twice in the loss. A process for which none is left keeps one item, because all take part in a step; what is
+    gathered of it is cut off.
 
     Args:
         shard: the batches that Accelerate gives this process.

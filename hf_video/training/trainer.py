@@ -34,6 +34,7 @@ from .checkpoints import (
     mark_complete,
     mark_unfinished,
     newest_complete,
+    processes_of,
     read_stream_state,
     require_resumable,
 )
@@ -165,12 +166,24 @@ class BaseTrainer(Trainer):
             resume_from_checkpoint = str(checkpoint)
         if resume_from_checkpoint:
             check_same_form(Path(resume_from_checkpoint), self)
+            self._tell_other_processes(Path(resume_from_checkpoint))
             self._best = best_of(Path(resume_from_checkpoint)) if self.args.load_best_model_at_end else None
             if isinstance(self.train_dataset, VideoStream):
                 self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
         choose_blocks(self)
         with nullcontext() if self._preemption is None else self._preemption.giving_back():
             return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _tell_other_processes(self, checkpoint: Path) -> None:
+        before, now = processes_of(checkpoint), self.args.world_size
+        if before != now and self.is_world_process_zero():
+            print(
+                f"{checkpoint.name} has the state of {before} processes, and {now} go on: with as many clips a step "
+                "they see the rest of the epoch once, in its order. Not as before are the rounding of losses, what a "
+                "process draws or compares in its own batch (dropout, mixing, negatives), and the last batch of an "
+                "epoch, which is filled up.",
+                flush=True,
+            )
 
     def push_to_hub(
         self,
