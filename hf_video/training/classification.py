@@ -211,8 +211,8 @@ class VideoTrainer(BaseTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
         # The model in a checkpoint has the weights that are being trained; the average has a file of its own.
-        if self.ema.average and output_dir is not None and self.args.should_save:
-            self.ema.save(output_dir)
+        if self.ema.average and output_dir is not None:
+            self.ema.save(output_dir, self.args.should_save)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

@@ -86,11 +86,12 @@ def check_plan(values: Mapping[str, Any]) -> None:
                 f"parallelism_config has {name}={size}, and no model here trains with {kind} parallelism, which gives "
                 "each process a part of a clip: leave it out. FSDP2 shards the weights."
             )
-    if not _is_asked_for("deepspeed", values) and not _is_asked_for("fsdp", values):
-        return
-    for name in ("ema_decay", "lora_rank", "linear_probe", "save_on_each_node"):
-        if values.get(name):
-            raise ValueError(f"{name} needs whole weights on every process: leave it out with FSDP or DeepSpeed.")
+    with_fsdp = ("lora_rank", "linear_probe", "save_on_each_node")
+    refused = {"FSDP": with_fsdp, "DeepSpeed": (*with_fsdp, "ema_decay")}
+    for engine, names in refused.items():
+        for name in names if _is_asked_for(engine.lower(), values) else ():
+            if values.get(name):
+                raise ValueError(f"{name} needs whole weights on every process: leave it out with {engine}.")
 
 
 def prepare_sharding(arguments: Any) -> None:
