@@ -280,7 +280,8 @@ def _sharded_as(weight: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def _drop_gathered(model: nn.Module) -> None:
     """Has FSDP2 gather its shards anew, which it need not have let go of after a forward pass."""
-    for module in model.modules():
+    modules: Iterator[Any] = model.modules()
+    for module in modules:
         if hasattr(module, "reshard"):
             module.reshard()
 

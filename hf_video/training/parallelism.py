@@ -44,8 +44,11 @@ def form_of_run(trainer: Any) -> WeightsForm:
 
 
 def check_saves_whole_weights(trainer: Any) -> None:
-    """Refuses (`ValueError`) FSDP whose checkpoints would hold a part of the weights from each process."""
+    """Refuses (`ValueError`) FSDP whose checkpoints would hold a part of the weights, or of their average, from each
+    process."""
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is not None and plugin.fsdp_version == 1 and getattr(trainer.args, "ema_decay", None):
+        raise ValueError("ema_decay needs FSDP2: set fsdp_version to 2, as recipes/accelerate/fsdp2.yaml does.")
     if plugin is not None and "FULL_STATE_DICT" not in str(plugin.state_dict_type):
         raise ValueError(
             f"FSDP would save {plugin.state_dict_type.name}, and checkpoints hold whole weights: set "

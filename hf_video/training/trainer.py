@@ -166,10 +166,10 @@ class BaseTrainer(Trainer):
             resume_from_checkpoint = str(checkpoint)
         if resume_from_checkpoint:
             check_same_form(Path(resume_from_checkpoint), self)
-            self._tell_other_processes(Path(resume_from_checkpoint))
             self._best = best_of(Path(resume_from_checkpoint)) if self.args.load_best_model_at_end else None
             if isinstance(self.train_dataset, VideoStream):
                 self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
+            self._tell_other_processes(Path(resume_from_checkpoint))
         choose_blocks(self)
         with nullcontext() if self._preemption is None else self._preemption.giving_back():
             return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -320,7 +320,7 @@ class BaseTrainer(Trainer):
         if type(self).figures_of is not BaseTrainer.figures_of:
             # Without `compute_metrics` the base class keeps no predictions.
             kwargs["prediction_loss_only"] = self.args.prediction_loss_only
-        self.gather_function = partial(self._gather_own, self.gather_function)
+        self.gather_function = partial(self._gather_own, self.gather_function)  # type: ignore[has-type]
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         found = self.figures_of(output.predictions, dataloader.dataset)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})

@@ -107,28 +107,25 @@ def run_resumed(root, folder, num_processes, seen, *checkpoint):
     return Counter(map(tuple, chain(*found))), "".join(each.stdout for each in processes)
 
 
-@pytest.mark.parametrize(("before", "then"), [(2, (1, 3)), pytest.param(1, (2,), marks=pytest.mark.slow)])
-def test_an_epoch_goes_on_in_its_order_on_another_number_of_processes(before, then, tmp_path):
-    whole, said = run_resumed(tmp_path, tmp_path / "whole", before, "whole")
-    assert "go on" not in said and len(whole) == 48 and set(whole.values()) == {1}
-    shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "begun" / "checkpoint-3")
-    for number in then:
-        shutil.copytree(tmp_path / "begun", tmp_path / f"{number}")
-        checkpoint = tmp_path / f"{number}" / "checkpoint-3"
-        rest, said = run_resumed(tmp_path, checkpoint.parent, number, f"rest{number}", checkpoint)
-        assert said.count(f"checkpoint-3 has the state of {before} processes, and {number} go on") == 1
-        # Step 3 of 4 is the first of the second epoch.
-        assert len(rest) == 12 and set(rest.values()) == {1} and rest <= whole
-        losses, expected = (
-            [each["loss"] for each in json.loads((run / "checkpoint-4/trainer_state.json").read_text())["log_history"]]
-            for run in (checkpoint.parent, tmp_path / "whole")
-        )
-        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(
-    "options", [{"ema_decay": 0.9}, {"lora_rank": 2}, {"linear_probe": True}, {"save_on_each_node": True}]
+    ("before", "then"), [(2, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 2), (2, 3)))]
 )
+def test_an_epoch_goes_on_in_its_order_on_another_number_of_processes(before, then, tmp_path):
+    whole, said = run_resumed(tmp_path, tmp_path / "whole", before, "seen")
+    assert "go on" not in said and len(whole) == 48 and set(whole.values()) == {1}
+    # Step 3 of 4 is the first of the second epoch.
+    checkpoint = shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
+    rest, said = run_resumed(tmp_path, checkpoint.parent, then, "seen_then", checkpoint)
+    assert said.count(f"checkpoint-3 has the state of {before} processes, and {then} go on") == 1
+    assert len(rest) == 12 and set(rest.values()) == {1} and rest <= whole
+    losses, expected = (
+        [each["loss"] for each in json.loads((run / "checkpoint-4/trainer_state.json").read_text())["log_history"]]
+        for run in (checkpoint.parent, tmp_path / "whole")
+    )
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"lora_rank": 2}, {"linear_probe": True}, {"save_on_each_node": True}])
 def test_what_needs_whole_weights_is_refused(options, tmp_path, monkeypatch):
     [name] = options
     with pytest.raises(ValueError, match=f"{name} needs whole weights"):
@@ -150,12 +147,22 @@ def test_parts_of_clips_are_refused(name, kind, tmp_path, monkeypatch):
 
 
 def test_checkpoints_in_shards_are_refused():
-    plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT)
-    trainer = SimpleNamespace(accelerator=SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin)))
+    plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT, fsdp_version=2)
+    state, args = SimpleNamespace(fsdp_plugin=plugin), SimpleNamespace(ema_decay=0.9)
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(state=state), args=args)
     with pytest.raises(ValueError, match="SHARDED_STATE_DICT.*FULL_STATE_DICT"):
         check_saves_whole_weights(trainer)
     plugin.state_dict_type = StateDictType.FULL_STATE_DICT
     check_saves_whole_weights(trainer)
+    plugin.fsdp_version = 1
+    with pytest.raises(ValueError, match="ema_decay needs FSDP2"):
+        check_saves_whole_weights(trainer)
+
+
+def test_deepspeed_averages_no_weights(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ValueError, match="ema_decay needs whole weights .* leave it out with DeepSpeed"):
+        check_plan({"ema_decay": 0.9})
 
 
 @pytest.mark.parametrize("launched", [True, False])
