@@ -26,7 +26,7 @@ def run(settings: AuditCommandSettings) -> int:
     """Prints the figures, and writes the file that --output names."""
     check_output_file("output", settings.output)
 
-    from hf_video.evaluation.audit import audit, tell_audit
+    from hf_video.evaluation.audit import audit_model, tell_audit
 
-    audit(settings, lambda result: print_result(settings, result, tell_audit))
+    audit_model(settings, lambda result: print_result(settings, result, tell_audit))
     return 0

@@ -71,10 +71,10 @@ def _repeat_middle(clips: _Clips) -> torch.Tensor:
 
 def _hide_borders(clips: _Clips) -> torch.Tensor:
     pixels = clips.pixels[:, 0]
-    hidden = pixels.mean((2, 4, 5), keepdim=True).expand_as(pixels).clone()
     top, left = (round(_BORDER * side) for side in pixels.shape[-2:])
-    inside = ..., slice(top, pixels.shape[-2] - top), slice(left, pixels.shape[-1] - left)
-    hidden[inside] = pixels[inside]
+    inside = pixels[..., top : pixels.shape[-2] - top, left : pixels.shape[-1] - left]
+    hidden = inside.mean((2, 4, 5), keepdim=True).expand_as(pixels).clone()
+    hidden[..., top : pixels.shape[-2] - top, left : pixels.shape[-1] - left] = inside
     return hidden
 
 
@@ -94,7 +94,7 @@ VARIANTS = (
     Variant("borders_hidden", "hidden borders, an eighth of each side,", "the borders", _hide_borders),
     Variant("colours_off", "grey frames", "colours", _remove_colours),
 )
-"""The ways in which [`audit`] shows clips; the first is as they are."""
+"""The ways in which [`audit_model`] shows clips; the first is as they are."""
 
 
 class _DistancesTask(ClipTask):
@@ -107,8 +107,7 @@ class _DistancesTask(ClipTask):
             frames = self.choose_frames(reader, row, None)
             numbers = [frames, *(_at_distance(frames, distance, segment) for distance in _DISTANCES)]
             clips = reader.read(np.concatenate(numbers))
-        count, *others = ([len(np.unique(clip)) for clip in each] for each in numbers)
-        has_frames = torch.tensor([other >= count for other in others])
+        has_frames = torch.tensor([_has(frames, *pair) for pair in zip(_DISTANCES, numbers[1:], strict=True)])
         pixels = self._process(list(clips)).flatten(0, -5)
         return BatchFeature({"pixel_values": pixels, "has_frames": has_frames})
 
@@ -121,7 +120,14 @@ def _at_distance(frames: np.ndarray, distance: float, segment: range) -> np.ndar
     return found.clip(segment.start, segment.stop - 1)
 
 
-def audit(settings: AuditSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
+def _has(frames: np.ndarray, distance: float, found: np.ndarray) -> bool:
+    """Whether the frames that were found lie at a distance, and are as many different ones."""
+    spans, reached = (each[:, -1] - each[:, 0] for each in (frames, found))
+    counts = [[len(np.unique(clip)) for clip in each] for each in (frames, found)]
+    return bool((reached >= distance * spans - 1).all()) and counts[1] >= counts[0]
+
+
+def audit_model(settings: AuditSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures a classifier of clips on videos that lack something, as `hf-video audit`.
 
     Args:
@@ -192,7 +198,7 @@ def _measure(
     if variant.name == AS_IT_IS:
         guessing = f"than always guessing the most frequent class ({chance:.1%})"
         is_better = f"It is better {guessing}.", f"It may be no better {guessing}, so that costs tell little."
-        return found | {"sentence": is_better[lowest <= chance]}
+        return found | {"sentence": is_better[int(lowest <= chance)]}
     cost, (low, high) = as_it_is.mean() - changed.mean(), paired_interval(as_it_is, changed, video_of)
     is_used = True if low > 0 else False if high < LITTLE and lowest > chance else None
     verdict = {True: "It uses {}", False: "It does not use {}", None: "Whether it uses {} is open"}[is_used]
@@ -247,7 +253,7 @@ def weights_of(folder: Path) -> dict[str, str]:
 
 
 def tell_audit(result: Mapping[str, Any]) -> list[str]:
-    """The lines that show what [`audit`] gives."""
+    """The lines that show what [`audit_model`] gives."""
     rows = audit_rows(result)
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{name:{widths[0]}}  {accuracy:{widths[1]}}  {sentence}" for name, accuracy, sentence in rows]
@@ -255,7 +261,7 @@ def tell_audit(result: Mapping[str, Any]) -> list[str]:
 
 
 def audit_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, accuracy with its interval, and sentence of each variant in what [`audit`] gives."""
+    """Name, accuracy with its interval, and sentence of each variant in what [`audit_model`] gives."""
     rows = []
     for name, each in result["variants"].items():
         low, high = each.get("interval", (0.0, 0.0))
