@@ -25,6 +25,7 @@ from hf_video.inference.scores import is_frame_classifier, problem_type_of, scor
 from hf_video.inference.segments import Segment
 from hf_video.loading.class_names import background_of, class_names_of
 from hf_video.loading.models import load_trained_model
+from hf_video.metrics import average_precision
 from hf_video.reading import VideoReadError
 from hf_video.settings import few
 
@@ -39,7 +40,11 @@ _TRACK, _LABEL, _TIMES = 0, 1, slice(2, 4)
 
 
 def evaluate_frames(
-    predictions: Sequence[Any], references: Sequence[Any], class_names: Sequence[str], background: Collection[str] = ()
+    predictions: Sequence[Any],
+    references: Sequence[Any],
+    class_names: Sequence[str],
+    background: Collection[str] = (),
+    scores: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
     """The figures of `hf-video evaluate --task frame-classification`, as JSON can hold them.
 
@@ -49,11 +54,14 @@ def evaluate_frames(
         references: the annotated classes in the same form. A frame of -100 is unknown and not measured.
         class_names: names by class id.
         background: names of classes that are no segments. Their frames count in `frame_accuracy`.
+        scores: for each video the class probabilities of its frames, (num_frames, num_classes).
 
     Returns:
         `num_videos`, `num_frames` and `num_segments` that are annotated; `frame_accuracy`, the share of right frames;
         `edit_score`, None if there is no segment; `tious`, and for each of them `f1`; and `classes`, which holds
-        `num_frames`, `num_segments` and `f1` by the name of a class. All figures are shares.
+        `num_frames`, `num_segments` and `f1` by the name of a class. All figures are shares. With `scores` a class has
+        `average_precision` over the known frames of all videos together, as scikit-learn and FERAL count it, None if
+        it has no frames (0 in FERAL), and `mean_average_precision` is the mean without background.
 
     Raises:
         ValueError: a video has other frames in `predictions` than in `references`, no frame is known, or a name of
@@ -98,12 +106,15 @@ def evaluate_frames(
     )
     counts = np.stack(num_right_runs, axis=1)
     f1_by_class = 2 * counts / np.maximum(num_found + annotated, 1)[:, None]
+    precisions = None if scores is None else _average_precisions(scores, references, len(class_names))
+    ranked = {} if precisions is None else {"mean_average_precision": _mean(np.delete(precisions, excluded))}
     return {
         "num_videos": len(references),
         "num_frames": num_known,
         "num_segments": len(true),
         "frame_accuracy": num_right / num_cells,
-        "edit_score": float(np.mean(edit_scores)) if edit_scores else None,
+        "edit_score": _mean(edit_scores),
+        **ranked,
         "tious": list(TIOUS),
         "f1": (2 * counts.sum(axis=0) / max(len(found) + len(true), 1)).tolist(),
         "classes": {
@@ -111,10 +122,28 @@ def evaluate_frames(
                 "num_frames": int(frames_by_class[index]),
                 "num_segments": int(annotated[index]),
                 "f1": None if index in excluded else f1_by_class[index].tolist(),
+                **({} if precisions is None else {"average_precision": _mean(precisions[[index]])}),
             }
             for index, name in enumerate(class_names)
         },
     }
+
+
+def _average_precisions(scores: Sequence[Any], references: Sequence[Any], num_classes: int) -> np.ndarray:
+    """The average precision of each class over the known frames of all videos, (num_classes,); NaN without frames."""
+    labels = np.concatenate([np.asarray(each) for each in references])
+    if labels.ndim == 1:
+        labels = np.where(labels[:, None] == UNKNOWN, UNKNOWN, labels[:, None] == np.arange(num_classes))
+    pairs = zip(np.concatenate([*map(np.asarray, scores)]).T, labels.T, strict=True)
+    known = [(ranks[truth != UNKNOWN, None], truth[truth != UNKNOWN, None]) for ranks, truth in pairs]
+    return np.array([average_precision(*pair)[0] if len(pair[1]) else np.nan for pair in known])
+
+
+def _mean(values: Any) -> float | None:
+    """The mean of the values that are no NaN; None if there is none."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if len(known) else None
 
 
 def _tracks(predicted: np.ndarray, expected: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -182,7 +211,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
     outside = names.index(background[0]) if background else None
     predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
-    compared = list[Compared]()
+    probabilities, compared = list[np.ndarray](), list[Compared]()
     for video in tqdm(videos, desc="Videos"):
         try:
             windows = [
@@ -196,6 +225,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
             continue
         middles = np.array([middle for middle, _ in windows])
         scores = np.array([each for _, each in windows]).reshape(-1, len(names))
+        probabilities.append(scores)
         predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
         references.append(video.labels_at(middles, len(names), outside, several))
         compared.append(_compare(middles, predictions[-1], references[-1], names, background))
@@ -208,7 +238,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         "data": settings.data,
         "split": split,
         **part_of_training(split, is_split),
-        **evaluate_frames(predictions, references, names, background),
+        **evaluate_frames(predictions, references, names, background, probabilities),
         "agreement": measure_agreement(compared, [name for name in names if name not in background]),
         **trained_rows(settings, _rows_of(measured, after=processor.frame_interval or 0.0)),
         **({"broken_videos": broken} if broken else {}),
@@ -246,9 +276,11 @@ def tell_frames(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"edit score    {result['edit_score']:.1%}")
     width = max(map(len, ["all", *result["classes"]]))
     head = "".join(f"  {f'F1@{tiou * 100:.0f}':>7}" for tiou in result["tious"])
-    lines += ["", f"{'class':{width}}{head}  segments"]
+    lines += ["", f"{'class':{width}}{head}       AP  segments"]
     for name, each in {"all": result, **result["classes"]}.items():
         if each["f1"] is not None:
+            precision = each["mean_average_precision" if each is result else "average_precision"]
             shares = "".join(f"  {value:7.1%}" for value in each["f1"])
+            shares += f"  {'' if precision is None else f'{precision:.1%}':>7}"
             lines.append(f"{name:{width}}{shares}  {each['num_segments']:8d}")
     return [*lines, "", *tell_agreement(result["agreement"])]

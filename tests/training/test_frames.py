@@ -68,6 +68,19 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     assert "warning: 2 of these 3 videos were trained on" in capsys.readouterr().out
 
 
+def test_labels_of_feral_are_learned_and_measured_by_its_average_precision(times, tmp_path, capsys):
+    labels = {f"{number}.mp4": [0] * 10 + [1] * 10 + [2] * 15 + [0] * 5 for number in range(3)}
+    splits = {"train": ["0.mp4", "1.mp4"], "val": ["2.mp4"], "test": [], "inference": []}
+    content = {"class_names": {"0": "other", "1": "bright", "2": "dark"}, "is_multilabel": False}
+    file = times.with_name("feral.json")
+    file.write_text(json.dumps(content | {"labels": labels, "splits": splits}))
+    words = ("--causal", "--num-frames", "16", "--image-size", "16", "--fps", "8", "--background", "other", *SCRATCH)
+    assert run(file, tmp_path / "model", "--epochs", "10", "--learning-rate", "0.01", *words) == 0
+    measured = measure(file, tmp_path / "model", capsys)
+    assert measured["split"] == "validation" and measured["num_frames"] == 32
+    assert {*measured["classes"]} == {"bright", "dark", "other"} and measured["mean_average_precision"] > 0.9
+
+
 def test_a_clip_classifier_gives_its_encoder(times, tmp_path, caplog):
     config = VideoMambaConfig(image_size=32, num_frames=8, **SIZES, num_labels=2)
     source = tmp_path / "clips"
