@@ -112,9 +112,12 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     """Writes the project with a further observation of the model's segments for each that shows one of the videos."""
     project = deepcopy(table.json)
     classes = {each["code"]: each for each in project["behaviors_conf"].values()}
-    for code in sorted({each["class"] for found in predictions.values() for each in found} - classes.keys()):
+    every = [each for found in predictions.values() for each in found]
+    states = {each["class"] for each in every if each["start"] < each["end"]}
+    for code in sorted({each["class"] for each in every} - classes.keys()):
         key = str(max(map(int, project["behaviors_conf"]), default=-1) + 1)
-        classes[code] = project["behaviors_conf"][key] = _NEW_CLASS | {"type": "State event", "code": code}
+        kind = "State event" if code in states else "Point event"
+        classes[code] = project["behaviors_conf"][key] = _NEW_CLASS | {"type": kind, "code": code}
     left = set(predictions)
     for name, observation in [*project["observations"].items()]:
         players = players_of(observation)
