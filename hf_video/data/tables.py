@@ -139,8 +139,8 @@ class Table:
         return self.converted(self.column(name), name, _text_or_none, pa.string())
 
     def times(self) -> dict[str, pa.Array]:
-        """`start` and `end` in seconds, null where a row has none; an instant, which may be in the column `time` alone,
-        ends where it starts. A wrong time raises `ValueError`."""
+        """`start` and `end` in seconds, null where a row has none. An instant ends where it starts; without both
+        columns there may be one of instants, `time`. A wrong time raises `ValueError`."""
         names = ("time", "time") if "time" in self and not {"start", "end"} & {*self.names} else ("start", "end")
         start, end = (self.numbers(name, _seconds, optional=True) for name in names)
         begin = pc.fill_null(start, 0.0)

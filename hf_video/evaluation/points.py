@@ -12,12 +12,15 @@ It differs from the original in three things. Times are not rounded to half seco
 only multiples of 1/199. A class without an instant has no average precision, in place of 0.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hf_video.data.frame_labels import UNKNOWN
 from hf_video.inference.inference_settings import ONSET
+from hf_video.inference.points import find_points
 from hf_video.inference.segments import Segment
 
 from .matching import find_annotations, interpolated_average_precision
@@ -48,13 +51,15 @@ def evaluate_points(
     videos = {video: number for number, video in enumerate({**ground_truth, **predictions})}
     # Class, video, time and score of each, by time.
     true, found = (
-        sorted((each.label, videos[video], each.start, each.score) for video, points in kind.items() for each in points)
+        sorted(
+            (each.label, videos[video], each.start, each.score) for video, points in kind.items() for each in points
+        )
         for kind in (ground_truth, predictions)
     )
     if not true:
         raise ValueError("The ground truth has no instant, so nothing can be measured.")
     tolerances, counts = FINE + COARSE, np.zeros(len(FINE + COARSE))
-    classes = {}
+    classes: dict[str, dict[str, Any]] = {}
     for label in dict.fromkeys(row[0] for row in true):
         of_true, of_found = (
             np.array([row[1:] for row in kind if row[0] == label], np.float64).reshape(-1, 3) for kind in (true, found)
@@ -94,6 +99,39 @@ def _are_right(true: np.ndarray, found: np.ndarray, tolerance: float) -> np.ndar
     least = [np.finfo(np.float64).min]
     taken = find_annotations(true, true[:, 0], found, found[:, 0], least, tries_next=True, overlap=confidence)[0]
     return np.isin(np.arange(len(found)), taken)
+
+
+class Spotted(NamedTuple):
+    """A video, or a part of it: its name; seconds of moments, (n,), in their order; scores of classes at these, (n,
+    num_classes), and labels, see `AnnotatedVideo.labels_at`; seconds and class id of the annotated instants."""
+
+    name: str
+    moments: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    instants: Sequence[tuple[float, int]]
+
+
+def measure_points(
+    parts: Sequence[Spotted], class_names: Sequence[str], points: Collection[str], width: float
+) -> dict[str, Any]:
+    """`points`, what [`evaluate_points`] says of the instants that scores show at moments that are known; nothing if
+    no instant of the classes `points` is annotated. The parts of a video are in their order."""
+    ids = [number for number, name in enumerate(class_names) if name in points]
+    found, true, by_name = dict[str, list[Segment]](), dict[str, list[Segment]](), defaultdict(list)
+    for part in parts:
+        by_name[part.name].append(part)
+    for name, of_video in by_name.items():
+        _, *columns, instants = zip(*of_video, strict=True)
+        moments, scores, labels = map(np.concatenate, columns)
+        is_known = (labels != UNKNOWN).reshape(len(labels), -1).any(axis=1)
+        found[name] = [
+            Segment(class_names[label], time, time, score)
+            for label, time, score in find_points(moments, scores, ids, width)
+            if is_known[np.abs(moments - time).argmin()]
+        ]
+        true[name] = [Segment(class_names[id], time, time) for part in instants for time, id in part if id in ids]
+    return {"points": evaluate_points(found, true)} if any(true.values()) else {}
 
 
 def are_points(segments: Mapping[str, Sequence[Segment]]) -> set[str]:

@@ -50,7 +50,9 @@ class PointFinder:
         onset: the least score.
     """
 
-    def __init__(self, class_ids: Sequence[int], width: float, window: float | None = None, onset: float = 0.0) -> None:
+    def __init__(
+        self, class_ids: Sequence[int], width: float, window: float | None = None, onset: float = 0.0
+    ) -> None:
         self.class_ids, self.onset = [*class_ids], onset
         self._reaches = width / 2, width if window is None else window
         self._scores, self._means = map(_Neighbours, self._reaches)
@@ -92,7 +94,7 @@ class PointFinder:
 
 
 def find_points(
-    times: Sequence[float], scores: np.ndarray, class_ids: Sequence[int], width: float
+    times: np.ndarray, scores: np.ndarray, class_ids: Sequence[int], width: float
 ) -> list[tuple[int, float, float]]:
     """Class, seconds and score of all instants in scores (n, num_classes) of moments (n,), however low, see
     [`PointFinder`]."""

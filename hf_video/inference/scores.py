@@ -51,6 +51,7 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
 
 
 def scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """Class probabilities of logits (..., num_classes), float32 on the CPU; of a regression model its values."""
     logits = logits.float().cpu()
     problem_type = problem_type_of(config)
     if problem_type == "regression":

@@ -48,9 +48,9 @@ _MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
 
 class ClassChange(NamedTuple):
-    """The begin or the end of a segment in a live video, or an instant, which only begins, in seconds after the first frame; the seconds from then until
-    it is known, None for an end at which the video ended, was stopped or had a gap; and the segment, as far as it is
-    known."""
+    """The begin or the end of a segment in a live video, or an instant, which only begins: seconds after the first
+    frame; the seconds from then until it is known, None for an end at which the video ended, was stopped or had a gap;
+    and the segment, as far as it is known."""
 
     time: float
     begins: bool
