@@ -4,6 +4,7 @@ The definitions are those of `SoccerNet.Evaluation.ActionSpotting` (https://gith
 
 - A prediction is right within *half* of the tolerance on either side of an instant of its class. The instants of a
   video take, one after the other, the most confident prediction there that is not taken yet; all others are wrong.
+  So where instants are closer than that, a larger tolerance may find fewer of them.
 - Average precision is the mean of precision at the recalls 0, 0.1, ..., 1, where precision at a recall is the highest
   one at that recall or any higher one. Its mean over classes is averaged over tolerances by the trapezoidal rule: over
   1 to 5 s, which is SoccerNet's "tight" average, and here also over 0.1 to 0.5 s.

@@ -37,10 +37,10 @@ class PointFinder:
     Finds the instants of some classes in scores of moments of a video, one after another. Memory does not grow with
     the video.
 
-    A model learns a class in a width of time around each instant. So the score of an instant is the mean of those
-    within half the width on either side, which is highest in the middle. A moment is an instant if its score is at
-    least `onset`, and no moment within `window` seconds on either side has a higher one, or the same one earlier: a
-    local maximum with non-maximum suppression. Its time is the mean of the times in the width, weighted by scores.
+    A model learns a class in a width of time around each instant, so that the mean of the scores in this width is
+    highest in its middle. A moment is an instant if no other within `window` seconds on either side has a higher mean,
+    or the same one earlier: a local maximum with non-maximum suppression. The score of an instant is the highest in
+    the width around it, which must be at least `onset`; its time is the mean of those there, weighted by scores.
 
     Args:
         class_ids: the numbers of the classes.
@@ -76,20 +76,20 @@ class PointFinder:
             times, scores = map(np.array, zip(*before, moment, *after, strict=True))
             totals = scores.sum(axis=0)
             middles = np.divide(times @ scores, totals, out=np.full(len(totals), moment[0]), where=totals > 0)
-            self._means.moments.append((moment[0], (totals / len(times), middles)))
+            self._means.moments.append((moment[0], (totals / len(times), middles, scores.max(axis=0))))
             found += self._maxima(moment[0])
         return found + (self._maxima(now) if now == math.inf else [])
 
     def _maxima(self, now: float) -> list[tuple[int, float, float]]:
         found = []
-        for before, (_, (means, middles)), after in self._means.ready(now):
-            is_best = means >= self.onset
-            for _, (others, _) in before:
+        for before, (_, (means, middles, highest)), after in self._means.ready(now):
+            is_best = highest >= self.onset
+            for _, (others, *_) in before:
                 is_best &= means > others
-            for _, (others, _) in after:
+            for _, (others, *_) in after:
                 is_best &= means >= others
             for at in np.flatnonzero(is_best):
-                found.append((self.class_ids[at], float(middles[at]), float(means[at])))
+                found.append((self.class_ids[at], float(middles[at]), float(highest[at])))
         return found
 
 
