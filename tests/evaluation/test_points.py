@@ -15,8 +15,8 @@ def test_instants_by_hand():
     result = evaluate_points(found, true)
     assert (result["num_points"], result["num_predictions"]) == (4, 4)
     assert result["tolerances"] == [0.1, 0.2, 0.3, 0.4, 0.5, 1, 2, 3, 4, 5]
-    # At 0.2 s half of the tolerance reaches the second prediction alone: precisions 0, 1/2, 1/3, ... of three instants.
-    # At 0.4 s and more it is the first one, and at 4 s also the last one, 2 s away: precisions 1, 1/2, 1/3, 1/2.
+    # At 0.2 s half of the tolerance reaches the second prediction alone, with precision 1/2 at a recall of 1/3. From
+    # 0.4 s on it is the first one, with precision 1, and from 4 s on also the last one, with 1/2 at a recall of 2/3.
     precision = result["classes"]["whistle"]["average_precision"]
     first, second, both = 4 / 11 * 0.5, 4 / 11, (4 + 3 * 0.5) / 11
     assert precision == pytest.approx([0, second * 0.5, first, second, second, second, second, second, both, both])
@@ -35,7 +35,7 @@ def test_without_an_instant():
 
 
 def spotting(true, found, tolerance, num_thresholds=200):
-    """Average precision of a class as SoccerNet's kit counts it: instants choose, and 200 thresholds give the curve."""
+    """Average precision of a class as SoccerNet's kit counts it: instants choose, thresholds give the curve."""
     scored, num_true = [], sum(map(len, true))
     for instants, predictions in zip(true, found, strict=True):
         taken = set()
@@ -54,7 +54,7 @@ def spotting(true, found, tolerance, num_thresholds=200):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_independent_count(seed):
-    """Instants at multiples of 1/64 s, so that no distance is rounded, and scores that differ by a threshold or more."""
+    """Instants at multiples of 1/64 s, so that no distance is rounded, and scores that thresholds tell apart."""
     generator = np.random.default_rng(seed)
     true, found = {}, {}
     scores = iter((generator.permutation(199) + 0.5) / 199)

@@ -13,7 +13,7 @@ from hf_video.processing import VideoClipProcessor
 from hf_video.training import Distillation
 from tests.testing.transformers_families import FAMILIES, save_family
 
-from ..data.frame_videos import write_flashes
+from ..data.frame_videos import write_flashes, write_points
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "patch_size": 16, "tubelet_size": 1}
 SCRATCH = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -212,3 +212,41 @@ def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
         assert main([*words, *OPTIONS, "--model", str(source), word]) == 2
         assert word[2:].partition("=")[0].replace("-", "_") in capsys.readouterr().err.replace("--", "")
     assert not (tmp_path / "model").exists()
+
+
+def test_instants_are_trained_found_and_measured(tmp_path, capsys):
+    """What the timeline writes is read as annotations again."""
+    points, folder, found = write_points(tmp_path, num_videos=3), tmp_path / "model", tmp_path / "found"
+    words = ("--num-frames", "24", "--image-size", "16", "--fps", "10", *SCRATCH)
+    assert run(points, folder, *words) == 2
+    assert "blink, flash are instants" in capsys.readouterr().err and not folder.exists()
+    words = (*words, "--background", "rest", "--epochs", "30", "--learning-rate", "0.01")
+    assert run(points, folder, *words, "--choose", "point_width=0.4") == 0
+    config = AutoModelForTokenClassification.from_pretrained(folder).config
+    assert (config.point_labels, config.point_width, config.background_label) == (["blink", "flash"], 0.4, "rest")
+    report = json.loads((folder / "report" / "metrics.json").read_text())
+    assert report["points"]["num_points"] == 5 and report["point_map"] == report["points"]["average_map"]
+    assert "5 instants" in (folder / "report" / "report.md").read_text()
+    measured = measure(points, folder, capsys)
+    assert measured["points"]["average_map_fine"] > 0.9 and measured["points"] == pytest.approx(report["points"])
+    (video,) = (tmp_path / f"{number}.mp4" for number in range(3) if f"{number}.mp4" in "".join(held_out(folder)))
+    assert main(["timeline", str(video), "--model", str(folder), "--output", str(found), "--format", "boris"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 5 and all(len(line.split()) == 3 for line in printed)
+    for table, words in ((found / "segments.csv", ()), (found / "segments.boris", ("--choose", "by=all"))):
+        for task in (
+            ("--task", "frames", "--model", str(folder)),
+            ("--task", "segments", "--ground-truth", str(points)),
+        ):
+            if task[1] == "frames" or table.suffix == ".csv":
+                assert main(["evaluate", str(table), *task, *words, "--json"]) == 0
+                figures = json.loads(capsys.readouterr().out)["points"]
+                assert figures["f1"][0] == 1 if task[1] == "frames" else figures["f1"][1] == 2 * 5 / 20
+        assert main(["inspect", str(table), *words]) == 0
+        assert "blink  2" in capsys.readouterr().out
+        assert run(table, tmp_path / table.suffix, "--model", folder, "--epochs", "1", *words) == 0
+
+
+def held_out(folder):
+    kept = json.loads((folder / "trained_videos.json").read_text())["splits"]["validation"]
+    return {path for path, *_ in kept}

@@ -154,8 +154,8 @@ def _events(
             found[-1]["end"] = max(found[-1]["end"], each["end"])
             found[-1]["score"] = max(found[-1].get("score", 0), each.get("score", 0))
         else:
-            middle = (each["start"] + each["end"]) / 2
-            found.append(dict(each) | ({"start": middle, "end": middle} if is_point else {}))
+            middle, end = (each["start"] + each["end"]) / 2, max(each["end"], each["start"] + 1 / medium.fps)
+            found.append(dict(each) | ({"start": middle, "end": middle} if is_point else {"end": end}))
     for code, found in merged.items():
         modifiers = "|".join(["None"] * len(_sets(classes[code])))
         for each in found:
