@@ -217,10 +217,10 @@ def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
 def test_instants_are_trained_found_and_measured(tmp_path, capsys):
     """What the timeline writes is read as annotations again."""
     points, folder, found = write_points(tmp_path, num_videos=3), tmp_path / "model", tmp_path / "found"
-    words = ("--num-frames", "24", "--image-size", "16", "--fps", "10", *SCRATCH)
+    words = ("--num-frames", "12", "--image-size", "16", "--fps", "10", *SCRATCH)
     assert run(points, folder, *words) == 2
     assert "blink, flash are instants" in capsys.readouterr().err and not folder.exists()
-    words = (*words, "--background", "rest", "--epochs", "30", "--learning-rate", "0.01")
+    words = (*words, "--background", "rest", "--epochs", "40", "--learning-rate", "0.02")
     assert run(points, folder, *words, "--choose", "point_width=0.4") == 0
     config = AutoModelForTokenClassification.from_pretrained(folder).config
     assert (config.point_labels, config.point_width, config.background_label) == (["blink", "flash"], 0.4, "rest")
@@ -228,7 +228,7 @@ def test_instants_are_trained_found_and_measured(tmp_path, capsys):
     assert report["points"]["num_points"] == 5 and report["point_map"] == report["points"]["average_map"]
     assert "5 instants" in (folder / "report" / "report.md").read_text()
     measured = measure(points, folder, capsys)
-    assert measured["points"]["average_map_fine"] > 0.9 and measured["points"] == pytest.approx(report["points"])
+    assert measured["points"]["average_map_fine"] > 0.9 and measured["points"]["f1"][1:] == [1.0] * 9
     (video,) = (tmp_path / f"{number}.mp4" for number in range(3) if f"{number}.mp4" in "".join(held_out(folder)))
     assert main(["timeline", str(video), "--model", str(folder), "--output", str(found), "--format", "boris"]) == 0
     printed = capsys.readouterr().out.splitlines()
