@@ -214,37 +214,35 @@ def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_instants_are_trained_found_and_measured(tmp_path, capsys):
     """What the timeline writes is read as annotations again."""
     points, folder, found = write_points(tmp_path, num_videos=3), tmp_path / "model", tmp_path / "found"
     words = ("--num-frames", "12", "--image-size", "16", "--fps", "10", *SCRATCH)
     assert run(points, folder, *words) == 2
     assert "blink, flash are instants" in capsys.readouterr().err and not folder.exists()
-    words = (*words, "--background", "rest", "--epochs", "40", "--learning-rate", "0.02")
+    words = (*words, "--background", "rest", "--epochs", "20", "--learning-rate", "0.02")
     assert run(points, folder, *words, "--choose", "point_width=0.4") == 0
     config = AutoModelForTokenClassification.from_pretrained(folder).config
     assert (config.point_labels, config.point_width, config.background_label) == (["blink", "flash"], 0.4, "rest")
     report = json.loads((folder / "report" / "metrics.json").read_text())
     assert report["points"]["num_points"] == 5 and report["point_map"] == report["points"]["average_map"]
     assert "5 instants" in (folder / "report" / "report.md").read_text()
-    measured = measure(points, folder, capsys)
-    assert measured["points"]["average_map_fine"] > 0.9 and measured["points"]["f1"][1:] == [1.0] * 9
-    (video,) = (tmp_path / f"{number}.mp4" for number in range(3) if f"{number}.mp4" in "".join(held_out(folder)))
-    assert main(["timeline", str(video), "--model", str(folder), "--output", str(found), "--format", "boris"]) == 0
+    measured = measure(points, folder, capsys)["points"]
+    assert measured["num_points"] == 5 and measured["average_map_fine"] > 0.9
+    (video,) = held_out(folder)
+    words = ["--onset", "0.2", "--output", str(found), "--format", "boris"]
+    assert main(["timeline", video, "--model", str(folder), *words]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 5 and all(len(line.split()) == 3 for line in printed)
-    for table, words in ((found / "segments.csv", ()), (found / "segments.boris", ("--choose", "by=all"))):
-        for task in (
-            ("--task", "frames", "--model", str(folder)),
-            ("--task", "segments", "--ground-truth", str(points)),
-        ):
-            if task[1] == "frames" or table.suffix == ".csv":
-                assert main(["evaluate", str(table), *task, *words, "--json"]) == 0
-                figures = json.loads(capsys.readouterr().out)["points"]
-                assert figures["f1"][0] == 1 if task[1] == "frames" else figures["f1"][1] == 2 * 5 / 20
-        assert main(["inspect", str(table), *words]) == 0
-        assert "blink  2" in capsys.readouterr().out
-        assert run(table, tmp_path / table.suffix, "--model", folder, "--epochs", "1", *words) == 0
+    assert len(printed) >= 5 and all(len(line.split()) == 3 for line in printed)
+    words = ["--task", "segments", "--ground-truth", str(points), "--json"]
+    assert main(["evaluate", str(found / "segments.csv"), *words]) == 0
+    figures = json.loads(capsys.readouterr().out)["points"]
+    assert (figures["num_points"], figures["num_predictions"]) == (15, len(printed)) and figures["average_map"] > 0.2
+    for name, words in (("segments.csv", ()), ("segments.boris", ("--choose", "by=all"))):
+        assert measure(found / name, folder, capsys, *words)["points"]["f1"][0] > 0
+        assert main(["inspect", str(found / name), *words]) == 0
+        assert f"{len(printed)} labelled clips" in capsys.readouterr().out
 
 
 def held_out(folder):
