@@ -398,7 +398,8 @@ def cut_clips(
         frame_delay: token frames by which labels are late, so that a causal model sees what follows.
 
     Returns:
-        A row for each clip, with `video`, `start`, `end`, `num_frames` and `frame_labels`.
+        A row for each clip, with `video`, `start`, `end`, `num_frames` and `frame_labels`; and of videos with instants
+        `instants`, seconds and class id of each for which the clip has an answer.
 
     Raises:
         ValueError: no frame has a known label, or a clip has no whole token frame.
@@ -424,6 +425,9 @@ def cut_clips(
                 continue
             row = {"video": video.row["video"], "start": start, "end": start + length * seconds}
             row |= {"num_frames": length * tubelet_size, "frame_labels": labels.tolist()}
+            until = row["end"] - frame_delay * seconds
+            if any(each.instants for each in videos):
+                row["instants"] = [each for each in video.instants if start <= each[0] < until]
             clips.append(row | {name: video.row[name] for name in (BYTES,) if name in video.row})
     if not clips:
         raise ValueError("No frame of the videos has a known label: give segments, or a background.")

@@ -17,13 +17,20 @@ import datasets
 import numpy as np
 from tqdm.auto import tqdm
 
-from hf_video.data.frame_labels import UNKNOWN, AnnotatedVideo, annotated_videos, have_several_labels, split_videos
+from hf_video.data.frame_labels import (
+    POINT_WIDTH,
+    UNKNOWN,
+    AnnotatedVideo,
+    annotated_videos,
+    have_several_labels,
+    split_videos,
+)
 from hf_video.data.rows import is_multi_label, open_video
 from hf_video.data.trained_data import was_split_by
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.scores import is_frame_classifier, problem_type_of, score_frames
 from hf_video.inference.segments import Segment
-from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.models import load_trained_model
 from hf_video.metrics import average_precision
 from hf_video.reading import VideoReadError
@@ -32,6 +39,7 @@ from hf_video.settings import few
 from .agreement import Compared, measure_agreement, tell_agreement
 from .classes import load_measured, part_of_training, tell_known, trained_rows
 from .matching import Tell, find_annotations
+from .points import Spotted, measure_points, tell_points
 
 # The usual thresholds of segments of frames.
 TIOUS = (0.10, 0.25, 0.50)
@@ -179,6 +187,7 @@ def figures_by_name(found: Mapping[str, Any]) -> dict[str, float]:
     """The figures of all classes in what [`evaluate_frames`] gives, by the names that they have in `METRICS`. Without
     segments there is no edit score."""
     figures = {name: found[name] for name in ("frame_accuracy", "edit_score") if found.get(name) is not None}
+    figures |= {"point_map": found["points"]["average_map"]} if "points" in found else {}
     return figures | {f"f1_{tiou * 100:.0f}": f1 for tiou, f1 in zip(TIOUS, found["f1"], strict=True)}
 
 
@@ -197,21 +206,23 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
     background = background_of(model.config) if settings.background is None else [settings.background]
     if not set(background) <= set(names):
         raise ValueError(f"--background {settings.background} is no class of {settings.model}: {', '.join(names)}.")
-    training, data = load_measured(settings, names)
+    training, data = load_measured(settings, names, point_width=0.0)
+    width = getattr(model.config, "point_width", None) or POINT_WIDTH
     is_split = was_split_by(training, data, names)
     split = settings.choose_split(("train", "validation") if is_split else data)
     rows = data["train"] if is_split else data[split]
     if is_split:
         how = (training["validation_fraction"], training["seed"], training.get("split_by"))
-        videos = split_videos(data, *how, next(iter(background_of(model.config)), None))[0][split]
+        videos = split_videos(data, *how, next(iter(background_of(model.config)), None), width)[0][split]
     else:
-        videos = annotated_videos(rows)
+        videos = annotated_videos(rows, width)
     several = problem_type_of(model.config) == "multi_label_classification"
-    if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows)):
+    if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows, width)):
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
     outside = names.index(background[0]) if background else None
     predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
     probabilities, compared = list[np.ndarray](), list[Compared]()
+    spotted = list[Spotted]()
     for video in tqdm(videos, desc="Videos"):
         try:
             windows = [
@@ -229,6 +240,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
         references.append(video.labels_at(middles, len(names), outside, several))
         compared.append(_compare(middles, predictions[-1], references[-1], names, background))
+        spotted.append(Spotted(video.row["video"], middles, scores, references[-1], video.known_instants()))
     if not references:
         raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
     # The last clip that was trained on may reach into the frame after it.
@@ -239,6 +251,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         "split": split,
         **part_of_training(split, is_split),
         **evaluate_frames(predictions, references, names, background, probabilities),
+        **measure_points(spotted, names, points_of(model.config), width),
         "agreement": measure_agreement(compared, [name for name in names if name not in background]),
         **trained_rows(settings, _rows_of(measured, after=processor.frame_interval or 0.0)),
         **({"broken_videos": broken} if broken else {}),
@@ -283,4 +296,5 @@ def tell_frames(result: Mapping[str, Any]) -> list[str]:
             shares = "".join(f"  {value:7.1%}" for value in each["f1"])
             shares += f"  {'' if precision is None else f'{precision:.1%}':>7}"
             lines.append(f"{name:{width}}{shares}  {each['num_segments']:8d}")
+    lines += ["", *tell_points(result["points"])] if "points" in result else []
     return [*lines, "", *tell_agreement(result["agreement"])]

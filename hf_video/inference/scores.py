@@ -47,10 +47,11 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
         (batch_size, num_classes) float32 on the CPU.
     """
     outputs = model(**{model.main_input_name: pixel_values.to(model.device, model.dtype)})
-    return _scores_of(outputs.logits, model.config)
+    return scores_of(outputs.logits, model.config)
 
 
-def _scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+def scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """Class probabilities of logits (..., num_classes), float32 on the CPU; of a regression model its values."""
     logits = logits.float().cpu()
     problem_type = problem_type_of(config)
     if problem_type == "regression":
@@ -256,7 +257,7 @@ def _score_clips(
         pixel_values = torch.stack([torch.cat([token.values for token in clip]) for clip in clips])
         outputs = model(**{model.main_input_name: pixel_values}, **state)
         state = {"state": outputs.state} if state else {}
-        for clip, rows in zip(clips, _scores_of(outputs.logits, model.config).numpy(), strict=True):
+        for clip, rows in zip(clips, scores_of(outputs.logits, model.config).numpy(), strict=True):
             scored = [ScoredWindow(token.start, token.end, row) for token, row in zip(clip, rows, strict=True)]
             for window in scored[:middle]:
                 if window.start > last:
