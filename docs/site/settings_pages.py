@@ -42,12 +42,13 @@ def settings_pages() -> dict[str, str]:
 def _page(command: Command) -> str:
     kind: Any = command.settings
     lines = [f"# hf-video {command.name}", "", "[About settings](index.md)", ""]
+    lines += ['<div class="settings" markdown>', ""]
     has_changeable = "resume" in settings_of(kind)
     for title, listed in groups_of(kind).items():
         lines += [f"## {title}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
         lines += [_row(each, has_changeable) for each in listed if each.name != "training_arguments"]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, "</div>", ""])
 
 
 def _row(each: Setting, has_changeable: bool) -> str:

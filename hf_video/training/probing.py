@@ -1,11 +1,13 @@
 """Trains a small classifier on the features of a frozen model: `hf-video probe` for programs."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from datasets import Dataset
 from huggingface_hub.constants import HF_HOME
 from torch import nn
 from torch.utils.data import TensorDataset, default_collate
@@ -103,7 +105,7 @@ def _collate(items: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.
     return dict(zip(("features", "labels"), default_collate(items), strict=True))
 
 
-class _Split(NamedTuple):
+class EncodedSplit(NamedTuple):
     """A data set, the features of its videos, and their classes: (num_videos, num_classes) float, 0 or 1."""
 
     dataset: VideoDataset
@@ -142,7 +144,7 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
     device = choose_device(chosen.device)
     here = {"output_dir": str(output_dir / "probe"), "use_cpu": device.type == "cpu"}
     arguments = make(TrainingArguments, chosen, **PROBE_DEFAULTS | values_of(chosen) | here)
-    features_dir = Path(chosen.features or Path(HF_HOME, "hf_video", "features")).expanduser().absolute()
+    features_dir = features_folder(chosen.features)
     set_seed(chosen.seed)
     model, splits, broken = _load(chosen, str(model_path(chosen.model)), device, features_dir)
     split = "test" if "test" in splits else "validation"
@@ -162,25 +164,40 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
 
 def _load(
     settings: ProbeSettings, model_name: str, device: torch.device, features_dir: Path
-) -> tuple[PreTrainedModel, dict[str, _Split], list[str]]:
+) -> tuple[PreTrainedModel, dict[str, EncodedSplit], list[str]]:
     """The model, the splits of the data with their features, and the videos that cannot be read."""
     data = load_data(
         settings.data, model_name, settings.video_root, settings.split_by, choices=annotation_choices(settings)
     )
     require_training(settings.data, data)
-    class_names = label_names(data["train"])
-    problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
-    model = load_classifier(model_name, class_names, problem, is_frozen=True, dtype=settings.dtype).to(device)
-    processor = load_processor(model_name, model.config, num_clips=settings.num_clips, num_crops=settings.num_crops)
-    check_clips(model, processor)
     readable, broken = readable_videos(data, settings.on_error)
     how = (settings.validation_fraction, settings.seed, settings.split_by)
     data = {**readable, **training_splits(readable, *how)}
+    chosen = {name: data[name] for name in ("train", "validation", "test") if name in data}
+    model, splits = encode_splits(settings, model_name, device, features_dir, chosen)
+    unread = {video for part in splits.values() for video in part.unread()}
+    return model, splits, sorted({*broken, *unread})
+
+
+def features_folder(named: str | None) -> Path:
+    """Where features are kept."""
+    return Path(named or Path(HF_HOME, "hf_video", "features")).expanduser().absolute()
+
+
+def encode_splits(
+    settings: Any, model_name: str, device: torch.device, features_dir: Path, data: Mapping[str, Dataset]
+) -> tuple[PreTrainedModel, dict[str, EncodedSplit]]:
+    """A frozen model with a new head for the classes of the data, and what it sees in each split. The settings are of
+    `hf-video probe` or `plan`."""
+    rows = next(iter(data.values()))
+    class_names = label_names(rows)
+    problem = "multi_label_classification" if is_multi_label(rows) else "single_label_classification"
+    model = load_classifier(model_name, class_names, problem, is_frozen=True, dtype=settings.dtype).to(device)
+    processor = load_processor(model_name, model.config, num_clips=settings.num_clips, num_crops=settings.num_crops)
+    check_clips(model, processor)
     splits = {}
-    for name in ("train", "validation", "test"):
-        if name not in data:
-            continue
-        dataset = VideoDataset(data[name], ClipTask(processor), training=False, on_error=settings.on_error)
+    for name, rows in data.items():
+        dataset = VideoDataset(rows, ClipTask(processor), training=False, on_error=settings.on_error)
         features = extract_features(
             model,
             dataset,
@@ -191,11 +208,10 @@ def _load(
             reading_threads=settings.reading_threads,
         )
         targets = torch.zeros(len(dataset), len(class_names))
-        for row, ids in enumerate(label_ids(data[name])):
+        for row, ids in enumerate(label_ids(rows)):
             targets[row, ids] = 1.0
-        splits[name] = _Split(dataset, features, targets[features.rows], problem == "multi_label_classification")
-    unread = {video for part in splits.values() for video in part.unread()}
-    return model, splits, sorted({*broken, *unread})
+        splits[name] = EncodedSplit(dataset, features, targets[features.rows], problem == "multi_label_classification")
+    return model, splits
 
 
 def _report(
@@ -203,7 +219,7 @@ def _report(
     folder: Path,
     trainer: Trainer,
     class_names: list[str],
-    splits: dict[str, _Split],
+    splits: dict[str, EncodedSplit],
     split: str,
     broken: list[str],
 ) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from hf_video.data.video_settings import (
     StreamSettings,
 )
 from hf_video.inference.inference_settings import ClassificationSettings, ReadingSettings
+from hf_video.loading.released import SHIPPED
 from hf_video.settings import (
     CHANGEABLE,
     COMMON,
@@ -475,8 +476,18 @@ class PretrainSettings(
 
 
 @dataclass(kw_only=True)
+class KeptFeaturesSettings:
+    """Features"""
+
+    features: str | None = setting(
+        None, "Where features are kept; by default in the cache folder of Hugging Face.", "DIR"
+    )
+
+
+@dataclass(kw_only=True)
 @with_defaults(data=None, model=None, **{name: PROBE_DEFAULTS[name] for name in _DECLARED_FOR_PROBES})
 class ProbeSettings(
+    KeptFeaturesSettings,
     ReadingSettings,
     HeldOutSettings,
     SplitSettings,
@@ -495,6 +506,13 @@ class ProbeSettings(
         PROBE_DEFAULTS["weight_decay"], "Weight decay of the optimizer."
     )
     output_dir: Annotated[str, COMMON] = setting(None, "Folder for the probe and its report; new or empty.", "DIR")
-    features: str | None = setting(
-        None, "Where features are kept; by default in the cache folder of Hugging Face.", "DIR"
-    )
+
+
+@dataclass(kw_only=True)
+@with_defaults(model=SHIPPED)
+class PlanSettings(KeptFeaturesSettings, ReadingSettings, ClassificationSettings, Settings):
+    """Plan"""
+
+    more: AtLeast1[int] = setting(30, "Further clips of each class whose gain is foretold.")
+    seed: Seed = setting(0, "Seed of the draws.")
+    json: bool = setting(False, "Print one JSON object.")

@@ -38,7 +38,7 @@ pixel_values = torch.rand(1, 8, 3, 32, 32)
 def make_files(folder: Path) -> Path:
     """Writes everything that stands ready, under the names of the documents."""
     videos = folder / "my_videos"
-    write_moving_digits(videos, train_per_class=2, test_per_class=1, num_frames=16, image_size=48)
+    write_moving_digits(videos, train_per_class=4, test_per_class=1, num_frames=16, image_size=48)
     (videos / "test").rename(videos / "validation")
     for split in ("train", "validation"):
         (videos / split / "up-right").rename(videos / split / CLASS)

@@ -1,0 +1,60 @@
+"""Say what more labels would bring, before they are made, and which labels to look at again.
+
+The features of every clip are computed once, with a frozen model. A small classifier on them learns from growing parts
+of the clips and is measured on the others, those of other videos where there are enough. What it would reach with more
+clips is foretold with a band of 80 %, if the new clips are like those of DATA. A training of the whole model mostly
+reaches more than the small classifier.
+
+A label is doubted if the small classifier, whenever it learns from other clips, takes the clip for one other class.
+
+example: hf-video plan my_videos --more 30
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_video.training.task_settings import PlanSettings
+
+from .command import command
+from .printing import broken_lines
+
+# Doubted labels that are printed.
+_SHOWN = 10
+
+
+@command(help="foretell what more labels would bring, and find labels to look at again")
+def run(settings: PlanSettings) -> int:
+    """Prints the curve, the forecast for each class, and the doubted labels."""
+    from hf_video.training import plan
+
+    result = plan(settings)
+    print(json.dumps(result) if settings.json else "\n".join([*_lines(result), *broken_lines(result)]))
+    return 0
+
+
+def _lines(result: Mapping[str, Any]) -> list[str]:
+    more, classes, doubts = result["more"], result["classes"], result["doubts"]
+    low, gain, high = result["gain"]
+    how = "other videos" if result["by_video"] else "other clips, also of the same video"
+    lines = [f"{result['num_clips']} clips of {len(classes)} classes, measured on {how}; 80 % bands in brackets"]
+    lines += [f"{each['clips_a_class']:6.0f} clips a class   {_share(each['accuracy'])}" for each in result["curve"]]
+    lines.append(f"with all of them       {_share(result['now'])}")
+    lines.append(f"{more} more of each class would bring {gain:+.1%} ({low:+.1%} to {high:+.1%})")
+    width = max(map(len, classes))
+    for name, each in classes.items():
+        low, gain, high = each["gain"]
+        lines.append(f"  {name:{width}}  {each['clips']:4} clips   {_share(each['now'])}  {gain:+.1%}")
+    if doubts:
+        lines.append(f"{len(doubts)} labels are doubted, the least probable first; look at these:")
+    for each in doubts[:_SHOWN]:
+        span = "" if each["start"] is each["end"] is None else f" ({each['start'] or 0:g} s to {each['end'] or 'end'})"
+        lines.append(f"  {each['video']}{span} is {each['label']!r}, and always taken for {each['taken_for']!r}")
+    return [*lines, "  ..."] if len(doubts) > _SHOWN else lines
+
+
+def _share(band: Sequence[float]) -> str:
+    low, middle, high = band
+    return f"{middle:6.1%} ({low:.1%} to {high:.1%})"
