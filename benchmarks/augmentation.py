@@ -3,9 +3,9 @@ Processor time of a training clip in the process that reads it, with `--augment-
 the bytes that go to the device.
 
 A clip of 16 frames is read from a video of 10 s, decoded and changed by `VideoDataset`, in one thread. The clips that
-both ways make of the same draws must agree, otherwise no figure is printed. RandAugment's bicubic filters differ a
-little. The script fails if the augmentation of VideoMAE's recipe takes more than two thirds of the time. It takes about
-two minutes on 2 CPU cores.
+both ways make of the same draws must agree, otherwise no figure is printed; RandAugment's bicubic filters differ a
+little. The script fails if the augmentation of VideoMAE's recipe takes more than two thirds of the time. It takes
+about two minutes on 2 CPU cores.
 
     python benchmarks/augmentation.py [--clips 40] [--size 256 340] [--smoke]
 """
