@@ -105,7 +105,7 @@ def test_what_is_slower_than_its_limit_or_its_peer_is_told(helper):
     ]
     slow = gpu.find_slow(rows)
     assert len(slow) == 3 and all(
-        f"{time} times as long as" in line for time, line in zip((1.1, 4.5, 1.5), slow, strict=True)
+        f"{time:.2f} times as long as" in line for time, line in zip((1.1, 4.5, 1.5), slow, strict=True)
     )
     assert gpu.find_slow(rows[1:2]) == gpu.find_slow(rows[5:]) == []
 
