@@ -68,7 +68,7 @@ def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def wilson_interval(share: float, number: int) -> tuple[float, float]:
+def wilson_interval(share: float, number: float) -> tuple[float, float]:
     """The 95% interval of a share that was measured on `number` videos, such as an accuracy. Of 100 of them, each
     of another draw of videos, 95 hold the share of all videos. Source: E. B. Wilson, Probable inference, the law of
     succession, and statistical inference, Journal of the American Statistical Association 22 (1927), 209-212."""

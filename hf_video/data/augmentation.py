@@ -92,7 +92,7 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
         return torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2)
 
     def _draw_operations(self, generator: np.random.Generator) -> list[Callable]:
-        drawn = []
+        drawn: list[Callable] = []
         for name in generator.choice(list(OPERATIONS), self.rand_augment_num_ops):
             if generator.random() < 0.5:
                 magnitude = generator.normal(self.rand_augment_magnitude, self.rand_augment_magnitude_std)

@@ -17,6 +17,7 @@ from transformers import default_data_collator
 from hf_video.settings import check_values
 
 from .augmentation import DrawsFrom, apply_changes
+from .frame_labels import UNKNOWN
 from .video_settings import ClipMixingSettings
 
 # The name of (seed, epoch, index), or (seed, epoch, row, repetition), in the item of a training clip; it seeds the
@@ -71,6 +72,20 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
         if "labels" in batch:
             batch["labels"] = batch["labels"].repeat_interleave(num_views, dim=0)
     return batch
+
+
+def collate_frames(items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """The batch of items of a `FrameTask`."""
+    readable = only_readable(items)
+    labels = [item["labels"] for item in readable]
+    batch: dict[str, Any] = {
+        "pixel_values": [item["pixel_values"] for item in readable],
+        "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
+        "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
+    }
+    if CHANGES in readable[0]:
+        return batch | {CHANGES: [item[CHANGES] for item in readable]}
+    return batch | {"pixel_values": pad_sequence(batch["pixel_values"], batch_first=True)}
 
 
 def augment_batch(batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -144,7 +159,7 @@ class MixingCollator:
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
 
-    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. Views of a video are B
         rows apart, so that neighbours show different videos.
 
@@ -162,7 +177,7 @@ class MixingCollator:
         mix = partial(self._mix, seed=[number for key in keys for number in key], num_videos=len(items))
         return batch | {MIX: mix} if CHANGES in batch else mix(batch)
 
-    def _mix(self, batch: dict[str, Any], seed: Sequence[int], num_videos: int) -> dict[str, torch.Tensor]:
+    def _mix(self, batch: dict[str, Any], seed: Sequence[int], num_videos: int) -> dict[str, Any]:
         clips, targets = (
             rearrange(rows, "(videos views) ... -> (views videos) ...", videos=num_videos)
             for rows in (batch["pixel_values"], self._targets(batch["labels"]))

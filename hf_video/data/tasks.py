@@ -10,7 +10,6 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import BaseVideoProcessor, BatchFeature, ProcessorMixin
 
 from hf_video.processing import VideoDetectionProcessor
@@ -20,7 +19,7 @@ from .augmentation import ClipAugmentation, has_direction
 from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
-from .mixing import CHANGES, SAMPLE_KEY, collate_clips, only_readable
+from .mixing import CHANGES, SAMPLE_KEY, collate_clips, collate_frames, only_readable
 from .rows import BYTES, declared_names, number_of_clip, open_video
 from .video_texts import clean_answer, clean_question
 
@@ -376,20 +375,6 @@ class FrameTask(ClipTask):
 
     def collate(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         return collate_frames(items)
-
-
-def collate_frames(items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
-    """The batch of items of a [`FrameTask`]."""
-    readable = only_readable(items)
-    labels = [item["labels"] for item in readable]
-    batch = {
-        "pixel_values": [item["pixel_values"] for item in readable],
-        "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
-        "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
-    }
-    if CHANGES in readable[0]:
-        return batch | {CHANGES: [item[CHANGES] for item in readable]}
-    return batch | {"pixel_values": pad_sequence(batch["pixel_values"], batch_first=True)}
 
 
 def cut_clips(

@@ -5,6 +5,7 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "annotated_boxes": ".detections",
+    "audit_model": ".audit",
     "CaptionedVideos": ".retrieval",
     "Compared": ".agreement",
     "detected_boxes": ".detections",

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "AuditSettings": ".inference_settings",
     "Clip": ".explanation",
     "detect_actions": ".detection",
     "DetectSettings": ".inference_settings",

@@ -10,7 +10,7 @@ import numpy as np
 from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, is_multi_label, load_video_dataset
 from hf_video.data.frame_labels import UNKNOWN, frame_classes, have_several_labels, split_videos
 from hf_video.data.holding_out import further_columns
-from hf_video.data.tasks import collate_frames
+from hf_video.data.mixing import collate_frames
 from hf_video.data.video_settings import annotation_choices
 from hf_video.evaluation.frames import evaluate_frames, figures_by_name
 from hf_video.loading.class_names import background_of, class_names_of
