@@ -136,6 +136,11 @@ class ClipAugmentationSettings:
     erasing_prob: Share[float] = setting(
         0.0, "Share of clips with a rectangle of noise in them, drawn anew for each frame."
     )
+    augment_on: Literal["cpu", "device"] = setting(
+        "cpu",
+        "Where training clips are changed: on the CPU while they are read, or on the device of the training, to which "
+        "frames are sent as bytes; what is drawn has the same distribution.",
+    )
 
 
 @dataclass

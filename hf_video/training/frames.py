@@ -18,7 +18,7 @@ from hf_video.data.frame_labels import (
     split_videos,
 )
 from hf_video.data.holding_out import further_columns
-from hf_video.data.tasks import collate_frames
+from hf_video.data.mixing import collate_frames
 from hf_video.data.video_settings import annotation_choices
 from hf_video.evaluation.frames import evaluate_frames, figures_by_name
 from hf_video.evaluation.points import Spotted, measure_points, tell_points
