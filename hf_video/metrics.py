@@ -229,6 +229,7 @@ METRICS = {
         Metric("f1_10", "F1 at 10% overlap", _FRAMES, hub_type="f1"),
         Metric("f1_25", "F1 at 25% overlap", _FRAMES, hub_type="f1"),
         Metric("f1_50", "F1 at 50% overlap", _FRAMES, None, "F1@50", "f1"),
+        Metric("point_map", "mAP of instants within 1 to 5 s", _FRAMES, None, "instants", "mean_average_precision"),
         # By hf_video.evaluation.frame_mean_ap.
         Metric("mean_ap", "mAP at IoU 0.5", "action_detection", None, "mAP", "mean_average_precision"),
         # By retrieval_recall.

@@ -233,11 +233,14 @@ def tell_known(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def load_measured(settings: MeasuredSettings, names: list[str]) -> tuple[dict[str, Any], datasets.DatasetDict]:
-    """What is known of the training of the model, and the data, with the column that a training of them split by."""
+def load_measured(
+    settings: MeasuredSettings, names: list[str], **choices: Any
+) -> tuple[dict[str, Any], datasets.DatasetDict]:
+    """What is known of the training of the model, and the data, with the column that a training of them split by.
+    `choices` go before those of the user."""
     training = read_training(settings.model or "")
     columns = further_columns(training.get("split_by"))
-    options = dataset_options(settings) | {"choices": annotation_choices(settings)}
+    options = dataset_options(settings) | {"choices": annotation_choices(settings) | choices}
     return training, load_video_dataset(
         settings.data, labels=names, video_root=settings.video_root, columns=columns, **options
     )

@@ -50,10 +50,11 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
         (batch_size, num_classes) float32 on the CPU.
     """
     outputs = model(**{model.main_input_name: pixel_values.to(model.device, model.dtype)})
-    return _scores_of(outputs.logits, model.config)
+    return scores_of(outputs.logits, model.config)
 
 
-def _scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+def scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """Class probabilities of logits (..., num_classes), float32 on the CPU; of a regression model its values."""
     logits = logits.float().cpu()
     problem_type = problem_type_of(config)
     if problem_type == "regression":
@@ -268,7 +269,7 @@ def _score_clips(
         with seen_by_head(model) if with_features else nullcontext() as seen:
             outputs = model(**{model.main_input_name: pixel_values}, **state)
         state = {"state": outputs.state} if state else {}
-        scores = _scores_of(outputs.logits, model.config).numpy()
+        scores = scores_of(outputs.logits, model.config).numpy()
         features = np.full(scores.shape[:2], None) if seen is None else seen[0].numpy()
         for clip, *rows in zip(clips, scores, features, strict=True):
             tokens = zip(clip, *rows, strict=True)

@@ -18,7 +18,7 @@ from hf_video.data.rows import TO_LABEL, UNKNOWN_SPANS
 from hf_video.data.tables import open_tables, require_videos
 from hf_video.data.video_listing import ListedVideo, list_videos
 from hf_video.io import replace_file
-from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.models import load_trained_model
 from hf_video.output_folders import check_output_file
 from hf_video.processing import VideoClipProcessor
@@ -69,9 +69,9 @@ def suggest(
     computing = {"device": settings.device, "dtype": settings.dtype}
     model, processor = load_trained_model(settings.model, part="any classifier", **computing)
     require_classes(settings.model, model.config)
-    classes, has_background = class_names_of(model.config), bool(background_of(model.config))
+    classes = [name for name in class_names_of(model.config) if name not in points_of(model.config)]
     options = windows_of(settings, processor, is_frame_classifier(model)) | {"batch_size": settings.batch_size}
-    labelled = {} if settings.annotations is None else _labelled_spans(settings, has_background)
+    labelled = {} if settings.annotations is None else _labelled_spans(settings, bool(background_of(model.config)))
     with TemporaryDirectory() as folder:  # what cannot be written is refused before hours of reading
         anything = [Stretch(video.source, 0.0, 0.1, 0.0, np.empty(0)) for video in videos]
         _write(format, anything, Path(folder, f"new{_ENDINGS[format]}"), settings, classes)
@@ -196,7 +196,7 @@ def _choose_format(settings: SuggestSettings, output: Path, videos: Sequence[Lis
 def _labelled_spans(settings: SuggestSettings, has_background: bool) -> dict[str, list[tuple[float, float]]]:
     """The time of each video from which a training on the annotations would learn: their segments, and if the model
     has a background, all time that is not unknown."""
-    tables = open_tables(settings.annotations, settings.video_root)
+    tables = open_tables(settings.annotations, settings.video_root, choices={"point_width": settings.seconds})
     videos, found = require_videos(tables), defaultdict[str, list[tuple[float, float]]](list)
     for name, table in tables.items():
         starts, ends = table.times().values()

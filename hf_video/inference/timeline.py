@@ -46,9 +46,9 @@ _MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
 
 class ClassChange(NamedTuple):
-    """The begin or the end of a segment in a live video, in seconds after the first frame; the seconds from then until
-    it is known, None for an end at which the video ended, was stopped or had a gap; and the segment, as far as it is
-    known."""
+    """The begin or the end of a segment in a live video, or an instant, which only begins: seconds after the first
+    frame; the seconds from then until it is known, None for an end at which the video ended, was stopped or had a gap;
+    and the segment, as far as it is known."""
 
     time: float
     begins: bool
@@ -336,9 +336,10 @@ def _changes(
         if key not in begun:
             found.append(ClassChange(segment.start, True, queue.seconds - segment.start, segment))
             begun.add(key)
-        if segment in closed:
+        if segment in closed and not segment.is_point:
             delay = None if is_cut else queue.seconds - segment.end
             found.append(ClassChange(segment.end, False, delay, segment))
+        if segment in closed:
             begun.discard(key)
     # At one moment a class ends before another begins.
     return sorted(found, key=lambda change: change[:2])
@@ -366,7 +367,8 @@ def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Se
     blocks = ["WEBVTT", *(f"NOTE {one_line(note).replace('-->', '->')}" for note in notes)]
     for segment in segments:
         start = round(segment.start * 1000)
-        times = (f"{clock(ticks / 1000, 3):0>12}" for ticks in (start, max(round(segment.end * 1000), start + 1)))
+        end = max(round(segment.shown_until * 1000), start + 1)
+        times = (f"{clock(ticks / 1000, 3):0>12}" for ticks in (start, end))
         text = one_line(segment.label).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         blocks.append(f"{' --> '.join(times)}\n{text} ({segment.score:.0%})")
     replace_text(path, "\n\n".join(blocks) + "\n")

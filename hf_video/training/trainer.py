@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import EvalLoopOutput, has_length, rotate_checkpoints
 
-from hf_video.data import ReadAheadLoader, VideoStream, collate_clips
+from hf_video.data import ReadAheadLoader, VideoStream, augment_batch, collate_clips
 from hf_video.data.dataset import task_of
 from hf_video.data.frame_labels import UNKNOWN
 from hf_video.hub.publishing import publish
@@ -275,7 +275,9 @@ class BaseTrainer(Trainer):
 
     def get_batch_samples(self, epoch_iterator: Iterator, *args: Any) -> Any:
         self._num_noted_steps += 1
-        return super().get_batch_samples(self.throughput.watch(epoch_iterator), *args)
+        batches = self.throughput.watch(epoch_iterator)
+        # The loader of a stream leaves its batches on the CPU.
+        return super().get_batch_samples((augment_batch(self._prepare_input(each)) for each in batches), *args)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:

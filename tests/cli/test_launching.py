@@ -54,7 +54,7 @@ def test_all_tasks_measure_the_same_on_any_number_of_processes(tmp_path):
         assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
     for task in small_commands(tmp_path / "data").keys() - {"pretraining"}:
         one, *others = (measured(tmp_path / f"{number}" / task) for number in (1, 2, 3))
-        assert 7 in (one[0].get("num_key_frames"), one[0]["num_videos"])
+        assert 7 in (one[0].get("num_key_frames"), one[0].get("num_videos"))
         for figures, answers in others:
             assert figures == pytest.approx(one[0], rel=1e-5), task
             assert answers == one[1]

@@ -88,13 +88,13 @@ def read_annotations(
 
 def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapping[str, Any]) -> pa.Table:
     """The rows of an annotation file as those of a list of times; those of a model only if the choice `by` says so.
-    What the file lacks is told in a line each, before anything starts. Points are left out unless the choice
-    `point_width` gives them seconds."""
+    What the file lacks is told in a line each, before anything starts. Points end where they start, and are left out
+    without the choice `point_width`."""
     found = read_annotations(file, video_root, {"by": "person"} | {**choices})
-    half = choices.get("point_width", 0) / 2
+    with_points = choices.get("point_width") is not None
     for report in found.reports:
         logger.warning(f"{file}: {_tell(report)}")
-    if not half and (points := sum("instant" in row for row in found.rows)):
+    if not with_points and (points := sum("instant" in row for row in found.rows)):
         logger.warning(f"{file}: {points} points have no length, and are left out: say --choose point_width=SECONDS.")
     split_of = {video: split for split, videos in found.splits.items() for video in videos}
     unknown: dict[str, list[list[float]]] = {}
@@ -103,12 +103,9 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
     rows = []
     for row in found.rows:
         split = split_of.get(row["media"], "train")
-        if split == "inference" or ("instant" in row and not half):
+        if split == "inference" or ("instant" in row and not with_points):
             continue
-        start, end = (row.get(name, row.get("instant")) for name in ("start", "end"))
-        times = (
-            {"start": max(start - half, 0.0), "end": end + half} if "instant" in row else {"start": start, "end": end}
-        )
+        times = {name: row.get(name, row.get("instant")) for name in ("start", "end")}
         place = {"video": found.paths[row["media"]], "label": row["class"], "split": split}
         of = {name: row[name] for name in ("source", "subject")} | {"modifiers": _modifiers(row)}
         rows.append({**place, **times, **of, UNKNOWN_SPANS: unknown.get(row["media"], [])})

@@ -116,11 +116,14 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     """Writes the project with a further observation of the model's segments for each that shows one of the videos."""
     project = deepcopy(table.json)
     classes = {each["code"]: each for each in project["behaviors_conf"].values()}
-    codes = {each["class"] for found in predictions.values() for each in found}
+    every = [each for found in predictions.values() for each in found]
+    states = {each["class"] for each in every if each["start"] < each["end"]}
+    codes = {each["class"] for each in every}
     by = TO_LABEL if TO_LABEL in codes else "model"
     for code in sorted(codes.union(table.choices.get("classes", ())) - classes.keys()):
         key = str(max(map(int, project["behaviors_conf"]), default=-1) + 1)
-        classes[code] = project["behaviors_conf"][key] = _NEW_CLASS | {"type": "State event", "code": code}
+        kind = "Point event" if code in codes - states else "State event"
+        classes[code] = project["behaviors_conf"][key] = _NEW_CLASS | {"type": kind, "code": code}
     left = set(predictions)
     for name, observation in [*project["observations"].items()]:
         players = players_of(observation)
@@ -159,8 +162,8 @@ def _events(
             found[-1]["end"] = max(found[-1]["end"], each["end"])
             found[-1]["score"] = max(found[-1].get("score", 0), each.get("score", 0))
         else:
-            middle = (each["start"] + each["end"]) / 2
-            found.append(dict(each) | ({"start": middle, "end": middle} if is_point else {}))
+            middle, end = (each["start"] + each["end"]) / 2, max(each["end"], each["start"] + 1 / medium.fps)
+            found.append(dict(each) | ({"start": middle, "end": middle} if is_point else {"end": end}))
     for code, found in merged.items():
         modifiers = "|".join(["None"] * len(_sets(classes[code])))
         for each in found:

@@ -151,20 +151,18 @@ def _read_csv(table: Table) -> tuple[dict[str, Any], Iterator[tuple[str, list[st
 
 
 def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], output: Path) -> None:
-    """Writes the project with the model's segments in a further attribute."""
+    """Writes the project with the model's segments in a further attribute, and its points in another one."""
     if table.file.suffix.lower() != ".json":
         raise ValueError(f"{table.file} is an export; segments are written into the project itself, a JSON file.")
     project = deepcopy(table.json)
-    shown_classes = (each["class"] for found in predictions.values() for each in found)
-    labels = [*dict.fromkeys([*shown_classes, *table.choices.get("classes", ())])]
-    ids = {label: str(number) for number, label in enumerate(labels, 1)}
-    attributes, used = project["attribute"], {each.get("aname") for each in project["attribute"].values()}
-    first, by = (TO_LABEL, "") if TO_LABEL in labels else ("model", _BY_MODEL)
-    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), first, 2
-    while name in used:
-        name, count = f"{first} {count}", count + 1
-    new = {"aname": name, "anchor_id": _SEGMENT, "type": 4, "desc": by, "options": {}, "default_option_id": ""}
-    attributes[key] = new | {"options": {number: label for label, number in ids.items()}}
+    # Attribute and option of each class, of segments and of points.
+    keys: dict[tuple[str, str], tuple[str, str]] = {}
+    for anchor in (_SEGMENT, _POINT):
+        every = (each for found in predictions.values() for each in found if _anchor(each) == anchor)
+        if labels := [*dict.fromkeys(each["class"] for each in every)]:
+            labels += [name for name in table.choices.get("classes", ()) if anchor == _SEGMENT and name not in labels]
+            key = _add_attribute(project["attribute"], anchor, labels)
+            keys |= {(anchor, label): (key, str(number)) for number, label in enumerate(labels, 1)}
     shown = {view: [table.medium(file, view) for file in _files(project, view)] for view in project["view"]}
     for medium, found in predictions.items():
         views = [view for view, media in shown.items() if medium in [each.name for each in media if each is not None]]
@@ -172,9 +170,26 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
             raise ValueError(f"{table.file} has no view of {medium}: add the video in VIA first.")
         view = min(views, key=lambda view: len(shown[view]))  # the one that shows the video alone
         for number, each in enumerate(found):
+            key, option = keys[_anchor(each), each["class"]]
             digest = hashlib.sha256(f"{medium} {number} {json.dumps(each)} {key}".encode()).digest()
             entry = f"{view}_{urlsafe_b64encode(digest)[:8].decode()}"
-            times = [round(each["start"], 3), round(each["end"], 3)]
-            values = {key: ids[each["class"]]}
-            project["metadata"][entry] = {"vid": view, "flg": 0, "z": times, "xy": [], "av": values}
+            times = [round(each["start"], 3), round(each["end"], 3)][: 1 if _anchor(each) == _POINT else 2]
+            project["metadata"][entry] = {"vid": view, "flg": 0, "z": times, "xy": [], "av": {key: option}}
     replace_text(output, json.dumps(project, separators=(",", ":"), ensure_ascii=False))
+
+
+def _anchor(prediction: Mapping[str, Any]) -> str:
+    return _POINT if prediction["start"] == prediction["end"] else _SEGMENT
+
+
+def _add_attribute(attributes: dict[str, Any], anchor: str, labels: Sequence[str]) -> str:
+    """The key of a new attribute of the model with these options."""
+    used = {each.get("aname") for each in attributes.values()}
+    first, by = (TO_LABEL, "") if TO_LABEL in labels else ("model", _BY_MODEL)
+    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), first, 2
+    while name in used:
+        name, count = f"{first} {count}", count + 1
+    options = {str(number): label for number, label in enumerate(labels, 1)}
+    new = {"aname": name, "anchor_id": anchor, "type": 4, "desc": by}
+    attributes[key] = new | {"options": options, "default_option_id": ""}
+    return key
