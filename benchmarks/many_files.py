@@ -1,10 +1,10 @@
 """
 What a file system is asked for in one epoch of short videos: as files, as rows of Parquet files that are copied into
-the cache of `datasets` once, and as a stream of the same files. Calls that open a file of the data, and calls that read
-from one and their bytes, are counted by strace (Debian: strace); what is mapped into memory is read in pages, without
-calls. A network file system answers each call with a round trip or more, so counts and not seconds are the figure.
+the cache of `datasets` once, and as a stream of the same files. Calls that open a file of the data, and calls that
+read from one and their bytes, are counted by strace (Debian: strace); what is mapped into memory is read in pages,
+without calls. A network file system answers each call with a round trip or more, so counts are the figure, not seconds.
 
-It takes a minute. With `--smoke` there are a dozen videos.
+It takes a minute or two. With `--smoke` there are 16 videos.
 
     python benchmarks/many_files.py [--videos 512] [--smoke]
 """
@@ -39,7 +39,12 @@ else:
     clips = (dataset[number] for number in range(len(dataset)))
 print(sum(1 for clip in clips))
 """
-WAYS = {"files": "files", "Parquet, copied once": "rows", "Parquet, the second epoch": "rows", "Parquet, streamed": "stream"}
+WAYS = {
+    "files": "files",
+    "Parquet, copied once": "rows",
+    "Parquet, the second epoch": "rows",
+    "Parquet, streamed": "stream",
+}
 CALL = re.compile(r"(openat|read|pread64)\((.*)\)\s+= (\d+)(?:<(.*)>)?$")
 
 
@@ -61,7 +66,19 @@ def write_rows(videos: Path, folder: Path, files: int) -> None:
 def count(data: Path, way: str, number: int, place: Path) -> tuple[int, int, int]:
     """The calls that open, and that read, and the bytes read, of files below a folder, in one epoch."""
     trace = place / "trace"
-    words = ["strace", "-f", "--seccomp-bpf", "-qq", "-y", "-s", "0", "-e", "trace=openat,read,pread64", "-o", str(trace)]
+    words = [
+        "strace",
+        "-f",
+        "--seccomp-bpf",
+        "-qq",
+        "-y",
+        "-s",
+        "0",
+        "-e",
+        "trace=openat,read,pread64",
+        "-o",
+        str(trace),
+    ]
     environment = os.environ | {"HF_DATASETS_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1"}
     program = [sys.executable, "-c", EPOCH, str(data), way, str(number)]
     read = subprocess.run([*words, *program], env=environment, check=True, capture_output=True, text=True).stdout
@@ -87,7 +104,9 @@ def main() -> int:
     print_machine("datasets", "av")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()
-        write_moving_digits(place / "videos", train_per_class=number // 8, test_per_class=1, num_frames=16, image_size=48)
+        write_moving_digits(
+            place / "videos", train_per_class=number // 8, test_per_class=1, num_frames=16, image_size=48
+        )
         shutil.rmtree(place / "videos" / "test")
         write_rows(place / "videos" / "train", place / "rows", files=4)
         size = sum(path.stat().st_size for path in (place / "videos").rglob("*.mp4"))

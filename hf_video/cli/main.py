@@ -22,7 +22,7 @@ from .signals import end_process
 _FILES = {
     "First steps": "example demo",
     "Train and measure": "inspect plan train probe evaluate audit",
-    "Use": "predict timeline detect index search watch extract explain app",
+    "Use": "predict timeline suggest detect index search watch extract explain app",
     "Share": "publish verify export",
     "Released models, this machine": "models convert env",
 }

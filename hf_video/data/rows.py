@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 BYTES, FRAMES, DURATION = "bytes", "frames", "duration"
 # The column of the spans of a video that nobody annotated, [start, end] in seconds, which are never background.
 UNKNOWN_SPANS = "unknown"
+# The class of stretches that `hf-video suggest` wants a person to label. Their time is unknown until it has another.
+TO_LABEL = "to label"
 # Columns of data that have a meaning of their own; no further column has such a name.
 KNOWN_COLUMNS = frozenset({"path", "label", "labels", "start", "end", "video", "split", BYTES, FRAMES, DURATION})
 

@@ -10,9 +10,11 @@ import logging
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -26,6 +28,7 @@ from datasets import (
     DatasetDict,
     Features,
     IterableDataset,
+    List,
     Value,
     Video,
     concatenate_datasets,
@@ -54,7 +57,7 @@ from .folders import (
     visible_entries,
 )
 from .lists import NOT_OF_TYPE, known_names, read_list
-from .rows import BYTES, FRAMES, arrow_column, is_stored, item_of
+from .rows import BYTES, FRAMES, TO_LABEL, UNKNOWN_SPANS, arrow_column, is_stored, item_of
 
 logger = logging.getLogger(__name__)
 Split = TypeVar("Split")
@@ -295,9 +298,24 @@ def open_tables(
             rows = Dataset(read_as_rows(source, video_root, choices or {}))
             return Table(rows, str(source), root, point_width=width)
         columns, lines, word = read_list(source, root, expected)
-        return Table(Dataset(pa.table(columns)), str(source), root, lines, word, point_width=width)
+        return _without_open(Table(Dataset(pa.table(columns)), str(source), root, lines, word, point_width=width))
 
     return _by_column({split: read(source) for split, source in sources.items()})
+
+
+def _without_open(table: Table) -> Table:
+    """The rows that have a label. The time of the others is unknown."""
+    is_open = [label == TO_LABEL for label in table.column("label").to_pylist()]
+    if not any(is_open):
+        return table
+    logger.warning(f"{table.name}: {sum(is_open)} rows are {TO_LABEL!r}, and left out: their time is unknown.")
+    times, unknown = table.times(), defaultdict[str, list[list[float]]](list)
+    columns = (table.column("video"), times["start"].fill_null(0.0), times["end"].fill_null(math.inf))
+    for video, start, end in compress(zip(*(each.to_pylist() for each in columns), strict=True), is_open):
+        unknown[video].append([start, end])
+    kept = table.select(np.flatnonzero(np.logical_not(is_open)))
+    spans = [unknown[video] for video in kept.column("video").to_pylist()]
+    return replace(kept, rows=kept.rows.add_column(UNKNOWN_SPANS, spans, feature=List(List(Value("float64")))))
 
 
 def _by_column(tables: dict[str, Table]) -> dict[str, Table]:

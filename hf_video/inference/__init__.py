@@ -6,6 +6,7 @@ from typing import Any
 _PUBLIC_NAMES = {
     "AuditSettings": ".inference_settings",
     "Clip": ".explanation",
+    "choose_stretches": ".suggestion",
     "detect_actions": ".detection",
     "DetectSettings": ".inference_settings",
     "EvaluateSettings": ".inference_settings",
@@ -32,6 +33,9 @@ _PUBLIC_NAMES = {
     "Segment": ".segments",
     "SegmentFinder": ".segments",
     "segments_of": ".segments",
+    "Stretch": ".suggestion",
+    "suggest": ".suggestion",
+    "SuggestSettings": ".inference_settings",
     "TimelineSettings": ".inference_settings",
     "Timeline": ".timeline",
     "top_frames": ".explanation",

@@ -272,6 +272,27 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     )
 
 
+@dataclass(kw_only=True)
+class SuggestSettings(VideosSettings, TrainedModelSettings, WindowSettings, Settings):
+    """Stretches"""
+
+    count: AtLeast1[int] = setting(20, "Stretches to label next.", "N")
+    seconds: Positive[float] = setting(3.0, "Length of a stretch.", "SECONDS")
+    output: str = setting(help="File for the stretches, which must not exist.", metavar="FILE")
+    format: Literal["boris", "eaf", "via", "csv", "json"] | None = setting(
+        None,
+        "Of the file: a project of BORIS, ELAN (one video) or VIA 3, or a list of times; by default what its name "
+        "says: .boris, .eaf, .via.json, .csv or .json.",
+    )
+    annotations: str | None = setting(
+        None,
+        "List of times or annotation file with what is labelled already. If it is of the tool of --output, that is a "
+        "copy of it, with the stretches beside yours.",
+        "FILE",
+    )
+    batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass, or frames of a model that keeps a state.")
+
+
 _RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")
 _CLASSES, _FRAMES = Mark(needs="task=classification"), Mark(needs="task=frames or frame-classification")
 _DETECTION = "task=detection or action-detection"

@@ -276,7 +276,7 @@ def segments_of(windows: Iterable[tuple[Any, ...]], finder: SegmentFinder) -> It
     """
     try:
         for window in windows:
-            yield from finder.add(*window)
+            yield from finder.add(*window[:4])
     except Exception:
         yield from finder.finish()
         raise

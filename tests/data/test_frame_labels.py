@@ -1,5 +1,7 @@
 """Labels of frames from segments of videos, clips of them, and batches."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,29 @@ def test_overlapping_segments_of_other_classes_are_several_labels(rows, tmp_path
     (video,) = annotated_videos(own)
     assert have_several_labels(own)
     assert video.labels_at(np.array([0.5, 1.5, 2.5]), 2, several=True).tolist() == [[1, 0], [1, 1], [0, 1]]
+
+
+def test_rows_to_label_are_no_class_and_no_background(tmp_path, caplog):
+    """Of both lists that `hf-video suggest` writes."""
+    write_flashes(tmp_path, num_videos=2)
+    times = [
+        ("0.mp4", "bright", 1, 2),
+        ("0.mp4", "to label", 2.5, 3),
+        ("1.mp4", "dark", 0, 1),
+        ("0.mp4", "to label", 0, 1),
+    ]
+    columns = ("path", "label", "start", "end")
+    lines = [",".join(map(str, each)) for each in (columns, *times)]
+    (tmp_path / "own.csv").write_text("\n".join(lines))
+    (tmp_path / "own.json").write_text(json.dumps([dict(zip(columns, each, strict=True)) for each in times]))
+    for name in ("own.csv", "own.json"):
+        own = load_video_dataset(tmp_path / name)["train"]
+        assert own.features["label"].names == ["bright", "dark"] and len(own) == 2
+        first, second = annotated_videos(own)
+        moments = np.array([0.5, 1.5, 2.2, 2.7, 3.5])
+        assert first.labels_at(moments, 3, background=2).tolist() == [-100, 0, 2, -100, 2]
+        assert second.labels_at(moments, 3, background=2).tolist() == [1, 2, 2, 2, 2]
+    assert "2 rows are 'to label'" in caplog.text
 
 
 def test_clips_overlap_and_cover_each_frame(rows):

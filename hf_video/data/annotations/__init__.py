@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ def read_annotations(
         video_root: a folder in which videos are found by their names, at any depth. They are looked for as written,
             from the folder of the file, and beside the file before.
         choices: what the file does not say. `class_from`: "code" (the default), "code+modifier" or "subject+code".
-            `classes`: columns of classes of SimBA. `tiers`: those of ELAN to read, and `tier_is_class`: those whose
+            `classes`: columns of classes of SimBA; for `write_annotations` further classes that a project of BORIS or
+            VIA declares. `tiers`: those of ELAN to read, and `tier_is_class`: those whose
             name is the class, whatever the values are. `attribute`: that of VIA which is the class. `by`: "person" or
             "model" reads what `write_annotations` did not write or did alone, "all" (the default) both.
 
@@ -159,9 +160,9 @@ def write_annotations(
     if not hasattr(module, "write"):
         raise ValueError(f"{source_file} is an export of BORIS: segments are written into the project itself.")
     module.read(table)
-    by_medium: dict[str, list[Mapping[str, Any]]] = {}
+    by_medium, known = dict[str, list[Mapping[str, Any]]](), [*table.media]
     for each in predictions:
-        by_medium.setdefault(_named(table, each["media"]), []).append(each)
+        by_medium.setdefault(_named(table, known, each["media"]), []).append(each)
     if not by_medium:
         raise ValueError("There is no segment to write.")
     module.write(table, by_medium, Path(output))
@@ -180,15 +181,13 @@ def _open(
     return Table(Path(file), video_root, choices or {}), module
 
 
-def _named(table: Table, media: str) -> str:
-    """The name under which the table has a video, which may lack its ending."""
+def _named(table: Table, known: Sequence[str], media: str) -> str:
+    """The name under which the table has a video, which may lack its ending; `known` are names in the file."""
     name = name_in(media)
     if found := [each.name for each in table.media.values() if each.path == os.path.abspath(media)]:
         return found[0]
-    for known in (media, name):
-        if known in table.media:
-            return known
-    if found := [known for known in table.media if without_suffix(name_in(known)) == without_suffix(name)]:
+    found = [each for each in (media, name) if each in known]
+    if found := found or [each for each in known if without_suffix(name_in(each)) == without_suffix(name)]:
         return found[0]
     if (medium := table.medium(media, "")) is None:
         raise FileNotFoundError(f"{media} is not found: say where the videos are with `video_root` (--video-root).")

@@ -13,6 +13,7 @@ from csv import reader
 from pathlib import Path
 from typing import Any
 
+from hf_video.data.rows import TO_LABEL
 from hf_video.io import replace_text
 
 from .table import Table, What, name_in
@@ -91,6 +92,7 @@ def _add(
         if not any(None in _names(attributes.get(key, {}), str(value)) for key, value in values.items()):
             table.report("empty_value", media=medium.name, source=source, **told)
         return
+    table.observe_all(medium, labelling[0])
     modifiers = {name: answers for name, answers in found.items() if name != labelling[0]}
     for label in found[labelling[0]]:
         table.found.classes.setdefault(label, "state" if len(times) > 1 else "point")
@@ -158,6 +160,7 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     for anchor in (_SEGMENT, _POINT):
         every = (each for found in predictions.values() for each in found if _anchor(each) == anchor)
         if labels := [*dict.fromkeys(each["class"] for each in every)]:
+            labels = [*dict.fromkeys([*labels, *table.choices.get("classes", ())])]
             key = _add_attribute(project["attribute"], anchor, labels)
             keys |= {(anchor, label): (key, str(number)) for number, label in enumerate(labels, 1)}
     shown = {view: [table.medium(file, view) for file in _files(project, view)] for view in project["view"]}
@@ -180,12 +183,13 @@ def _anchor(prediction: Mapping[str, Any]) -> str:
 
 
 def _add_attribute(attributes: dict[str, Any], anchor: str, labels: Sequence[str]) -> str:
-    """The key of a new attribute of the model with these options."""
+    """The key of a new attribute, of the model or to be labelled, with these options."""
     used = {each.get("aname") for each in attributes.values()}
-    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), "model", 2
+    first, by = (TO_LABEL, "") if TO_LABEL in labels else ("model", _BY_MODEL)
+    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), first, 2
     while name in used:
-        name, count = f"model {count}", count + 1
+        name, count = f"{first} {count}", count + 1
     options = {str(number): label for number, label in enumerate(labels, 1)}
-    new = {"aname": name, "anchor_id": anchor, "type": 4, "desc": _BY_MODEL}
+    new = {"aname": name, "anchor_id": anchor, "type": 4, "desc": by}
     attributes[key] = new | {"options": options, "default_option_id": ""}
     return key
