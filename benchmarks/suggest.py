@@ -10,7 +10,7 @@ The first 5 are random, the same for all. `--ways` compares two other choices: t
 that cover the features best, without looking at scores.
 
 Wanted on both sets: at most half as many stretches as random ones need, in the mean of 5 seeds, until the macro F1 of
-windows is that of all labels. Random ones are drawn three times for a seed. It takes ten minutes of one CPU core.
+windows is that of all labels. Random ones are drawn three times for a seed. It takes eight minutes of one CPU core.
 
     python benchmarks/suggest.py [--sets events people] [--ways different random] [--seeds 5] [--smoke]
 """
