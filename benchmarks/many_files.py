@@ -1,10 +1,10 @@
 """
 What a file system is asked for in one epoch of short videos: as files, as rows of Parquet files that are copied into
-the cache of `datasets` once, and as a stream of the same files. Calls that open a file of the data, and calls that read
-from one and their bytes, are counted by strace (Debian: strace); what is mapped into memory is read in pages, without
-calls. A network file system answers each call with a round trip or more, so counts and not seconds are the figure.
+the cache of `datasets` once, and as a stream of the same files. Calls that open a file of the data, and calls that
+read from one and their bytes, are counted by strace (Debian: strace); what is mapped into memory is read in pages,
+without calls. A network file system answers each call with a round trip or more: counts are the figure, not seconds.
 
-It takes a minute. With `--smoke` there are a dozen videos.
+It takes a minute or two. With `--smoke` there are 16 videos.
 
     python benchmarks/many_files.py [--videos 512] [--smoke]
 """

@@ -70,6 +70,9 @@ def test_what_is_labelled_is_left_out(clip_model, video, tmp_path, capsys):
     times.write_text("path,label,start,end\nnoise.mp4,dark,0,3\nnoise.mp4,bright,3.5,5\nnoise,to label,0,6\n")
     assert run(clip_model, video, output, "--annotations", times) == 0
     assert read(output) == [(5.0, 6.0)]
+    times.write_text("path,label,start,end\nnoise.mp4,dark,2.5,2.5\nnoise.mp4,bright,2.6,6\n")  # with an instant
+    assert run(clip_model, video, tmp_path / "rest.csv", "--annotations", times) == 0
+    assert read(tmp_path / "rest.csv") in ([(0.0, 1.0)], [(1.0, 2.0)])
     times.write_text("path,label,start,end\nnoise.mp4,dark,0,6\n")
     assert run(clip_model, video, tmp_path / "none.csv", "--annotations", times) == 2
     assert "No stretch" in capsys.readouterr().err and not (tmp_path / "none.csv").exists()

@@ -117,12 +117,12 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     project = deepcopy(table.json)
     classes = {each["code"]: each for each in project["behaviors_conf"].values()}
     every = [each for found in predictions.values() for each in found]
-    states = {each["class"] for each in every if each["start"] < each["end"]}
     codes = {each["class"] for each in every}
+    points = codes - {each["class"] for each in every if each["start"] < each["end"]}
     by = TO_LABEL if TO_LABEL in codes else "model"
     for code in sorted(codes.union(table.choices.get("classes", ())) - classes.keys()):
         key = str(max(map(int, project["behaviors_conf"]), default=-1) + 1)
-        kind = "Point event" if code in codes - states else "State event"
+        kind = "Point event" if code in points else "State event"
         classes[code] = project["behaviors_conf"][key] = _NEW_CLASS | {"type": kind, "code": code}
     left = set(predictions)
     for name, observation in [*project["observations"].items()]:

@@ -160,7 +160,7 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     for anchor in (_SEGMENT, _POINT):
         every = (each for found in predictions.values() for each in found if _anchor(each) == anchor)
         if labels := [*dict.fromkeys(each["class"] for each in every)]:
-            labels += [name for name in table.choices.get("classes", ()) if anchor == _SEGMENT and name not in labels]
+            labels = [*dict.fromkeys([*labels, *table.choices.get("classes", ())])]
             key = _add_attribute(project["attribute"], anchor, labels)
             keys |= {(anchor, label): (key, str(number)) for number, label in enumerate(labels, 1)}
     shown = {view: [table.medium(file, view) for file in _files(project, view)] for view in project["view"]}
@@ -183,7 +183,7 @@ def _anchor(prediction: Mapping[str, Any]) -> str:
 
 
 def _add_attribute(attributes: dict[str, Any], anchor: str, labels: Sequence[str]) -> str:
-    """The key of a new attribute of the model with these options."""
+    """The key of a new attribute, of the model or to be labelled, with these options."""
     used = {each.get("aname") for each in attributes.values()}
     first, by = (TO_LABEL, "") if TO_LABEL in labels else ("model", _BY_MODEL)
     key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), first, 2
