@@ -105,6 +105,8 @@ class ClipTask(Task):
         self.class_names = class_names
         self.augmentation = augmentation or ClipAugmentation()
         self.transform = transform
+        # What the processor makes of sizes of frames.
+        self._resized: dict[tuple[int, int], Any] = {}
         self.on_device = self.augmentation.augment_on == "device"
         if (self.on_device or self.augmentation.crops_whole_frames) and not self._crop_size().get("height"):
             name = "multi_scale_crop" if self.augmentation.multi_scale_crop else "crop_min_area"
@@ -158,7 +160,11 @@ class ClipTask(Task):
 
     def open_clips(self, row: Mapping[str, Any], training: bool) -> VideoReader:
         """The reader of the video of a row."""
-        return self.kept.get((row["video"], training)) or VideoReader(open_video(row))
+        kept = self.kept.get((row["video"], training))
+        reader = kept or VideoReader(open_video(row))
+        if training and kept is None and self.augmentation.decode_to_size:
+            reader.resize(self.kept_size(reader.metadata.height, reader.metadata.width, training))
+        return reader
 
     def choose_frames(
         self, reader: VideoReader, row: Mapping[str, Any], generator: np.random.Generator | None
@@ -181,7 +187,9 @@ class ClipTask(Task):
             scale = most / self.augmentation.smallest_side(height, width)
             new_height, new_width = math.ceil(scale * height), math.ceil(scale * width)
         elif self.processor.do_resize:
-            new_height, new_width = self._whole(np.zeros((1, height, width, 3), np.uint8), True).shape[-2:]
+            if (height, width) not in self._resized:
+                self._resized[height, width] = self._whole(np.zeros((1, height, width, 3), np.uint8), True).shape[-2:]
+            new_height, new_width = self._resized[height, width]
         else:
             return height, width
         return (new_height, new_width) if new_height * new_width < height * width else (height, width)

@@ -136,6 +136,11 @@ class ClipAugmentationSettings:
     erasing_prob: Share[float] = setting(
         0.0, "Share of clips with a rectangle of noise in them, drawn anew for each frame."
     )
+    decode_to_size: bool = setting(
+        False,
+        "Decode training clips straight to the size that they need, which halves the work for large videos; values "
+        "differ by some levels of 255 from a resize, so published recipes do not.",
+    )
     augment_on: Literal["cpu", "device"] = setting(
         "cpu",
         "Where training clips are changed: on the CPU while they are read, or on the device of the training, to which "

@@ -109,15 +109,22 @@ def choose_stream(container: Any, name: str, thread_type: str) -> Any:
 
 class RgbConverter:
     """Makes (height, width, 3) uint8, turned upright, of frames. The frames of a video share a converter: its tables
-    take longer to make than a small frame to convert."""
+    take longer to make than a small frame to convert. With a `size` (height, width), frames are resized on the way, by
+    the bilinear filter of swscale."""
+
+    size: tuple[int, int] | None = None
 
     def __init__(self) -> None:
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: Any) -> np.ndarray:
-        # One thread: for small frames, starting the default number of threads takes longer than the work.
-        picture = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
         swapped, left_to_right, top_to_bottom = _find_orientation(frame)
+        options: dict[str, Any] = {}
+        if self.size is not None:
+            width, height = self.size if swapped else self.size[::-1]
+            options = {"width": width, "height": height, "interpolation": "BILINEAR"}
+        # One thread: for small frames, starting the default number of threads takes longer than the work.
+        picture = self._reformatter.reformat(frame, format="rgb24", threads=1, **options).to_ndarray()
         picture = picture.swapaxes(0, 1) if swapped else picture
         return picture[:: -1 if top_to_bottom else 1, :: -1 if left_to_right else 1]
 

@@ -54,6 +54,9 @@ class VideoFile:
         is_key = [] if index.places is None else index.places == index.keys
         self.key_frames = np.unique(np.append(np.flatnonzero(is_key), 0))
 
+    def resize(self, size: tuple[int, int]) -> None:
+        self._to_rgb.size = self.height, self.width = size
+
     def read(self, numbers: list[int]) -> Iterator[np.ndarray]:
         """The frames of rising `numbers`. Raises `VideoReadError` if one depends on damaged data."""
         frames = {} if self._index.places is None else self._decode_by_seeking(numbers)

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import v2
 
 from hf_video.processing.plain_video_reading import read_video as read_plainly
-from hf_video.reading import VideoReadError, probe_video, read_video
+from hf_video.reading import VideoReader, VideoReadError, probe_video, read_video
 from hf_video.reading.frame_streaming import stream_frames
 from tests.testing.videos import (
     H264,
@@ -28,6 +29,7 @@ from tests.testing.videos import (
     encode_sound,
     encode_video,
     make_frames,
+    make_smooth_frames,
     shift_video,
 )
 
@@ -88,6 +90,19 @@ def test_turned_and_mirrored_videos_come_upright(tmp_path, rotation, flip):
     assert frames.shape[1:] == upright.shape == (metadata.height, metadata.width, 3)
     for frame in (*frames, next(stream_frames(path)).image):
         assert np.abs(frame.astype(int) - upright).max() < 20
+
+
+@pytest.mark.parametrize("rotation", [0, 90])
+def test_frames_can_be_decoded_straight_to_a_size(tmp_path, rotation):
+    path = encode_video(tmp_path / "large.mp4", make_smooth_frames(8, 240, 320), rotation=rotation)
+    exact, _ = read_video(path)
+    height, width = (80, 60) if rotation else (60, 80)
+    with VideoReader(path) as reader:
+        reader.resize((height, width))
+        small = reader.read([[5, 0, 5]])
+    assert small.shape == (1, 3, height, width, 3) and np.array_equal(small[0, 0], small[0, 2])
+    resized = v2.functional.resize(torch.from_numpy(exact[[5, 0]]).movedim(-1, 1), [height, width], antialias=True)
+    assert np.abs(small[0, :2].astype(int) - resized.movedim(1, -1).numpy()).mean() < 5
 
 
 def test_frames_too_large_for_memory_are_refused_by_the_limit(tmp_path, monkeypatch):

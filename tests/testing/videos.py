@@ -8,6 +8,7 @@ from typing import Any
 
 import av
 import numpy as np
+from PIL import Image
 
 H264 = {"preset": "ultrafast", "g": "20", "bf": "3"}
 
@@ -17,6 +18,13 @@ def make_frames(num_frames: int = 60, height: int = 48, width: int = 64) -> np.n
     texture = np.random.default_rng(0).integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
     texture = texture.repeat(4, axis=0).repeat(4, axis=1)
     return np.stack([np.roll(texture, i, axis=1) for i in range(num_frames)])
+
+
+def make_smooth_frames(num_frames: int, height: int, width: int) -> np.ndarray:
+    """(num_frames, height, width, 3) uint8: blurred spots that move, so that ways to resize differ by little."""
+    spots = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    picture = np.asarray(Image.fromarray(spots).resize((width, height), Image.Resampling.BICUBIC))
+    return np.stack([np.roll(picture, i, axis=1) for i in range(num_frames)])
 
 
 def encode_video(
