@@ -6,7 +6,7 @@ channel takes from memory and to it: those of all arrays of a launch, B and C on
 One of these is the exponential, which keeps its unit busy while eight instructions start: a multiprocessor of compute
 capability 8.0 or 9.0 gives 16 results a clock, and starts 4 instructions of 32 threads (CUDA C++ Programming Guide,
 "Throughput of Native Arithmetic Instructions"). So a loop of more than eight is bound by its instructions. No time is
-measured here: `benchmarks/videomamba_gpu.py` does that. It takes about a minute, most of it to compile. With
+measured here: `benchmarks/gpu.py` does that. It takes about a minute, most of it to compile. With
 `--smoke` it compiles the forward kernel for one batch.
 
     python benchmarks/triton_assembly.py [--capability 90] [--batches 1 8 32] [--smoke]

@@ -68,7 +68,7 @@ def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def wilson_interval(share: float, number: int) -> tuple[float, float]:
+def wilson_interval(share: float, number: float) -> tuple[float, float]:
     """The 95% interval of a share that was measured on `number` videos, such as an accuracy. Of 100 of them, each
     of another draw of videos, 95 hold the share of all videos. Source: E. B. Wilson, Probable inference, the law of
     succession, and statistical inference, Journal of the American Statistical Association 22 (1927), 209-212."""
@@ -229,6 +229,7 @@ METRICS = {
         Metric("f1_10", "F1 at 10% overlap", _FRAMES, hub_type="f1"),
         Metric("f1_25", "F1 at 25% overlap", _FRAMES, hub_type="f1"),
         Metric("f1_50", "F1 at 50% overlap", _FRAMES, None, "F1@50", "f1"),
+        Metric("point_map", "mAP of instants within 1 to 5 s", _FRAMES, None, "instants", "mean_average_precision"),
         # By hf_video.evaluation.frame_mean_ap.
         Metric("mean_ap", "mAP at IoU 0.5", "action_detection", None, "mAP", "mean_average_precision"),
         # By retrieval_recall.

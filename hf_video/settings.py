@@ -28,7 +28,12 @@ from annotated_types import Ge, Gt, Le, Lt
 
 T = TypeVar("T")
 # Fields of `transformers.TrainingArguments` that are not settings, and the flags that do the same.
-OTHER_FLAGS = {"resume_from_checkpoint": "--resume", "use_cpu": "--device"}
+OTHER_FLAGS = {
+    "resume_from_checkpoint": "is set by the option --resume.",
+    "use_cpu": "is set by the option --device.",
+    "parallelism_config": "has no effect here: no model trains with context or sequence parallelism, and FSDP2 shards "
+    "the weights with `accelerate launch --config_file recipes/accelerate/fsdp2.yaml`. Leave it out.",
+}
 AtLeast1 = Annotated[T, Ge(1)]
 NotNegative = Annotated[T, Ge(0)]
 Positive = Annotated[T, Gt(0)]
@@ -253,7 +258,7 @@ def find_setting(kind: Any, name: str) -> Setting:
     known = settings_of(kind)
     takes_fields = "training_arguments" in known
     if name in OTHER_FLAGS and takes_fields:
-        raise ValueError(f"{name} is set by the option {OTHER_FLAGS[name]}.")
+        raise ValueError(f"{name} {OTHER_FLAGS[name]}")
     for each in known.values():
         if name in (each.name, each.alias):
             return each

@@ -17,25 +17,18 @@ Cohen's kappa by frames and by bins of 1 s, F1 of segments, and the bouts, secon
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
-from hf_video.inference.inference_settings import EvaluateSettings
-from hf_video.io import replace_text
+from hf_video.inference.inference_settings import EvaluateSettings, JsonResultSettings
 from hf_video.output_folders import check_output_file
-from hf_video.settings import setting
 
 from .command import command
-from .printing import broken_lines, say
+from .printing import print_result
 
 
 @dataclass(kw_only=True)
-class EvaluateCommandSettings(EvaluateSettings):
-    """Output"""
-
-    json: bool = setting(False, "Print one JSON object, of classes with the confusion matrix.")
-    output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
+class EvaluateCommandSettings(EvaluateSettings, JsonResultSettings):
+    """Settings of `hf-video evaluate`."""
 
 
 @command(help="measure a trained model on labelled or captioned videos, or detected actions or segments")
@@ -49,18 +42,5 @@ def run(settings: EvaluateCommandSettings) -> int:
         if output is not None and table is not None and output.resolve() == table.resolve():
             raise ValueError(f"--output and --{name} are both {output}. Give each its own file.")
 
-    def tell(result: dict[str, Any]) -> None:
-        try:
-            if output is not None:
-                check_output_file("output", settings.output)
-                replace_text(output, json.dumps(result, indent=2) + "\n")
-        finally:  # after a full disk the figures are still printed
-            for warning in result.get("warnings", ()):
-                say(f"warning: {warning}")
-            if settings.json:
-                print(json.dumps(result))
-            else:
-                print(*find_task(settings.task).load("show")(result), *broken_lines(result), sep="\n")
-
-    evaluate(settings, tell)
+    evaluate(settings, lambda result: print_result(settings, result, find_task(settings.task).load("show")))
     return 0

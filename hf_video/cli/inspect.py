@@ -56,8 +56,9 @@ def run(settings: InspectSettings) -> int:
     from hf_video.data.video_dataset import left_out
     from hf_video.io import replace_file
 
-    choices = annotation_choices(settings)
-    splits = load_video_dataset(settings.data, video_root=settings.video_root, columns=None, choices=choices)
+    choices = {"point_width": 0.0} | annotation_choices(settings)
+    options: dict[str, Any] = {"columns": None, "min_classes": 1, "choices": choices}
+    splits = load_video_dataset(settings.data, video_root=settings.video_root, **options)
     rows = concatenate_datasets([*splits.values()])
     if output is not None and BYTES in rows.column_names:
         raise ValueError(

@@ -21,8 +21,8 @@ from .signals import end_process
 # Files with commands, in the groups and the order in which `--help` lists these.
 _FILES = {
     "First steps": "example demo",
-    "Train and measure": "inspect plan train probe evaluate",
-    "Use": "predict timeline detect index search watch extract explain app",
+    "Train and measure": "inspect plan train probe evaluate audit",
+    "Use": "predict timeline suggest detect index search watch extract explain app",
     "Share": "publish verify export",
     "Released models, this machine": "models convert env",
 }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from hf_video.io import replace_text
+from hf_video.output_folders import check_output_file
+
 if TYPE_CHECKING:
     from hf_video.bulk import RowsResult
+    from hf_video.inference.inference_settings import JsonResultSettings
 
 # Errors of rows that are printed.
 _SHOWN = 10
@@ -45,6 +50,20 @@ def broken_lines(result: Mapping[str, Any]) -> list[str]:
     """The lines on the videos that a result leaves out."""
     broken = result.get("broken_videos") or ()
     return [f"{len(broken)} videos could not be read:", *(f"  {video}" for video in broken)] if broken else []
+
+
+def print_result(settings: JsonResultSettings, result: Mapping[str, Any], show: Callable[..., list[str]]) -> None:
+    """Prints a result, of which `show` gives the lines, and writes it into the file that the settings name."""
+    try:
+        if (output := check_output_file("output", settings.output)) is not None:
+            replace_text(output, json.dumps(result, indent=2) + "\n")
+    finally:  # after a full disk the figures are still printed
+        for warning in result.get("warnings", ()):
+            say(f"warning: {warning}")
+        if settings.json:
+            print(json.dumps(result))
+        else:
+            print(*show(result), *broken_lines(result), sep="\n")
 
 
 def print_rows(result: RowsResult) -> int:

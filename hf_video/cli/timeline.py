@@ -3,6 +3,9 @@ with a score of at least --onset and ends with one below --offset. Segments are 
 Time per window and memory do not grow with the video, which may be a stream. With --output the scores of all windows
 stay in memory: give an endless stream a new folder each day.
 
+A class that was trained on instants gets instants: the highest scores that no higher one is near, of at least --onset,
+with one number for start and end. Two of a class are as far apart as the training's width, or as --min-duration-off.
+
 A frame classifier scores every frame, without windows: a causal VideoMamba sees each frame once. For a live stream,
 each start and end of a class is printed as soon as it is certain, with --json also the delay. If the model is slower
 than the stream, the oldest waiting frames are dropped and counted.
@@ -131,14 +134,16 @@ def print_found(found: Segment | ClassChange, as_json: bool) -> None:
 
     if isinstance(found, Segment):
         line = segment_entry(found)
-        text = f"{clock(found.start, 2)}  {clock(found.end, 2)}  {found.score:6.1%}  {one_line(found.label)}"
+        end = f"{'':{len(clock(found.end, 2))}}" if found.is_point else clock(found.end, 2)
+        text = f"{clock(found.start, 2)}  {end}  {found.score:6.1%}  {one_line(found.label)}"
     else:
         delay, segment = None if found.delay is None else round(found.delay, 3), found.segment
-        line = {"time": round(found.time, 3), "change": "begins" if found.begins else "ends", "delay": delay}
+        change = "is" if segment.is_point else "begins" if found.begins else "ends"
+        line = {"time": round(found.time, 3), "change": change, "delay": delay}
         line |= {"label": segment.label} if found.begins else segment_entry(segment)
         lasted = f"{segment.end - segment.start:.2f} s, {segment.score:.1%}"
         text = f"{clock(found.time, 2)}  {one_line(segment.label)} "
-        text += "begins" if found.begins else f"ends ({lasted})"
+        text += f"({segment.score:.1%})" if segment.is_point else "begins" if found.begins else f"ends ({lasted})"
     print(json.dumps(line) if as_json else text, flush=True)
 
 

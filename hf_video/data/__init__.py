@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "augment_batch": ".mixing",
     "BoxTask": ".tasks",
     "ClipAugmentation": ".augmentation",
     "ClipMixing": ".mixing",

@@ -158,6 +158,8 @@ class _Videos(torch.utils.data.Dataset):
     def __getitem__(self, video: int) -> InspectedVideo:
         rows = self.listed.rows(video)
         segments = [*zip(*self.times[rows].values(), strict=True)] if self.times.column_names else []
+        # Of an instant the frame after it counts.
+        segments = [(start, None if start == end else end) for start, end in segments]
         return inspect_video(self.files[rows[0]], segments, self.decode)
 
 

@@ -12,6 +12,8 @@ from .holding_out import TIME, VIDEO, hold_out
 from .rows import DURATION, UNKNOWN_SPANS, VideoRows, arrow_column, label_ids, label_names
 
 UNKNOWN = -100
+# Seconds around an instant that have its class if nobody says otherwise.
+POINT_WIDTH = 0.5
 # Labels of moments at a border do not depend on rounding.
 _ROUNDING = 1e-6
 _NOTHING = np.empty((0, 2))
@@ -19,14 +21,15 @@ _NOTHING = np.empty((0, 2))
 
 class AnnotatedVideo(NamedTuple):
     """A video: the first of its rows, for `open_video`; its labelled segments, (num_segments,) float64 seconds, of
-    which ends may be infinite, and the class ids of each; and begin and end in seconds of each part that is used, in
-    their order."""
+    which ends may be infinite, and the class ids of each; begin and end in seconds of each part that is used, in their
+    order; and seconds and class id of each instant, which is among the segments, too, with some seconds around it."""
 
     row: Mapping[str, Any]
     starts: np.ndarray
     ends: np.ndarray
     labels: list[list[int]]
     parts: Sequence[tuple[float, float]]
+    instants: Sequence[tuple[float, int]] = ()
 
     def labels_at(
         self, seconds: np.ndarray, num_classes: int, background: int | None = None, several: bool = False
@@ -49,35 +52,63 @@ class AnnotatedVideo(NamedTuple):
             return np.where(is_unknown[:, None], np.float32(UNKNOWN), shown.astype(np.float32))
         return np.where(is_unknown, UNKNOWN, shown.argmax(axis=1))
 
+    def known_instants(self) -> list[tuple[float, int]]:
+        """The instants in the parts that are used."""
+        return [each for each in self.instants if any(begin <= each[0] < end for begin, end in self.parts)]
 
-def annotated_videos(dataset: Dataset) -> list[AnnotatedVideo]:
-    """The videos of rows of `load_video_dataset`, in the order of their first rows. Raises `ValueError` if one has no
+
+def annotated_videos(dataset: Dataset, point_width: float = POINT_WIDTH) -> list[AnnotatedVideo]:
+    """The videos of rows of `load_video_dataset`, in the order of their first rows; rows that end where they start are
+    instants, which get `point_width` seconds. Raises `ValueError` if one has no
     times, as a folder of frames, and `VideoReadError` if one cannot be read."""
     durations = read_durations(dataset, share=True)
     if without := [video for video, duration in durations.items() if not duration]:
         raise ValueError(f"{without[0]} has no times, so its frames cannot be labelled: give a video file.")
     found = []
-    for (rows, starts, ends, labels), duration in zip(_by_video(dataset), durations.values(), strict=True):
+    by_video = _by_video(dataset, point_width)
+    for (rows, starts, ends, labels, instants), duration in zip(by_video, durations.values(), strict=True):
         row = dataset[rows[0]]
         spans = sorted(map(tuple, row.get(UNKNOWN_SPANS) or ()))
         borders = [0.0, *(time for span in spans for time in span), duration]
         parts = [(begin, end) for begin, end in zip(borders[::2], borders[1::2], strict=True) if end > begin]
-        found.append(AnnotatedVideo(row, starts, ends, labels, parts))
+        points = [(time, label) for time, of_row in zip(instants, labels, strict=True) for label in of_row]
+        found.append(AnnotatedVideo(row, starts, ends, labels, parts, [each for each in points if each[0] >= 0]))
     return found
 
 
-def _by_video(dataset: Dataset) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, list[list[int]]]]:
-    """The rows of each video, and their starts, ends and class ids."""
-    starts = arrow_column(dataset, "start").fill_null(0.0).to_numpy()
-    ends = arrow_column(dataset, "end").fill_null(np.inf).to_numpy()
+def _times(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends, (num_rows,) float64 seconds."""
+    starts, ends = (arrow_column(dataset, name) for name in ("start", "end"))
+    return starts.fill_null(0.0).to_numpy(), ends.fill_null(np.inf).to_numpy()
+
+
+def _by_video(
+    dataset: Dataset, point_width: float
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, list[list[int]], np.ndarray]]:
+    """The rows of each video; their starts, ends and class ids; and the times of those that are instants, else NaN."""
+    starts, ends = _times(dataset)
+    is_point, instants = starts == ends, np.where(starts == ends, starts, np.nan)
+    starts = np.where(is_point, np.maximum(starts - point_width / 2, 0.0), starts)
+    ends = np.where(is_point, ends + point_width / 2, ends)
     videos, ids = VideoRows(dataset), label_ids(dataset)
     for rows in map(videos.rows, range(len(videos))):
-        yield rows, starts[rows], ends[rows], [ids[row] for row in rows]
+        yield rows, starts[rows], ends[rows], [ids[row] for row in rows], instants[rows]
 
 
-def have_several_labels(dataset: Dataset) -> bool:
+def point_classes(dataset: Dataset) -> list[str]:
+    """The classes of points: those of which all rows are instants. A class with any other row has segments, and its
+    instants are short ones."""
+    starts, ends = _times(dataset)
+    kinds: dict[int, set[bool]] = {}
+    for is_point, ids in zip((starts == ends).tolist(), label_ids(dataset), strict=True):
+        for label in ids:
+            kinds.setdefault(label, set()).add(is_point)
+    return [name for label, name in enumerate(label_names(dataset)) if kinds.get(label) == {True}]
+
+
+def have_several_labels(dataset: Dataset, point_width: float = POINT_WIDTH) -> bool:
     """Whether a moment of the videos of rows has more than one class."""
-    for _, *columns in _by_video(dataset):
+    for _, *columns, _ in _by_video(dataset, point_width):
         segments = sorted(zip(*columns, strict=True), key=lambda segment: segment[0])
         begins = [begin for begin, _, _ in segments]
         for place, (_, end, ids) in enumerate(segments):
@@ -93,17 +124,18 @@ def split_videos(
     seed: int,
     split_by: str | None = None,
     background: str | None = None,
+    point_width: float = POINT_WIDTH,
 ) -> tuple[dict[str, list[AnnotatedVideo]], str]:
     """The videos of each split of `load_video_dataset`, with "validation" among them, and a sentence that says what
     was held out for it by [`hold_out`]; empty if nothing was. By default whole videos are held out, and the last
     seconds of each class of a single one. `background` is the class of moments outside of all segments, if they have
-    one. Raises what [`hold_out`] and [`annotated_videos`] do."""
+    one; for `point_width` see [`annotated_videos`]. Raises what [`hold_out`] and [`annotated_videos`] do."""
     rows, sentence = dict(splits), ""
     is_cut = split_by == TIME or (split_by is None and len(set(rows["train"]["video"])) == 1)
     if "validation" not in rows and not is_cut:
         rows["train"], rows["validation"] = hold_out(rows["train"], fraction, seed, split_by or VIDEO)
         sentence = rows["validation"].info.description
-    videos = {name: annotated_videos(each) for name, each in rows.items()}
+    videos = {name: annotated_videos(each, point_width) for name, each in rows.items()}
     if "validation" not in videos:
         segments = _segments(videos["train"], frame_classes(rows["train"], background), background)
         kept, held_out = hold_out(segments, fraction, seed, TIME)

@@ -20,7 +20,8 @@ from .folders import LIST_SUFFIXES, address, is_frame_folder
 from .rows import KNOWN_COLUMNS
 
 logger = logging.getLogger(__name__)
-_NAMES = KNOWN_COLUMNS - {"path"} | {"question", "answer", "caption", "second", "x1", "y1", "x2", "y2", "action"}
+_NAMES = KNOWN_COLUMNS - {"path"} | {"question", "answer", "caption", "time"}
+_NAMES |= {"second", "x1", "y1", "x2", "y2", "action"}
 # Other names of columns, in lower case and with underscores.
 _ALIASES = {
     **dict.fromkeys(("path", "file", "filename", "file_name", "file_path", "video_path", "video_file"), "video"),

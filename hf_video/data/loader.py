@@ -48,8 +48,8 @@ class ReadAheadLoader(DataLoader):
         self.reading_threads = reading_threads
 
     @classmethod
-    def like(cls, loader: DataLoader, reading_threads: int | None = None) -> "ReadAheadLoader":
-        """A loader of the same batches as a `DataLoader` that has batches."""
+    def like(cls, loader: DataLoader, reading_threads: int | None = None, **changes: Any) -> "ReadAheadLoader":
+        """A loader as a `DataLoader` that has batches, with other values of arguments of `DataLoader`."""
         kept: tuple[str, ...] = (
             "batch_sampler",
             "num_workers",
@@ -59,7 +59,7 @@ class ReadAheadLoader(DataLoader):
             "worker_init_fn",
         )
         kept += ("generator", "multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order")
-        options = {name: getattr(loader, name) for name in kept}
+        options = {name: getattr(loader, name) for name in kept} | changes
         return cls(loader.dataset, reading_threads=reading_threads, **options)
 
     def __iter__(self) -> Any:

@@ -2,24 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
 from torch.nn.functional import one_hot
+from torch.nn.utils.rnn import pad_sequence
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from transformers import default_data_collator
 
 from hf_video.settings import check_values
 
-from .augmentation import DrawsFrom
+from .augmentation import DrawsFrom, apply_changes
+from .frame_labels import UNKNOWN
 from .video_settings import ClipMixingSettings
 
 # The name of (seed, epoch, index), or (seed, epoch, row, repetition), in the item of a training clip; it seeds the
 # draws for the clip's batch.
 SAMPLE_KEY = "sample_key"
+# The name of the changes that each view of an item awaits, and of what mixes a batch after them, if training clips are
+# changed on the device. Then `pixel_values` are a list of frames, uint8 (T, C, H, W), of any size.
+CHANGES, MIX = "changes", "mix"
 
 
 def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
@@ -34,19 +40,20 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
         `pixel_values` (B, T, C, H, W), or (B, V, T, C, H, W) with several views, which a classifier averages; and
         `labels`, (B,) int64 or (B, num_classes) float32, if the items have them. Items of training have a sample key.
         Then each view is a clip of its own, next to the other views of its video: `pixel_values` is (B * V, T, C, H,
-        W), and there are B * V labels.
+        W), and there are B * V labels. With `augment_on="device"` they are as [`augment_batch`] takes them.
 
     Raises:
         ValueError: If no item is left, the shapes of `pixel_values` differ, or only some items have `labels`.
     """
     readable = only_readable(items)
-    shapes = {tuple(item["pixel_values"].shape) for item in readable}
+    awaiting = [name for name in ("pixel_values", CHANGES) if CHANGES in readable[0]]
+    shapes = set() if awaiting else {tuple(item["pixel_values"].shape) for item in readable}
     if {len(shape) for shape in shapes} == {4}:
         raise ValueError(
             f"The pixel_values of an item have the shape {min(shapes)}, which lacks the axis of views in front; "
             "(views, frames, channels, height, width) is expected. Give a single clip as clip[None]."
         )
-    if len(shapes) > 1 or len(next(iter(shapes))) != 5:
+    if len(shapes) > 1 or any(len(shape) != 5 for shape in shapes):
         raise ValueError(
             f"The pixel_values of a batch have the shapes {sorted(shapes)}; one shape (views, frames, channels, "
             "height, width) for all is expected. Let the processor crop (`do_center_crop=True`), and give every video "
@@ -55,14 +62,49 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
     if len({"labels" in item for item in readable}) > 1:
         raise ValueError("Some items have labels and others have not; all or none are expected.")
     batch = default_data_collator(
-        [{name: value for name, value in item.items() if name != SAMPLE_KEY} for item in readable]
+        [{name: item[name] for name in item if name not in (SAMPLE_KEY, *awaiting)} for item in readable]
     )
-    num_views = batch["pixel_values"].shape[1]
+    batch |= {name: [view for item in readable for view in item[name]] for name in awaiting}
+    num_views = len(readable[0]["pixel_values"])
     if num_views == 1 or SAMPLE_KEY in readable[0]:
-        batch["pixel_values"] = batch["pixel_values"].flatten(0, 1)
+        if not awaiting:
+            batch["pixel_values"] = batch["pixel_values"].flatten(0, 1)
         if "labels" in batch:
             batch["labels"] = batch["labels"].repeat_interleave(num_views, dim=0)
     return batch
+
+
+def collate_frames(items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """The batch of items of a `FrameTask`."""
+    readable = only_readable(items)
+    labels = [item["labels"] for item in readable]
+    batch: dict[str, Any] = {
+        "pixel_values": [item["pixel_values"] for item in readable],
+        "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
+        "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
+    }
+    if CHANGES in readable[0]:
+        return batch | {CHANGES: [item[CHANGES] for item in readable]}
+    return batch | {"pixel_values": pad_sequence(batch["pixel_values"], batch_first=True)}
+
+
+def augment_batch(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Changes and mixes the clips of a batch where its tensors are, all frames of a clip at once.
+
+    Args:
+        batch: as of the collators. If its items are of `augment_on="device"`, `pixel_values` is a list of frames,
+            uint8 (T, C, H, W), `changes` says what becomes of each, and `mix`, if it is there, mixes them. Other
+            batches stay as they are.
+
+    Returns:
+        `pixel_values` (B, T, C, H, W) float32, padded with zeros at the end of shorter clips, and the other inputs.
+    """
+    if CHANGES not in batch:
+        return batch
+    rest = {name: value for name, value in batch.items() if name not in (CHANGES, MIX)}
+    clips = [*map(apply_changes, batch["pixel_values"], batch[CHANGES])]
+    changed = rest | {"pixel_values": pad_sequence(clips, batch_first=True)}
+    return batch[MIX](changed) if MIX in batch else changed
 
 
 def only_readable(items: Sequence[Mapping[str, Any] | None]) -> list[Mapping[str, Any]]:
@@ -117,7 +159,7 @@ class MixingCollator:
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
 
-    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. Views of a video are B
         rows apart, so that neighbours show different videos.
 
@@ -132,11 +174,15 @@ class MixingCollator:
             return batch
         if "labels" not in batch:
             raise ValueError("Mixing needs labels, but the clips have none.")
+        mix = partial(self._mix, seed=[number for key in keys for number in key], num_videos=len(items))
+        return batch | {MIX: mix} if CHANGES in batch else mix(batch)
+
+    def _mix(self, batch: dict[str, Any], seed: Sequence[int], num_videos: int) -> dict[str, Any]:
         clips, targets = (
-            rearrange(rows, "(videos views) ... -> (views videos) ...", videos=len(items))
+            rearrange(rows, "(videos views) ... -> (views videos) ...", videos=num_videos)
             for rows in (batch["pixel_values"], self._targets(batch["labels"]))
         )
-        generator = np.random.default_rng(np.random.SeedSequence([number for key in keys for number in key]))
+        generator = np.random.default_rng(np.random.SeedSequence(seed))
         with DrawsFrom(generator):
             clips, targets = self._transform()(tv_tensors.Video(clips), targets)
         return batch | {"pixel_values": clips.as_subclass(torch.Tensor), "labels": targets}

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 BYTES, FRAMES, DURATION = "bytes", "frames", "duration"
 # The column of the spans of a video that nobody annotated, [start, end] in seconds, which are never background.
 UNKNOWN_SPANS = "unknown"
+# The class of stretches that `hf-video suggest` wants a person to label. Their time is unknown until it has another.
+TO_LABEL = "to label"
 # Columns of data that have a meaning of their own; no further column has such a name.
 KNOWN_COLUMNS = frozenset({"path", "label", "labels", "start", "end", "video", "split", BYTES, FRAMES, DURATION})
 
@@ -93,10 +95,15 @@ def class_counts(dataset: Dataset) -> np.ndarray:
 
 
 def data_sets(
-    source: object, splits: Mapping[str, pa.Table], labels: Sequence[str] | None, order: Sequence[str] | None = None
+    source: object,
+    splits: Mapping[str, pa.Table],
+    labels: Sequence[str] | None,
+    order: Sequence[str] | None = None,
+    min_classes: int = 2,
 ) -> DatasetDict:
     """Data sets of clips, with class ids in place of the names in `label` (texts) or `labels` (lists of texts), if
-    they have such a column. For `labels` and `order` see `load_video_dataset`; errors call the data `source`."""
+    they have such a column. For `labels`, `order` and `min_classes` see `load_video_dataset`; errors call the data
+    `source`."""
     kinds = {name for table in splits.values() for name in ("label", "labels") if name in table.column_names}
     if not kinds:
         return DatasetDict({name: Dataset(table, split=NamedSplit(name)) for name, table in splits.items()})
@@ -108,7 +115,8 @@ def data_sets(
     (label,) = kinds
     columns = {split: table[label].combine_chunks() for split, table in splits.items()}
     flat = {split: each.flatten() if label == "labels" else each for split, each in columns.items()}
-    names = choose_names(source, {split: {*each.unique().to_pylist()} for split, each in flat.items()}, labels)
+    found = {split: {*each.unique().to_pylist()} for split, each in flat.items()}
+    names = choose_names(source, found, labels, min_classes)
     if order is not None and sorted(order) == sorted(names):
         names = list(order)
     made = DatasetDict()
@@ -123,7 +131,9 @@ def data_sets(
     return made
 
 
-def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence[str] | None) -> list[str]:
+def choose_names(
+    source: object, found: Mapping[str, Set[str]], labels: Sequence[str] | None, min_classes: int = 2
+) -> list[str]:
     """The class names of all splits in the order of their ids: `labels`, or else the names of the clips, sorted.
 
     Only the training split must have a clip of each class: other splits may lack rare classes. A line of the log says
@@ -142,9 +152,9 @@ def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence
             f"The splits of {source} differ in their classes: train lacks {listed(map(repr, lacking))}. "
             "Add videos of these classes, remove them from the other splits, or pass all names as `labels`."
         )
-    if len(every) < 2:
+    if len(every) < min_classes:
         only = f"only one class, {every.pop()!r}" if every else "no class"
-        raise ValueError(f"{source} has {only}; at least two are expected.")
+        raise ValueError(f"{source} has {only}; at least {['one is', 'two are'][min_classes - 1]} expected.")
     alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(every):
         alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)

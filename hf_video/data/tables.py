@@ -10,9 +10,11 @@ import logging
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -26,6 +28,7 @@ from datasets import (
     DatasetDict,
     Features,
     IterableDataset,
+    List,
     Value,
     Video,
     concatenate_datasets,
@@ -54,7 +57,7 @@ from .folders import (
     visible_entries,
 )
 from .lists import NOT_OF_TYPE, known_names, read_list
-from .rows import BYTES, FRAMES, arrow_column, is_stored, item_of
+from .rows import BYTES, FRAMES, TO_LABEL, UNKNOWN_SPANS, arrow_column, is_stored, item_of
 
 logger = logging.getLogger(__name__)
 Split = TypeVar("Split")
@@ -79,6 +82,8 @@ class Table:
     word: str = "line"
     # Whether the rows are what a folder holds, as it is.
     is_folder: bool = False
+    # Seconds around instants; 0 keeps them as they are, and None refuses them.
+    point_width: float | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -137,15 +142,25 @@ class Table:
         return self.converted(self.column(name), name, _text_or_none, pa.string())
 
     def times(self) -> dict[str, pa.Array]:
-        """`start` and `end` in seconds, null where a row has none. A wrong time raises `ValueError`."""
-        times = {name: self.numbers(name, _seconds, optional=True) for name in ("start", "end")}
-        is_later = pc.greater(times["end"], pc.fill_null(times["start"], 0.0))
-        if (row := pc.index(is_later, False).as_py()) >= 0:
+        """`start` and `end` in seconds, null where a row has none. An instant ends where it starts; without both
+        columns there may be one of instants, `time`. A wrong time raises `ValueError`."""
+        names = ("time", "time") if "time" in self and not {"start", "end"} & {*self.names} else ("start", "end")
+        start, end = (self.numbers(name, _seconds, optional=True) for name in names)
+        begin = pc.fill_null(start, 0.0)
+        is_point = pc.fill_null(pc.equal(begin, end), False)
+        is_wrong = pc.less(end, begin)
+        if self.point_width is None:
+            is_wrong = pc.or_(is_wrong, is_point)
+        if (row := pc.index(is_wrong, True).as_py()) >= 0:
+            way_out = "; instants need seconds: --choose point_width=SECONDS" if is_point[row].as_py() else ""
             raise ValueError(
-                f"{self.place(row)}: end is {times['end'][row]} s, but the segment starts at "
-                f"{times['start'][row].as_py() or 0.0} s; a later end is expected."
+                f"{self.place(row)}: end is {end[row]} s, but the segment starts at {begin[row]} s; a later end is "
+                f"expected{way_out}."
             )
-        return times
+        if half := (self.point_width or 0) / 2:
+            start = pc.if_else(is_point, pc.max_element_wise(pc.subtract(begin, half), 0.0), start)
+            end = pc.if_else(is_point, pc.add(end, half), end)
+        return {"start": start, "end": end}
 
     def numbers(self, name: str, convert: Callable[[str, str, Any], Any], optional: bool = False) -> pa.Array:
         """A column of float64, as of `converted`, which plain numbers from 0 on are spared; with `optional` a cell may
@@ -246,8 +261,9 @@ def open_tables(
 ) -> dict[str, Table]:
     """The tables of data, see `load_video_dataset`, by "train", "validation" and "test". `read_folder` makes that of a
     folder without any; by default that is an error, which says what is `expected`. `choices` are of
-    `read_annotations`."""
+    `read_annotations`, and `point_width`, the seconds around instants: 0 keeps these as they are."""
     named = {"config": config, "revision": revision, "train_split": train_split, "validation_split": validation_split}
+    width = (choices or {}).get("point_width")
     require_root(video_root)
     if isinstance(data, IterableDataset) or (isinstance(data, Mapping) and not isinstance(data, DatasetDict)):
         raise ValueError(
@@ -259,7 +275,7 @@ def open_tables(
     if found is not None:
         splits = found if isinstance(found, DatasetDict) else {"train": found}
         splits, root = known_splits(splits, train_split, validation_split), absolute(video_root or folder or ".")
-        tables = {name: Table(_plain(rows), name, root) for name, rows in splits.items()}
+        tables = {name: Table(_plain(rows), name, root, point_width=width) for name, rows in splits.items()}
         return _by_column(tables) if folder else tables
     if is_url(data):
         raise FileNotFoundError(f"{data} is no table that can be read: by URL, data end in .parquet or .tar.")
@@ -279,11 +295,27 @@ def open_tables(
             return read_folder(source)
         root = absolute(video_root or source.parent)
         if find_format(source, choices) is not None:
-            return Table(Dataset(read_as_rows(source, video_root, choices or {})), str(source), root)
+            rows = Dataset(read_as_rows(source, video_root, choices or {}))
+            return Table(rows, str(source), root, point_width=width)
         columns, lines, word = read_list(source, root, expected)
-        return Table(Dataset(pa.table(columns)), str(source), root, lines, word)
+        return _without_open(Table(Dataset(pa.table(columns)), str(source), root, lines, word, point_width=width))
 
     return _by_column({split: read(source) for split, source in sources.items()})
+
+
+def _without_open(table: Table) -> Table:
+    """The rows that have a label. The time of the others is unknown."""
+    is_open = [label == TO_LABEL for label in table.column("label").to_pylist()]
+    if not any(is_open):
+        return table
+    logger.warning(f"{table.name}: {sum(is_open)} rows are {TO_LABEL!r}, and left out: their time is unknown.")
+    times, unknown = table.times(), defaultdict[str, list[list[float]]](list)
+    columns = (table.column("video"), times["start"].fill_null(0.0), times["end"].fill_null(math.inf))
+    for video, start, end in compress(zip(*(each.to_pylist() for each in columns), strict=True), is_open):
+        unknown[video].append([start, end])
+    kept = table.select(np.flatnonzero(np.logical_not(is_open)))
+    spans = [unknown[video] for video in kept.column("video").to_pylist()]
+    return replace(kept, rows=kept.rows.add_column(UNKNOWN_SPANS, spans, feature=List(List(Value("float64")))))
 
 
 def _by_column(tables: dict[str, Table]) -> dict[str, Table]:

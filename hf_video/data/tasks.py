@@ -3,13 +3,13 @@
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any
 
 import datasets
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import BaseVideoProcessor, BatchFeature, ProcessorMixin
 
 from hf_video.processing import VideoDetectionProcessor
@@ -19,7 +19,7 @@ from .augmentation import ClipAugmentation, has_direction
 from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
-from .mixing import SAMPLE_KEY, collate_clips, only_readable
+from .mixing import CHANGES, SAMPLE_KEY, collate_clips, collate_frames, only_readable
 from .rows import BYTES, declared_names, number_of_clip, open_video
 from .video_texts import clean_answer, clean_question
 
@@ -74,7 +74,8 @@ class ClipTask(Task):
     views are those of the processor, num_clips * num_crops of them, the crops of a clip next to each other. In
     training there is one view, or `augmentation.num_augmentations`: a random clip that is resized as by the processor
     and cropped at a random place, the same for all its frames. Then an item also has a `sample_key`, which a collator
-    can seed its own draws by. The batch is that of [`collate_clips`].
+    can seed its own draws by. The batch is that of [`collate_clips`]. With `augment_on="device"` an item has whole
+    frames and what was drawn for them, from which [`augment_batch`] makes the clips of the batch; trainers call it.
 
     Args:
         processor: a `VideoClipProcessor`, or a processor with one and a tokenizer. Its options decide everything that
@@ -85,7 +86,8 @@ class ClipTask(Task):
             and a NumPy generator to draw from; returns frames of the same dtype and layout.
 
     Raises:
-        ValueError: the augmentation resizes its crops and the processor does not crop.
+        ValueError: the augmentation resizes its crops, or happens on the device, and the processor does not crop; or
+            it happens on the device and there is a `transform`.
     """
 
     # Readers of what is kept, by the video and whether it is to learn from; see `kept_frames`.
@@ -103,12 +105,16 @@ class ClipTask(Task):
         self.class_names = class_names
         self.augmentation = augmentation or ClipAugmentation()
         self.transform = transform
-        if self.augmentation.crops_whole_frames and not self._crop_size().get("height"):
+        self.on_device = self.augmentation.augment_on == "device"
+        if (self.on_device or self.augmentation.crops_whole_frames) and not self._crop_size().get("height"):
             name = "multi_scale_crop" if self.augmentation.multi_scale_crop else "crop_min_area"
+            name = name if self.augmentation.crops_whole_frames else "augment_on=device"
             raise ValueError(
                 f"{name} needs a size to crop to: use a processor with do_center_crop=True, or with height and width "
                 "in size."
             )
+        if self.on_device and transform is not None:
+            raise ValueError("A transform changes frames on the CPU, in the middle of what augment_on=device does.")
 
     def for_rows(self, rows: datasets.Dataset | datasets.IterableDataset) -> "ClipTask":
         known = copy.copy(self)
@@ -145,6 +151,9 @@ class ClipTask(Task):
         name = self.named_by(row)
         views = [self._draw_view(clips[0], generator, name) for _ in range(self.augmentation.num_augmentations)]
         # `Trainer` would remove the key from a dict, because no argument of the model has its name.
+        if self.on_device:
+            frames, changes = zip(*views, strict=True)
+            return BatchFeature({"pixel_values": frames, CHANGES: changes, SAMPLE_KEY: key})
         return BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})
 
     def open_clips(self, row: Mapping[str, Any], training: bool) -> VideoReader:
@@ -196,13 +205,20 @@ class ClipTask(Task):
             **options,
         )[0]
 
-    def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, name: str) -> torch.Tensor:
-        """A random view, (1, T, C, H, W) float32, of a clip (T, H, W, 3) uint8."""
+    def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, name: str) -> Any:
+        """A random view, (1, T, C, H, W) float32, of a clip (T, H, W, 3) uint8; or frames and changes of it."""
         processor, augmentation = self.processor, self.augmentation
         frames = self._whole(clip, processor.do_resize and not augmentation.crops_whole_frames)
+        does_crop = processor.do_center_crop or augmentation.crops_whole_frames
+        size = (self._crop_size()["height"], self._crop_size()["width"]) if does_crop else None
+        if self.on_device:
+            names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
+            options = {name: getattr(processor, name) for name in names}
+            normalize = partial(processor.rescale_and_normalize, **options)
+            crop = size, processor.antialias, generator, processor.resample
+            return augmentation.draw(frames, *crop, normalize, name)
         frames = augmentation.rand_augment(frames, generator)
-        if processor.do_center_crop or augmentation.crops_whole_frames:
-            size = self._crop_size()["height"], self._crop_size()["width"]
+        if size is not None:
             frames = augmentation.crop(frames, size, processor.antialias, generator, processor.resample)
         frames = augmentation.change_pixels(frames, generator, name)
         if self.transform is not None:
@@ -297,7 +313,7 @@ class TextTask(ClipTask):
         readable = only_readable(items)
         clips = [{name: item[name] for name in item if not name.startswith("text")} for item in readable]
         batch = collate_clips(clips)
-        if len(batch["pixel_values"]) != len(readable) or batch["pixel_values"].ndim != 5:
+        if any(len(clip["pixel_values"]) != 1 for clip in clips):
             raise ValueError("A video with a text has one view: use num_clips=1, num_crops=1, num_augmentations=1.")
         texts = [item["text"] for item in readable]
         if isinstance(texts[0], list):
@@ -352,21 +368,13 @@ class FrameTask(ClipTask):
 
     def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> Any:
         item = self.make_clip(row, key, training)
-        return {**item, "pixel_values": item["pixel_values"][0], "labels": torch.tensor(row["frame_labels"])}
+        for view in {"pixel_values", CHANGES}.intersection(item):
+            item[view] = item[view][0]
+        item["labels"] = torch.tensor(row["frame_labels"])
+        return item
 
     def collate(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         return collate_frames(items)
-
-
-def collate_frames(items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
-    """The batch of items of a [`FrameTask`]."""
-    readable = only_readable(items)
-    labels = [item["labels"] for item in readable]
-    return {
-        "pixel_values": pad_sequence([item["pixel_values"] for item in readable], batch_first=True),
-        "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
-        "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
-    }
 
 
 def cut_clips(
@@ -398,7 +406,8 @@ def cut_clips(
         frame_delay: token frames by which labels are late, so that a causal model sees what follows.
 
     Returns:
-        A row for each clip, with `video`, `start`, `end`, `num_frames` and `frame_labels`.
+        A row for each clip, with `video`, `start`, `end`, `num_frames` and `frame_labels`; and of videos with instants
+        `instants`, seconds and class id of each for which the clip has an answer.
 
     Raises:
         ValueError: no frame has a known label, or a clip has no whole token frame.
@@ -424,6 +433,9 @@ def cut_clips(
                 continue
             row = {"video": video.row["video"], "start": start, "end": start + length * seconds}
             row |= {"num_frames": length * tubelet_size, "frame_labels": labels.tolist()}
+            until = row["end"] - frame_delay * seconds
+            if any(each.instants for each in videos):
+                row["instants"] = [each for each in video.instants if start <= each[0] < until]
             clips.append(row | {name: video.row[name] for name in (BYTES,) if name in video.row})
     if not clips:
         raise ValueError("No frame of the videos has a known label: give segments, or a background.")

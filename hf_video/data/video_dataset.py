@@ -37,6 +37,7 @@ def load_video_dataset(
     order: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
     columns: Sequence[str] | None = (),
+    min_classes: int = 2,
     **options: Any,
 ) -> DatasetDict:
     """List the labelled videos of a folder, of a list or table, or of a data set with a column of videos.
@@ -71,9 +72,12 @@ def load_video_dataset(
         video_root: The folder, or its URL, that relative paths count from; by default that of the files, for a data
             set the working directory. Class folders have none.
         columns: Further columns that are kept, such as "person" for `hold_out`; None for all.
+        min_classes: How many classes data need without `labels`: one is enough where a background is another.
         options: Of a data set of the `datasets` library: `config`, the name of its configuration; `revision`, on the
             Hub a branch, tag or commit; `train_split` and `validation_split`, by default those with a usual name.
-            Of an annotation file: `choices`, see [`read_annotations`].
+            Of an annotation file: `choices`, see [`read_annotations`]. Its `point_width` is for any list of times:
+            the seconds around instants, rows that end where they start, or have a `time` and neither start nor end;
+            0 keeps them as they are.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
@@ -87,7 +91,7 @@ def load_video_dataset(
             class folder leads nowhere.
         ValueError: If the layout is another one, a class has no video, class folders have a `video_root`, the name
             of a file is not UTF-8, or a table lacks columns or rows or has a wrong value. If a class is not among
-            `labels`; without `labels`, if there are fewer than two classes or "train" lacks a class of another split.
+            `labels`; without these, if there are fewer than `min_classes` or "train" lacks a class of another split.
     """
     if known := KNOWN_COLUMNS.intersection(columns or ()):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
@@ -105,7 +109,7 @@ def load_video_dataset(
     kept = [name for name in columns if name not in {*KNOWN_COLUMNS, *label_of.values()}]
     for name, table in tables.items() if labels is None else ():
         labels = labels or getattr(item_of(table.rows.features[label_of[name]]), "names", None)
-    return _rows(data, tables, label_of, kept, labels, order)
+    return _rows(data, tables, label_of, kept, labels, order, min_classes)
 
 
 def left_out(data: str | os.PathLike) -> list[str]:
@@ -148,12 +152,14 @@ def _rows(
     kept: Sequence[str] = (),
     labels: Sequence[str] | None = None,
     order: Sequence[str] | None = None,
+    min_classes: int = 2,
 ) -> DatasetDict:
     """The rows of tables, with the labels in the columns `label_of`."""
     videos = require_videos(tables)
     labelled = label_of or dict.fromkeys(tables)
     settled = {name: _settle(table, videos[name], labelled[name], kept) for name, table in tables.items()}
-    loaded = data_sets("The data set" if isinstance(data, Dataset | DatasetDict) else data, settled, labels, order)
+    source = "The data set" if isinstance(data, Dataset | DatasetDict) else data
+    loaded = data_sets(source, settled, labels, order, min_classes)
     for name, table in tables.items():
         loaded[name] = table.with_files(loaded[name])
         # Says where on the Hub it comes from.

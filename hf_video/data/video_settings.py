@@ -45,7 +45,7 @@ class LabelledVideosSettings(VideoRootSettings):
     choose: Annotated[list[str] | None, Mark(form="several")] = setting(
         None,
         "Annotation files: what they do not say: classes=NAME,NAME (columns, of SimBA), tiers= and tier_is_class= (of "
-        "ELAN), attribute= (of VIA), point_width=SECONDS (around points, which are left out otherwise), by=person "
+        "ELAN), attribute= (of VIA), point_width=SECONDS (around instants; 0.5 with --task frames), by=person "
         "(the default), by=model (what `hf-video timeline` wrote) or by=all.",
         "NAME=VALUE",
     )
@@ -56,7 +56,10 @@ def annotation_choices(settings: LabelledVideosSettings) -> dict[str, Any]:
     given = [each.partition("=") for each in settings.choose or ()]
     if wrong := [name for name, _, value in given if name not in CHOICES or not value]:
         raise ValueError(f"--choose {wrong[0]}: one of {', '.join(f'{name}=VALUE' for name in CHOICES)} is expected.")
-    return {"class_from": settings.class_from, **{name: CHOICES[name](value) for name, _, value in given}}
+    found = {"class_from": settings.class_from, **{name: CHOICES[name](value) for name, _, value in given}}
+    if not found.get("point_width", 1.0) > 0:
+        raise ValueError(f"--choose point_width={found['point_width']:g}: a number of seconds above 0 is expected.")
+    return found
 
 
 @dataclass(kw_only=True)
@@ -132,6 +135,11 @@ class ClipAugmentationSettings:
     color_jitter: Share[float] = setting(0.0, "Largest relative change of brightness, contrast and saturation.")
     erasing_prob: Share[float] = setting(
         0.0, "Share of clips with a rectangle of noise in them, drawn anew for each frame."
+    )
+    augment_on: Literal["cpu", "device"] = setting(
+        "cpu",
+        "Where training clips are changed: on the CPU while they are read, or on the device of the training, to which "
+        "frames are sent as bytes; what is drawn has the same distribution.",
     )
 
 

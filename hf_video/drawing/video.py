@@ -121,7 +121,7 @@ def annotate_frames(
                 image = Image.fromarray(enlarge(frame.image))
                 while waiting and waiting[0].start <= frame.seconds:
                     active.append(waiting.popleft())
-                active = [segment for segment in active if frame.seconds < segment.end]
+                active = [segment for segment in active if frame.seconds < segment.shown_until]
                 time = clock(frame.seconds)
                 if shown != (time, active):
                     shown, lines = (time, active), _draw_lines(time, active, image.size)

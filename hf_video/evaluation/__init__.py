@@ -5,6 +5,7 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "annotated_boxes": ".detections",
+    "audit_model": ".audit",
     "CaptionedVideos": ".retrieval",
     "Compared": ".agreement",
     "detected_boxes": ".detections",
@@ -12,6 +13,7 @@ _PUBLIC_NAMES = {
     "evaluate_detection_file": ".detections",
     "evaluate_detections": ".detections",
     "evaluate_frames": ".frames",
+    "evaluate_points": ".points",
     "evaluate_retrieval": ".retrieval",
     "evaluate_segments": ".segments",
     "frame_mean_ap": ".detections",

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hf_video.data.clip_duration import cut_splits
 from hf_video.data.holding_out import further_columns
 from hf_video.data.trained_data import count_trained, parts_of_training, read_training
 from hf_video.data.video_settings import annotation_choices, dataset_options
-from hf_video.inference.inference_settings import EvaluateSettings
+from hf_video.inference.inference_settings import EvaluateSettings, MeasuredSettings
 from hf_video.inference.scores import predict_scores
 from hf_video.io import replacing_file
 from hf_video.loading.class_names import class_names_of
@@ -66,21 +66,21 @@ def evaluate_dataset(
     Raises:
         ValueError: the data set is empty.
     """
-    loader = ReadAheadLoader(
-        dataset,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        reading_threads=reading_threads,
-        collate_fn=collate_clips,
-    )
-    if not len(loader):
-        raise ValueError("There is no video to evaluate: the data set is empty.")
+    reading = {"batch_size": batch_size, "num_workers": num_workers, "reading_threads": reading_threads}
     model.eval()
     scores, labels = [], []
-    for batch in tqdm(loader, desc="Evaluating", disable=None if progress else True):
+    for batch in read_batches(dataset, **reading, progress=progress):
         scores.append(predict_scores(model, batch["pixel_values"]))
         labels.append(batch["labels"])
     return torch.cat(scores).numpy(), torch.cat(labels).numpy()
+
+
+def read_batches(dataset: Dataset, *, progress: bool = True, **reading: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """The batches of an evaluation; see [`evaluate_dataset`]."""
+    loader = ReadAheadLoader(dataset, collate_fn=collate_clips, **reading)
+    if not len(loader):
+        raise ValueError("There is no video to evaluate: the data set is empty.")
+    yield from tqdm(loader, desc="Evaluating", disable=None if progress else True)
 
 
 def write_predictions(
@@ -148,6 +148,24 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
     table = check_output_file("predictions", settings.predictions)
     if table is not None:
         check_table_name(table)
+    model, dataset, facts = load_measured_clips(settings, ClipTask)
+    names = class_names_of(model.config)
+    scores, labels = evaluate_dataset(model, dataset, **reading_options(settings))
+    figures = measure(scores, labels, model.config.problem_type, are_probabilities=True)
+    result = facts | figures | _by_class(scores, labels, names)
+    try:
+        if table is not None:
+            check_output_file("predictions", settings.predictions)
+            write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
+    finally:
+        tell(result)
+    return result
+
+
+def load_measured_clips(
+    settings: MeasuredSettings, make_task: type[ClipTask]
+) -> tuple[PreTrainedModel, VideoDataset, dict[str, Any]]:
+    """A classifier of clips, the clips to measure it on, and what its result says of these."""
     views = {name: getattr(settings, name) for name in ("num_clips", "num_crops")}
     model, processor = load_trained_model(settings.model, device=settings.device, dtype=settings.dtype, **views)
     names = class_names_of(model.config)
@@ -158,39 +176,32 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
     _check_problem_type(model, settings.data, is_multi_label(rows))
 
     rows = cut_splits({split: rows}, (training.get("data") or {}).get("clip_duration"))[split]
-    dataset = VideoDataset(rows, ClipTask(processor), training=False, on_error=settings.on_error)
+    dataset = VideoDataset(rows, make_task(processor), training=False, on_error=settings.on_error)
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
-    scores, labels = evaluate_dataset(
+    return (
         model,
         dataset,
-        batch_size=settings.batch_size,
-        num_workers=settings.num_workers,
-        reading_threads=settings.reading_threads,
+        {
+            "model": settings.model,
+            "data": settings.data,
+            "split": split,
+            **part_of_training(split, parts is not None),
+            **count_clips(dataset.rows["video"][:]),
+            "views": tell_views(processor.num_clips, processor.num_crops),
+            **trained_rows(settings, dataset.rows),
+            **({"broken_videos": broken} if broken else {}),
+        },
     )
-    result = {
-        "model": settings.model,
-        "data": settings.data,
-        "split": split,
-        **part_of_training(split, parts is not None),
-        **count_clips(dataset.rows["video"][:]),
-        "views": tell_views(processor.num_clips, processor.num_crops),
-        **measure(scores, labels, model.config.problem_type, are_probabilities=True),
-        **_by_class(scores, labels, names),
-        **trained_rows(settings, dataset.rows),
-        **({"broken_videos": broken} if broken else {}),
-    }
-    try:
-        if table is not None:
-            check_output_file("predictions", settings.predictions)
-            write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
-    finally:
-        tell(result)
-    return result
+
+
+def reading_options(settings: MeasuredSettings) -> dict[str, Any]:
+    """How [`evaluate_dataset`] reads."""
+    return {name: getattr(settings, name) for name in ("batch_size", "num_workers", "reading_threads")}
 
 
 def tell_classes(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what `evaluate_classes` gives."""
-    lines = [f"{tell_count(result)} of the {result['split']} split, {result['views']} each", *tell_known(result)]
+    lines = tell_clips(result)
     lines += [f"{metric.title}  {metric.text(value)}" for metric, value in measured_in(result)]
     titles = {"class_accuracy": "recall", "class_average_precision": "average precision"}
     name, title = next((name, title) for name, title in titles.items() if name in result)
@@ -198,6 +209,11 @@ def tell_classes(result: Mapping[str, Any]) -> list[str]:
     lines += ["", f"{'class':{width}}  support  {title}"]
     rows = zip(result["class_names"], result["class_videos"], result[name], strict=True)
     return lines + [f"{each:{width}}  {count:7d}  {value:{len(title)}.1%}" for each, count, value in rows if count]
+
+
+def tell_clips(result: Mapping[str, Any]) -> list[str]:
+    """What was measured, and what the model knows of it."""
+    return [f"{tell_count(result)} of the {result['split']} split, {result['views']} each", *tell_known(result)]
 
 
 def tell_known(result: Mapping[str, Any]) -> list[str]:
@@ -217,11 +233,14 @@ def tell_known(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def load_measured(settings: EvaluateSettings, names: list[str]) -> tuple[dict[str, Any], datasets.DatasetDict]:
-    """What is known of the training of the model, and the data, with the column that a training of them split by."""
+def load_measured(
+    settings: MeasuredSettings, names: list[str], **choices: Any
+) -> tuple[dict[str, Any], datasets.DatasetDict]:
+    """What is known of the training of the model, and the data, with the column that a training of them split by.
+    `choices` go before those of the user."""
     training = read_training(settings.model or "")
     columns = further_columns(training.get("split_by"))
-    options = dataset_options(settings) | {"choices": annotation_choices(settings)}
+    options = dataset_options(settings) | {"choices": annotation_choices(settings) | choices}
     return training, load_video_dataset(
         settings.data, labels=names, video_root=settings.video_root, columns=columns, **options
     )
@@ -232,7 +251,7 @@ def part_of_training(split: str, is_split: bool) -> dict[str, str]:
     return {"part_of_training": "trained on" if split == "train" else "held out"} if is_split else {}
 
 
-def trained_rows(settings: EvaluateSettings, rows: datasets.Dataset) -> dict[str, Any]:
+def trained_rows(settings: MeasuredSettings, rows: datasets.Dataset) -> dict[str, Any]:
     """How many of the rows the model knows."""
     found = count_trained(Path(settings.model or ""), rows)
     return {} if found is None else {"known_videos": found}

@@ -17,20 +17,29 @@ import datasets
 import numpy as np
 from tqdm.auto import tqdm
 
-from hf_video.data.frame_labels import UNKNOWN, AnnotatedVideo, annotated_videos, have_several_labels, split_videos
+from hf_video.data.frame_labels import (
+    POINT_WIDTH,
+    UNKNOWN,
+    AnnotatedVideo,
+    annotated_videos,
+    have_several_labels,
+    split_videos,
+)
 from hf_video.data.rows import is_multi_label, open_video
 from hf_video.data.trained_data import was_split_by
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.scores import is_frame_classifier, problem_type_of, score_frames
 from hf_video.inference.segments import Segment
-from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.models import load_trained_model
+from hf_video.metrics import average_precision
 from hf_video.reading import VideoReadError
 from hf_video.settings import few
 
 from .agreement import Compared, measure_agreement, tell_agreement
 from .classes import load_measured, part_of_training, tell_known, trained_rows
 from .matching import Tell, find_annotations
+from .points import Spotted, measure_points, tell_points
 
 # The usual thresholds of segments of frames.
 TIOUS = (0.10, 0.25, 0.50)
@@ -39,7 +48,11 @@ _TRACK, _LABEL, _TIMES = 0, 1, slice(2, 4)
 
 
 def evaluate_frames(
-    predictions: Sequence[Any], references: Sequence[Any], class_names: Sequence[str], background: Collection[str] = ()
+    predictions: Sequence[Any],
+    references: Sequence[Any],
+    class_names: Sequence[str],
+    background: Collection[str] = (),
+    scores: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
     """The figures of `hf-video evaluate --task frame-classification`, as JSON can hold them.
 
@@ -49,11 +62,14 @@ def evaluate_frames(
         references: the annotated classes in the same form. A frame of -100 is unknown and not measured.
         class_names: names by class id.
         background: names of classes that are no segments. Their frames count in `frame_accuracy`.
+        scores: for each video the class probabilities of its frames, (num_frames, num_classes).
 
     Returns:
         `num_videos`, `num_frames` and `num_segments` that are annotated; `frame_accuracy`, the share of right frames;
         `edit_score`, None if there is no segment; `tious`, and for each of them `f1`; and `classes`, which holds
-        `num_frames`, `num_segments` and `f1` by the name of a class. All figures are shares.
+        `num_frames`, `num_segments` and `f1` by the name of a class. All figures are shares. With `scores` a class has
+        `average_precision` over the known frames of all videos together, as scikit-learn and FERAL count it, None if
+        it has no frames (0 in FERAL), and `mean_average_precision` is the mean without background.
 
     Raises:
         ValueError: a video has other frames in `predictions` than in `references`, no frame is known, or a name of
@@ -98,12 +114,15 @@ def evaluate_frames(
     )
     counts = np.stack(num_right_runs, axis=1)
     f1_by_class = 2 * counts / np.maximum(num_found + annotated, 1)[:, None]
+    precisions = None if scores is None else _average_precisions(scores, references, len(class_names))
+    ranked = {} if precisions is None else {"mean_average_precision": _mean(np.delete(precisions, excluded))}
     return {
         "num_videos": len(references),
         "num_frames": num_known,
         "num_segments": len(true),
         "frame_accuracy": num_right / num_cells,
-        "edit_score": float(np.mean(edit_scores)) if edit_scores else None,
+        "edit_score": _mean(edit_scores),
+        **ranked,
         "tious": list(TIOUS),
         "f1": (2 * counts.sum(axis=0) / max(len(found) + len(true), 1)).tolist(),
         "classes": {
@@ -111,10 +130,28 @@ def evaluate_frames(
                 "num_frames": int(frames_by_class[index]),
                 "num_segments": int(annotated[index]),
                 "f1": None if index in excluded else f1_by_class[index].tolist(),
+                **({} if precisions is None else {"average_precision": _mean(precisions[[index]])}),
             }
             for index, name in enumerate(class_names)
         },
     }
+
+
+def _average_precisions(scores: Sequence[Any], references: Sequence[Any], num_classes: int) -> np.ndarray:
+    """The average precision of each class over the known frames of all videos, (num_classes,); NaN without frames."""
+    labels = np.concatenate([np.asarray(each) for each in references])
+    if labels.ndim == 1:
+        labels = np.where(labels[:, None] == UNKNOWN, UNKNOWN, labels[:, None] == np.arange(num_classes))
+    pairs = zip(np.concatenate([*map(np.asarray, scores)]).T, labels.T, strict=True)
+    known = [(ranks[truth != UNKNOWN, None], truth[truth != UNKNOWN, None]) for ranks, truth in pairs]
+    return np.array([average_precision(*pair)[0] if len(pair[1]) else np.nan for pair in known])
+
+
+def _mean(values: Any) -> float | None:
+    """The mean of the values that are no NaN; None if there is none."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if len(known) else None
 
 
 def _tracks(predicted: np.ndarray, expected: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -150,6 +187,7 @@ def figures_by_name(found: Mapping[str, Any]) -> dict[str, float]:
     """The figures of all classes in what [`evaluate_frames`] gives, by the names that they have in `METRICS`. Without
     segments there is no edit score."""
     figures = {name: found[name] for name in ("frame_accuracy", "edit_score") if found.get(name) is not None}
+    figures |= {"point_map": found["points"]["average_map"]} if "points" in found else {}
     return figures | {f"f1_{tiou * 100:.0f}": f1 for tiou, f1 in zip(TIOUS, found["f1"], strict=True)}
 
 
@@ -168,21 +206,23 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
     background = background_of(model.config) if settings.background is None else [settings.background]
     if not set(background) <= set(names):
         raise ValueError(f"--background {settings.background} is no class of {settings.model}: {', '.join(names)}.")
-    training, data = load_measured(settings, names)
+    training, data = load_measured(settings, names, point_width=0.0)
+    width = getattr(model.config, "point_width", None) or POINT_WIDTH
     is_split = was_split_by(training, data, names)
     split = settings.choose_split(("train", "validation") if is_split else data)
     rows = data["train"] if is_split else data[split]
     if is_split:
         how = (training["validation_fraction"], training["seed"], training.get("split_by"))
-        videos = split_videos(data, *how, next(iter(background_of(model.config)), None))[0][split]
+        videos = split_videos(data, *how, next(iter(background_of(model.config)), None), width)[0][split]
     else:
-        videos = annotated_videos(rows)
+        videos = annotated_videos(rows, width)
     several = problem_type_of(model.config) == "multi_label_classification"
-    if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows)):
+    if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows, width)):
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
     outside = names.index(background[0]) if background else None
     predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
-    compared = list[Compared]()
+    probabilities, compared = list[np.ndarray](), list[Compared]()
+    spotted = list[Spotted]()
     for video in tqdm(videos, desc="Videos"):
         try:
             windows = [
@@ -196,9 +236,11 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
             continue
         middles = np.array([middle for middle, _ in windows])
         scores = np.array([each for _, each in windows]).reshape(-1, len(names))
+        probabilities.append(scores)
         predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
         references.append(video.labels_at(middles, len(names), outside, several))
         compared.append(_compare(middles, predictions[-1], references[-1], names, background))
+        spotted.append(Spotted(video.row["video"], middles, scores, references[-1], video.known_instants()))
     if not references:
         raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
     # The last clip that was trained on may reach into the frame after it.
@@ -208,7 +250,8 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         "data": settings.data,
         "split": split,
         **part_of_training(split, is_split),
-        **evaluate_frames(predictions, references, names, background),
+        **evaluate_frames(predictions, references, names, background, probabilities),
+        **measure_points(spotted, names, points_of(model.config), width),
         "agreement": measure_agreement(compared, [name for name in names if name not in background]),
         **trained_rows(settings, _rows_of(measured, after=processor.frame_interval or 0.0)),
         **({"broken_videos": broken} if broken else {}),
@@ -246,9 +289,12 @@ def tell_frames(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"edit score    {result['edit_score']:.1%}")
     width = max(map(len, ["all", *result["classes"]]))
     head = "".join(f"  {f'F1@{tiou * 100:.0f}':>7}" for tiou in result["tious"])
-    lines += ["", f"{'class':{width}}{head}  segments"]
+    lines += ["", f"{'class':{width}}{head}       AP  segments"]
     for name, each in {"all": result, **result["classes"]}.items():
         if each["f1"] is not None:
+            precision = each["mean_average_precision" if each is result else "average_precision"]
             shares = "".join(f"  {value:7.1%}" for value in each["f1"])
+            shares += f"  {'' if precision is None else f'{precision:.1%}':>7}"
             lines.append(f"{name:{width}}{shares}  {each['num_segments']:8d}")
+    lines += ["", *tell_points(result["points"])] if "points" in result else []
     return [*lines, "", *tell_agreement(result["agreement"])]

@@ -26,18 +26,20 @@ def find_annotations(
     thresholds: Sequence[float],
     *,
     tries_next: bool = False,
+    overlap: Callable[[np.ndarray, np.ndarray], np.ndarray] = iou,
 ) -> np.ndarray:
     """Which annotation of its group (int, such as the number of a frame) each prediction finds, greedily:
-    (num_thresholds, num_predictions) int64, -1 for none. Both are (n, 2 d) boxes, see `iou`; predictions choose in
-    their order, and of several annotations with the same overlap the first is best. At each threshold annotations are
-    taken anew. If the best one is taken, a prediction that `tries_next` gets the next best one."""
+    (num_thresholds, num_predictions) int64, -1 for none. Both are what `overlap` compares, (n, 2 d) boxes by default;
+    predictions choose in their order, and of several annotations with the same overlap the first is best. At each
+    threshold annotations are taken anew. If the best one is taken, a prediction that `tries_next` gets the next best
+    one."""
     order = np.argsort(true_groups, kind="stable")
     begin, end = (np.searchsorted(true_groups[order], groups, side) for side in ("left", "right"))
     # Each prediction with each annotation of its group.
     counts = end - begin
     prediction = np.repeat(np.arange(len(predictions)), counts)
     annotation = order[np.arange(len(prediction)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)]
-    overlaps = iou(predictions[prediction], annotations[annotation])
+    overlaps = overlap(predictions[prediction], annotations[annotation])
     ranking = np.lexsort((-overlaps, prediction))
     if not tries_next:
         ranking = ranking[np.unique(prediction, return_index=True)[1]]
@@ -52,11 +54,16 @@ def find_annotations(
     return found
 
 
-def interpolated_average_precision(is_right: np.ndarray, num_annotations: int) -> float:
+def interpolated_average_precision(
+    is_right: np.ndarray, num_annotations: int, recalls: np.ndarray | None = None
+) -> float:
     """The area under the curve of precision over recall, where precision at a recall is the highest one at that recall
-    or any higher one. `is_right` is (num_predictions,) bool, the most confident prediction first; there is at least
-    one annotation to find."""
+    or any higher one; or the mean of that precision at some `recalls`. `is_right` is (num_predictions,) bool, the most
+    confident prediction first; there is at least one annotation to find."""
     precision = is_right.cumsum() / np.arange(1, len(is_right) + 1)
     highest_from_here = np.maximum.accumulate(precision[::-1])[::-1]
+    if recalls is not None:
+        places = np.searchsorted(is_right.cumsum() / num_annotations, recalls)
+        return float(np.append(highest_from_here, 0.0)[places].mean())
     # Recall grows by one annotation where a prediction is right.
     return float(highest_from_here[is_right].sum() / num_annotations)

@@ -41,6 +41,7 @@ from hf_video.settings import closest, few
 
 from .agreement import Compared, measure_agreement, tell_agreement
 from .matching import Tell, find_annotations, interpolated_average_precision
+from .points import are_points, evaluate_points, tell_points
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -131,6 +132,7 @@ def is_table(path: str | os.PathLike) -> bool:
 
 def _read_table(path: str | os.PathLike, **options: Any) -> tuple[dict[str, list[Segment]], dict[str, str]]:
     """The segments of the rows of a table by the name of their video, as a timeline calls it, and the videos."""
+    options["choices"] = {"point_width": 0.0} | (options.get("choices") or {})
     segments, places = dict[str, list[Segment]](), dict[str, str]()
     for table in open_tables(path, expected="Expected rows of path, start, end and label.", **options).values():
         times, names = table.times(), table.column("video").to_pylist()
@@ -188,10 +190,13 @@ def _measure_seen(first: Mapping[str, _Seen], second: Mapping[str, _Seen]) -> di
             known += [(begin, start)] * (start > begin)
             begin = max(begin, end)
         videos.append(Compared((borders[1:] + borders[:-1]) / 2, known, *segments))
-    labels = sorted({each.label for video in videos for each in (*video.first, *video.second)})
+    every = [each for video in videos for each in (*video.first, *video.second)]
+    points = are_points({"": every})
+    labels = sorted({each.label for each in every} - points)
     alone = [*first.keys() ^ second.keys()]
     why = {"cannot be read: they end with the last segment": unread, "are in one file alone, and left out": alone}
     lines = [f"{len(names)} videos {what} ({_some(sorted(names))})." for what, names in why.items() if names]
+    lines += [f"{len(points)} classes are of instants, which have no agreement here ({_some(points)})."] * bool(points)
     return {**measure_agreement(videos, labels), "warnings": lines}
 
 
@@ -278,7 +283,7 @@ def evaluate_segments(
         for label, (_, true, places) in matches.items()
         if len(true)
     }
-    warnings = _warnings(predictions, ground_truth, classes)
+    warnings = _warnings(predictions, ground_truth, classes) + _empty(ground_truth)
     with_truth = [each for each in matches.values() if len(each[1])]
     mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
     num_right = sum((places >= 0).sum(axis=1) for _, _, places in matches.values())
@@ -326,13 +331,13 @@ def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Containe
             f"{len(strange)} predictions have a label that no annotation has ({_some(dict.fromkeys(strange))}): they "
             "are in no average precision, and count as wrong in precision and F1."
         )
-    empty = [video for video, segments in ground_truth.items() for each in segments if each.end <= each.start]
-    if empty:
-        found.append(
-            f"{len(empty)} annotations are empty or end before they start, so nothing can find them "
-            f"({_some(dict.fromkeys(empty))})."
-        )
     return found
+
+
+def _empty(ground_truth: _Segments) -> list[str]:
+    empty = [video for video, segments in ground_truth.items() for each in segments if each.end <= each.start]
+    where = f"so nothing can find them ({_some(dict.fromkeys(empty))})."
+    return [f"{len(empty)} annotations are empty or end before they start, {where}"] * bool(empty)
 
 
 def _some(names: Iterable[str]) -> str:
@@ -344,16 +349,31 @@ def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result
     and `ground_truth` are files in ActivityNet's layout, or tables. `tell` is called with the result."""
     truth, found = _read_seen(settings.ground_truth or "", settings), read_predictions(settings.data)
     annotated = {name: each.segments for name, each in truth.items()}
-    result = evaluate_segments(found, annotated, settings.tiou)
-    seen = _measure_seen({name: _Seen(found.get(name, ())) for name in truth}, truth)
-    result["warnings"] += seen.pop("warnings")
-    result["agreement"] = seen
+    points = are_points(annotated)
+    of_points, of_segments = (
+        [
+            {name: [each for each in rows if (each.label in points) == wanted] for name, rows in kind.items()}
+            for kind in (found, annotated)
+        ]
+        for wanted in (True, False)
+    )
+    result: dict[str, Any] = {"points": evaluate_points(*of_points)} if points else {}
+    if points and not any(of_segments[1].values()):
+        result["warnings"] = _warnings(found, annotated, points)
+    else:
+        result |= evaluate_segments(of_segments[0], of_segments[1], settings.tiou)
+        seen = _measure_seen({name: _Seen(found.get(name, ())) for name in truth}, truth)
+        result["warnings"] += seen.pop("warnings")
+        result["agreement"] = seen
     tell(result)
     return result
 
 
 def tell_segments(result: Mapping[str, Any]) -> list[str]:
-    """The lines that show what [`evaluate_segments`] gives."""
+    """The lines that show what [`evaluate_segments`] gives, and [`evaluate_points`] where there are instants."""
+    of_points = tell_points(result["points"]) if "points" in result else []
+    if "agreement" not in result:
+        return of_points
     # A name of several lines would break the table.
     names = [" ".join(label.split()) for label in result["classes"]]
     width = max(map(len, ["median border error", *names]))
@@ -376,7 +396,7 @@ def tell_segments(result: Mapping[str, Any]) -> list[str]:
         f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
         for label, each in zip(names, result["classes"].values(), strict=True)
     ]
-    return [*lines, "", *tell_agreement(result["agreement"])]
+    return [*lines, "", *of_points, *([""] if of_points else []), *tell_agreement(result["agreement"])]
 
 
 def _percents(values: Sequence[float]) -> str:

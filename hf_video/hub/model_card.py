@@ -1,6 +1,7 @@
 """Writes the model card of a trained model from the facts of its training and from its files, with two templates."""
 
 import html
+import logging
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,13 +11,16 @@ from jinja2 import Environment, FileSystemLoader
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
 from hf_video.auto import CLASSES
+from hf_video.evaluation.audit import AUDIT_FILE, audit_rows, weights_of
 from hf_video.io import read_object, read_own_json
 from hf_video.loading.released import FACTS_FILE
-from hf_video.metrics import Metric, measured_in, tell_views
+from hf_video.metrics import Metric, measured_in, tell_count, tell_views
 from hf_video.settings import few
 
 from .folder_checks import CARD
 from .self_test import RECORD
+
+logger = logging.getLogger(__name__)
 
 REPORT = "report/metrics.json"
 FEATURES = "feature-extraction"
@@ -60,10 +64,15 @@ TEMPLATES.filters["cell"] = cell
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """The facts in a model folder, with its report under `report`; empty if the folder has neither. A damaged file is
-    an `OSError` or a `ValueError`, see `io.read_object`."""
+    """The facts in a model folder, with its report under `report`, and under `audit` that of its weights; empty if the
+    folder has none. A damaged file is an `OSError` or a `ValueError`, see `io.read_object`."""
     facts = read_object(folder / FACTS_FILE) if (folder / FACTS_FILE).is_file() else {}
-    return facts | ({"report": read_object(folder / REPORT)} if (folder / REPORT).is_file() else {})
+    for name, file in {"report": REPORT, "audit": AUDIT_FILE}.items():
+        facts |= {name: read_object(folder / file)} if (folder / file).is_file() else {}
+    if "audit" in facts and facts["audit"].get("weights") != weights_of(folder):
+        del facts["audit"]
+        logger.warning(f"{folder / AUDIT_FILE} is of other weights, so no card has it: run `hf-video audit` again.")
+    return facts
 
 
 def write_card(folder: Path, repo_id: str, facts: dict[str, Any], license: str | None = None) -> None:
@@ -97,8 +106,19 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], license: str |
         and all("logits" in each for each in test.get("videos", {}).values()),
         pictures=sorted(folder.glob("report/*.png")),
         tables=_tables(facts),
+        **_audited(facts),
     )
     (folder / CARD).write_text(text.strip() + "\n", encoding="utf-8")
+
+
+def _audited(facts: dict[str, Any]) -> dict[str, Any]:
+    """What was audited, and the rows of the table."""
+    if "audit" not in facts:
+        return {}
+    found = facts["audit"]
+    of_split = f"{tell_count(found)} of the {found['split']} split of {cell(Path(found['data']).name)}"
+    known = found.get("known_videos", {}).get("train")
+    return {"audited": of_split + (f", {known} of them trained on" if known else ""), "audit": audit_rows(found)}
 
 
 def auto_class_of(architecture: str) -> str:

@@ -242,6 +242,8 @@ def _set_labels(staging: Path, labels: Sequence[str]) -> None:
     renamed = dict(zip(known.values(), labels, strict=False))
     if (background := config.get("background_label")) in renamed:
         config["background_label"] = renamed[background]
+    if points := config.get("point_labels"):
+        config["point_labels"] = [renamed.get(each, each) for each in points]
     config["id2label"] = {str(index): label for index, label in enumerate(labels)}
     config["label2id"] = {label: index for index, label in enumerate(labels)}
     write_json(staging / "config.json", config)

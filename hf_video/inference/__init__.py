@@ -4,7 +4,9 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "AuditSettings": ".inference_settings",
     "Clip": ".explanation",
+    "choose_stretches": ".suggestion",
     "detect_actions": ".detection",
     "DetectSettings": ".inference_settings",
     "EvaluateSettings": ".inference_settings",
@@ -31,6 +33,9 @@ _PUBLIC_NAMES = {
     "Segment": ".segments",
     "SegmentFinder": ".segments",
     "segments_of": ".segments",
+    "Stretch": ".suggestion",
+    "suggest": ".suggestion",
+    "SuggestSettings": ".inference_settings",
     "TimelineSettings": ".inference_settings",
     "Timeline": ".timeline",
     "top_frames": ".explanation",

@@ -3,7 +3,8 @@ the weights and the configuration of a model, its processor, settings, and the v
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -50,6 +51,15 @@ def choose_features(
     return FeatureSettings(pooling, layer)
 
 
+@contextmanager
+def seen_by_head(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
+    """What the head of a model has seen since the block began, one tensor (batch_size, ..., hidden_size) a call."""
+    seen: list[torch.Tensor] = []
+    head: Any = model.classifier
+    with head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].float().cpu())):
+        yield seen
+
+
 @torch.inference_mode()
 def encode_clips(model: PreTrainedModel, pixel_values: torch.Tensor, settings: FeatureSettings) -> torch.Tensor:
     """The features of clips (batch_size, num_frames, num_channels, height, width), by a video classifier or the base
@@ -58,11 +68,9 @@ def encode_clips(model: PreTrainedModel, pixel_values: torch.Tensor, settings: F
     pooling, layer = settings
     inputs = {model.main_input_name: pixel_values.to(model.device, model.dtype)}
     if pooling == "head":
-        seen: list[torch.Tensor] = []
-        head: Any = model.classifier
-        with head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0])):
+        with seen_by_head(model) as seen:
             model(**inputs)
-        return seen[0].float().cpu()
+        return seen[0]
     base = model.base_model
     if layer is None:
         tokens = base(**inputs)[0]

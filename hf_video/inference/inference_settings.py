@@ -146,6 +146,14 @@ class JsonLinesSettings:
 
 
 @dataclass(kw_only=True)
+class JsonResultSettings:
+    """Output"""
+
+    json: bool = setting(False, "Print one JSON object with all figures.")
+    output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
+
+
+@dataclass(kw_only=True)
 class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Settings):
     """Output"""
 
@@ -264,9 +272,55 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     )
 
 
+@dataclass(kw_only=True)
+class SuggestSettings(VideosSettings, TrainedModelSettings, WindowSettings, Settings):
+    """Stretches"""
+
+    count: AtLeast1[int] = setting(20, "Stretches to label next.", "N")
+    seconds: Positive[float] = setting(3.0, "Length of a stretch.", "SECONDS")
+    output: str = setting(help="File for the stretches, which must not exist.", metavar="FILE")
+    format: Literal["boris", "eaf", "via", "csv", "json"] | None = setting(
+        None,
+        "Of the file: a project of BORIS, ELAN (one video) or VIA 3, or a list of times; by default what its name "
+        "says: .boris, .eaf, .via.json, .csv or .json.",
+    )
+    annotations: str | None = setting(
+        None,
+        "List of times or annotation file with what is labelled already. If it is of the tool of --output, that is a "
+        "copy of it, with the stretches beside yours.",
+        "FILE",
+    )
+    batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass, or frames of a model that keeps a state.")
+
+
 _RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")
 _CLASSES, _FRAMES = Mark(needs="task=classification"), Mark(needs="task=frames or frame-classification")
 _DETECTION = "task=detection or action-detection"
+
+
+@dataclass(kw_only=True)
+class MeasuredSettings(ReadingSettings, DatasetSettings, ClassificationSettings):
+    """Measuring"""
+
+    split: str | None = setting(
+        None,
+        "Split to measure on; by default test if DATA has it, else validation, else train. Data that MODEL was "
+        "trained on have as validation what its training held out, and as train the rest.",
+        "NAME",
+    )
+
+    def choose_split(self, splits: Iterable[str]) -> str:
+        """The split to measure on, of those that there are; a `ValueError` if there is no such one."""
+        known = [*splits]
+        split = self.split or next(name for name in ("test", "validation", "train") if name in known)
+        if split not in known:
+            raise ValueError(f"--split {split}: {self.data} only has {', '.join(known)}.")
+        return split
+
+
+@dataclass(kw_only=True)
+class AuditSettings(MeasuredSettings, Settings):
+    """Settings of `hf-video audit`."""
 
 
 @dataclass(kw_only=True)
@@ -275,7 +329,7 @@ _DETECTION = "task=detection or action-detection"
     **dict.fromkeys(("num_clips", "num_crops"), _CLASSES),
     **dict.fromkeys(("label_map", "exclude", "first_second"), Mark(needs=_DETECTION)),
 )
-class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings, DetectionDataSettings, Settings):
+class EvaluateSettings(MeasuredSettings, DetectionDataSettings, Settings):
     """Measuring"""
 
     task: str = setting(
@@ -283,12 +337,6 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
         "What is measured: the classes of videos; frames: those of frames; detection: persons and their actions at "
         "key frames; retrieval: search among videos by text, and texts by video; segments: a file of segments.",
         "TASK",
-    )
-    split: str | None = setting(
-        None,
-        "Split to measure on; by default test if DATA has it, else validation, else train. Data that MODEL was "
-        "trained on have as validation what its training held out, and as train the rest.",
-        "NAME",
     )
     predictions: Annotated[str | None, _CLASSES] = setting(
         None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
@@ -340,11 +388,3 @@ class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings,
             raise ValueError(f"--task {self.task} needs --{flag}, and --against is without --task.")
         if name != "model" and (self.model or self.detections):
             raise ValueError(f"--{flag} measures a file: leave --model and --detections out.")
-
-    def choose_split(self, splits: Iterable[str]) -> str:
-        """The split to measure on, of those that there are; a `ValueError` if there is no such one."""
-        known = [*splits]
-        split = self.split or next(name for name in ("test", "validation", "train") if name in known)
-        if split not in known:
-            raise ValueError(f"--split {split}: {self.data} only has {', '.join(known)}.")
-        return split

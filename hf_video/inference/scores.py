@@ -4,6 +4,7 @@ clips, of which the middles are kept."""
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
@@ -20,18 +21,20 @@ from hf_video.reading.live_queue import LiveQueue
 from hf_video.reading.sources import VideoReadError, describe
 from hf_video.reading.windows import Sample, SampleGroup, group_samples, timed_samples, until_error
 
+from .features import seen_by_head
 from .windows import Watcher, choose_windows, image_transform, warn_if_far, window_batches
 
 
 class ScoredWindow(NamedTuple):
     """A window or a token frame of a video: when its first sample starts and its last real one ends, in seconds after
-    the first frame; (num_classes,) float32 probabilities; and whether a classifier of frames began anew with it, at
-    the start or after a gap."""
+    the first frame; (num_classes,) float32 probabilities; whether a classifier of frames began anew with it, at the
+    start or after a gap; and if they are asked for, the features that the head saw, (hidden_size,) float32."""
 
     start: float
     end: float
     scores: np.ndarray
     begins_anew: bool = False
+    features: np.ndarray | None = None
 
 
 @torch.inference_mode()
@@ -47,10 +50,11 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
         (batch_size, num_classes) float32 on the CPU.
     """
     outputs = model(**{model.main_input_name: pixel_values.to(model.device, model.dtype)})
-    return _scores_of(outputs.logits, model.config)
+    return scores_of(outputs.logits, model.config)
 
 
-def _scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+def scores_of(logits: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """Class probabilities of logits (..., num_classes), float32 on the CPU; of a regression model its values."""
     logits = logits.float().cpu()
     problem_type = problem_type_of(config)
     if problem_type == "regression":
@@ -76,7 +80,7 @@ def is_frame_classifier(model: PreTrainedModel) -> bool:
 
 
 def score_windows(
-    model: PreTrainedModel, processor: VideoClipProcessor, video: Any, **windows: Any
+    model: PreTrainedModel, processor: VideoClipProcessor, video: Any, *, with_features: bool = False, **windows: Any
 ) -> Iterator[ScoredWindow]:
     """The class scores of the windows of a video, in their order. The next batch is read while the model computes.
 
@@ -84,6 +88,7 @@ def score_windows(
         model: a video classifier in evaluation mode.
         processor: its processor.
         video: see [`window_batches`].
+        with_features: whether windows have features.
         windows: options of [`window_batches`].
 
     Raises:
@@ -91,12 +96,16 @@ def score_windows(
         VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
     """
     batches = window_batches(processor, video, device=model.device, dtype=model.dtype, **windows)
-    return (
-        ScoredWindow(*row)
-        for batch in iterate_ahead(batches)
-        for scores in [predict_scores(model, batch.pixel_values).numpy()]
-        for row in zip(batch.starts, batch.ends, scores, strict=True)
-    )
+
+    def scored() -> Iterator[ScoredWindow]:
+        for batch in iterate_ahead(batches):
+            with seen_by_head(model) if with_features else nullcontext() as seen:
+                scores = predict_scores(model, batch.pixel_values).numpy()
+            features = np.full(len(scores), None) if seen is None else seen[0].numpy()
+            for start, end, row, of_row in zip(batch.starts, batch.ends, scores, features, strict=True):
+                yield ScoredWindow(start, end, row, features=of_row)
+
+    return scored()
 
 
 def score_frames(
@@ -111,6 +120,7 @@ def score_frames(
     longest_gap: float | None = None,
     queue: LiveQueue | None = None,
     watch: Watcher | None = None,
+    with_features: bool = False,
 ) -> Iterator[ScoredWindow]:
     """
     The class scores of all token frames of a video, in their order. Time and memory for a frame do not grow with the
@@ -131,6 +141,7 @@ def score_frames(
             Without a limit the last frame goes on in a gap. It also begins anew where timestamps fall back.
         queue: what a live video waits in if the model is slower; None lets the video wait for the model.
         watch: see [`window_batches`].
+        with_features: whether token frames have features.
 
     Returns:
         An iterator of [`ScoredWindow`]s that last for one token frame each. The time of a token frame is from its
@@ -167,9 +178,10 @@ def score_frames(
     def scored() -> Iterator[ScoredWindow]:
         tokens = token_frames() if queue is None else queue.newest(token_frames())
         batches = _clips(until_error(tokens, errors), limit, num_tokens, batch_size, process)
+        found = _score_clips(model, iterate_ahead(batches), num_tokens, with_features)
         try:
             # Not `yield from`: whoever closes this generator must close the queue before the thread that waits for it.
-            for window in _answer_late(_score_clips(model, iterate_ahead(batches), num_tokens), delay):  # noqa: UP028
+            for window in _answer_late(found, delay):  # noqa: UP028
                 yield window
         finally:
             if queue is not None:
@@ -242,7 +254,7 @@ def _batched(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
 
 @torch.inference_mode()
 def _score_clips(
-    model: PreTrainedModel, batches: Iterable[tuple[bool, list[Any]]], num_tokens: int | None
+    model: PreTrainedModel, batches: Iterable[tuple[bool, list[Any]]], num_tokens: int | None, with_features: bool
 ) -> Iterator[ScoredWindow]:
     """Each token frame once: with a state all of a clip, otherwise with the scores of the clip in whose middle it is,
     for the last clip of a run also those behind."""
@@ -254,10 +266,14 @@ def _score_clips(
             state = {"state": VideoMambaState(model.config, device=model.device)} if num_tokens is None else {}
         # (batch_size, samples, num_channels, height, width)
         pixel_values = torch.stack([torch.cat([token.values for token in clip]) for clip in clips])
-        outputs = model(**{model.main_input_name: pixel_values}, **state)
+        with seen_by_head(model) if with_features else nullcontext() as seen:
+            outputs = model(**{model.main_input_name: pixel_values}, **state)
         state = {"state": outputs.state} if state else {}
-        for clip, rows in zip(clips, _scores_of(outputs.logits, model.config).numpy(), strict=True):
-            scored = [ScoredWindow(token.start, token.end, row) for token, row in zip(clip, rows, strict=True)]
+        scores = scores_of(outputs.logits, model.config).numpy()
+        features = np.full(scores.shape[:2], None) if seen is None else seen[0].numpy()
+        for clip, *rows in zip(clips, scores, features, strict=True):
+            tokens = zip(clip, *rows, strict=True)
+            scored = [ScoredWindow(token.start, token.end, row, features=of_row) for token, row, of_row in tokens]
             for window in scored[:middle]:
                 if window.start > last:
                     last = window.start

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedModel
 
-from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.processing import VideoClipProcessor
 from hf_video.settings import closest
 
 from .inference_settings import ONSET, SHORTEST_GAP, SHORTEST_SEGMENT
+from .points import PointFinder
 from .scores import is_frame_classifier, problem_type_of, require_classes, score_frames, score_windows
 
 # Seconds. Times of windows are sums of fractions: 0.1 + 0.2 is not 0.3.
@@ -21,13 +22,24 @@ _ROUNDING = 1e-6
 class Segment(NamedTuple):
     """A time in which a video shows a class, found or annotated: the name of the class; seconds after the first frame;
     a confidence, 1 for an annotation, of a [`SegmentFinder`] the mean score of the class over the windows of the
-    segment, those of filled gaps included, each once; and the number of the class, -1 if it has none."""
+    segment, those of filled gaps included, each once; and the number of the class, -1 if it has none. An instant ends
+    where it starts."""
 
     label: str
     start: float
     end: float
     score: float = 1.0
     class_id: int = -1
+
+    @property
+    def is_point(self) -> bool:
+        """Whether it is an instant."""
+        return self.start == self.end
+
+    @property
+    def shown_until(self) -> float:
+        """The second up to which a picture shows it: an instant for a second."""
+        return self.end + self.is_point
 
 
 @dataclass(slots=True)
@@ -79,6 +91,9 @@ class SegmentFinder:
         exclusive: whether a moment has one class at most, as with softmax. A segment then also ends where another
             class has a higher score, of at least `onset`. A gap that holds a segment of another class is not filled.
         background: names of classes that get no segment. They still end segments of others if `exclusive`.
+        points: names of classes that get instants in place of segments, see [`PointFinder`]; two of a class are at
+            least `min_duration_off` apart.
+        point_width: seconds around an instant that have its class.
 
     Raises:
         ValueError: for thresholds or durations out of their bounds, or an unknown class in `background`.
@@ -94,6 +109,8 @@ class SegmentFinder:
         min_duration_off: float = SHORTEST_GAP,
         exclusive: bool = False,
         background: Collection[str] = (),
+        points: Collection[str] = (),
+        point_width: float = 0.0,
     ):
         offset = onset if offset is None else offset
         if not 0 < onset <= 1:
@@ -114,6 +131,9 @@ class SegmentFinder:
         self.exclusive = exclusive
         self.background = list(background)
         self.is_background = np.array([name in background for name in class_names], dtype=bool)
+        self._has_segments = np.array([name not in {*background, *points} for name in class_names], dtype=bool)
+        of_points = [id for id, name in enumerate(class_names) if name in points and name not in background]
+        self._points = PointFinder(of_points, point_width, max(point_width, min_duration_off), onset)
         # By number of class, in the order in which they began.
         self._runs: dict[int, _Run] = {}
         # What the last window shows, background included if `exclusive`; its middle, end and scores.
@@ -146,7 +166,7 @@ class SegmentFinder:
                 run.end = borders.get(index, run.end)
                 run.add_gap(float(scores[index]))
         for index in shown:
-            if self.is_background[index]:
+            if not self._has_segments[index]:
                 continue
             if index in borders and not (index in self._runs and self._fills_gap(index, borders[index])):
                 closed += self._close({index} & self._runs.keys())
@@ -159,7 +179,7 @@ class SegmentFinder:
             for index, run in self._runs.items()
             if index not in shown and not _is_shorter(run.end, middle, self.min_duration_off)
         ]
-        return closed + self._close(past)
+        return closed + self._close(past) + self._instants(self._points.add(middle, scores))
 
     @property
     def open_segments(self) -> list[Segment]:
@@ -175,7 +195,10 @@ class SegmentFinder:
             self._runs[index].end = self._last[1]
         closed = self._close(list(self._runs))
         self._shown, self._last = set(), None
-        return closed
+        return closed + self._instants(self._points.finish())
+
+    def _instants(self, found: Iterable[tuple[int, float, float]]) -> list[Segment]:
+        return [Segment(self.class_names[index], time, time, score, index) for index, time, score in found]
 
     def _shown_by(self, scores: np.ndarray) -> set[int]:
         """The classes that the next window shows: one at most if they exclude each other."""
@@ -253,7 +276,7 @@ def segments_of(windows: Iterable[tuple[Any, ...]], finder: SegmentFinder) -> It
     """
     try:
         for window in windows:
-            yield from finder.add(*window)
+            yield from finder.add(*window[:4])
     except Exception:
         yield from finder.finish()
         raise
@@ -303,4 +326,5 @@ def make_finder(model: PreTrainedModel, background: Collection[str] | None = Non
     require_classes(model.config.name_or_path or type(model).__name__, model.config)
     background = background_of(model.config) if background is None else background
     exclusive = problem_type_of(model.config) == "single_label_classification"
+    options |= {"points": points_of(model.config), "point_width": getattr(model.config, "point_width", None) or 0.0}
     return SegmentFinder(class_names_of(model.config), exclusive=exclusive, background=background, **options)

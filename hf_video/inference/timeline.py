@@ -39,8 +39,6 @@ logger = logging.get_logger(__name__)
 _LONGEST_GAP = 2.0
 # Frames of a live stream that may wait for the model.
 _MOST_WAITING = 8
-# What has no meaning where no window slides, and what it means to leave it out.
-_OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
 _THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
 _COLUMNS = ("path", "label", "start", "end", "score", "class_id")
 # Thumbnails that are held at most, their longest side in pixels, and seconds between the first of them.
@@ -48,9 +46,9 @@ _MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
 
 class ClassChange(NamedTuple):
-    """The begin or the end of a segment in a live video, in seconds after the first frame; the seconds from then until
-    it is known, None for an end at which the video ended, was stopped or had a gap; and the segment, as far as it is
-    known."""
+    """The begin or the end of a segment in a live video, or an instant, which only begins: seconds after the first
+    frame; the seconds from then until it is known, None for an end at which the video ended, was stopped or had a gap;
+    and the segment, as far as it is known."""
 
     time: float
     begins: bool
@@ -131,7 +129,7 @@ class Timeline:
     def add(self, window: ScoredWindow) -> list[Segment]:
         """The segments that are complete with the next window, see [`SegmentFinder.add`]. They are in the file then,
         whatever ends the program; that it could not be written is in `errors`."""
-        closed = self.finder.add(*window)
+        closed = self.finder.add(*window[:4])
         np.maximum(self.highest, window.scores, out=self.highest)
         self.end = window.end
         if self.is_kept:
@@ -304,23 +302,16 @@ def _write_project(settings: TimelineSettings, segments: Sequence[Segment], fold
         source = Path(settings.annotations)
         write_annotations(source, rows, folder / source.name, video.parent)
     if rows and settings.format in SUFFIXES:
-        write_new_annotations(settings.format, rows, video, folder / f"segments{SUFFIXES[settings.format]}")
+        write_new_annotations(settings.format, rows, folder / f"segments{SUFFIXES[settings.format]}")
 
 
 def _options(
     settings: TimelineSettings, processor: VideoClipProcessor, of_frames: bool, is_live: bool
 ) -> dict[str, Any]:
     """The options of [`score_frames`], or of [`score_windows`]."""
-    windows = windows_of(settings, processor)
+    windows = windows_of(settings, processor, of_frames)
     if of_frames:
-        for name, default in _OF_WINDOWS.items():
-            if (value := getattr(settings, name)) != default:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} {value} is for classifiers of clips; {settings.model} is one of "
-                    "frames, which gives scores of every frame: leave it out."
-                )
-        rates = {name: windows[name] for name in ("fps", "frame_sampling_rate", "source_fps")}
-        return rates | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
+        return windows | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
     if settings.longest_gap is not None:
         raise ValueError(
             f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of clips: "
@@ -345,9 +336,10 @@ def _changes(
         if key not in begun:
             found.append(ClassChange(segment.start, True, queue.seconds - segment.start, segment))
             begun.add(key)
-        if segment in closed:
+        if segment in closed and not segment.is_point:
             delay = None if is_cut else queue.seconds - segment.end
             found.append(ClassChange(segment.end, False, delay, segment))
+        if segment in closed:
             begun.discard(key)
     # At one moment a class ends before another begins.
     return sorted(found, key=lambda change: change[:2])
@@ -375,7 +367,8 @@ def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Se
     blocks = ["WEBVTT", *(f"NOTE {one_line(note).replace('-->', '->')}" for note in notes)]
     for segment in segments:
         start = round(segment.start * 1000)
-        times = (f"{clock(ticks / 1000, 3):0>12}" for ticks in (start, max(round(segment.end * 1000), start + 1)))
+        end = max(round(segment.shown_until * 1000), start + 1)
+        times = (f"{clock(ticks / 1000, 3):0>12}" for ticks in (start, end))
         text = one_line(segment.label).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         blocks.append(f"{' --> '.join(times)}\n{text} ({segment.score:.0%})")
     replace_text(path, "\n\n".join(blocks) + "\n")

@@ -23,6 +23,9 @@ logger = logging.get_logger(__name__)
 # whole videos have the distances that the lengths of the videos give, in training too.
 FAR, FAR_OF_WHOLE_VIDEOS = 1.5, 4
 
+# What has no meaning where no window slides, and what it means to leave it out.
+_OF_WINDOWS = {"window": None, "stride": None, "last_window": "pad"}
+
 # Is called with each frame that a model sees, its seconds and its image (height, width, 3) uint8, where it is read.
 Watcher = Callable[[float, np.ndarray], object]
 
@@ -168,15 +171,24 @@ def choose_windows(
     }
 
 
-def windows_of(settings: WindowSettings, processor: VideoClipProcessor) -> dict[str, Any]:
-    """The options of [`window_batches`] that settings name. It is a `ValueError` if they name two rates."""
+def windows_of(settings: WindowSettings, processor: VideoClipProcessor, of_frames: bool = False) -> dict[str, Any]:
+    """The options of [`window_batches`] that settings name; those of [`score_frames`] for a classifier `of_frames`. It
+    is a `ValueError` if they name two rates, or windows where none slides."""
     rates = settings.fps, settings.frame_sampling_rate
     if all(rate is not None for rate in rates):
         raise ValueError(
             f"--fps {rates[0]:g} and --frame-sampling-rate {rates[1]:g} both set the rate of samples; give one."
         )
     windows = choose_windows(processor, settings.window, settings.stride, *rates)
-    return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
+    if not of_frames:
+        return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
+    for name, default in _OF_WINDOWS.items():
+        if (value := getattr(settings, name)) != default:
+            raise ValueError(
+                f"--{name.replace('_', '-')} {value} is for classifiers of clips; this model is one of frames, which "
+                "gives scores of every frame: leave it out."
+            )
+    return {name: windows[name] for name in ("fps", "frame_sampling_rate")} | {"source_fps": settings.source_fps}
 
 
 def warn_if_far(

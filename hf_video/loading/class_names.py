@@ -80,6 +80,11 @@ def background_of(config: "PreTrainedConfig") -> list[str]:
     return [each for each in config.id2label.values() if each == name]
 
 
+def points_of(config: "PreTrainedConfig") -> list[str]:
+    """The classes of a configuration that are instants: its `point_labels`, if it has any."""
+    return [each for each in config.id2label.values() if each in (getattr(config, "point_labels", None) or ())]
+
+
 def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:
     names: dict[int, Any] = {}
     for number, row in enumerate(rows, 1):

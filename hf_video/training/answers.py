@@ -76,10 +76,11 @@ class AnswerTrainer(BaseTrainer):
     def answer_all(self, dataset: Any) -> tuple[list[list[str]], list[str]]:
         """`predict_answers` of all processes, each of which answers its share. All take part in a pass through sharded
         weights, and answer everything."""
-        stride = 1 if self.is_sharded else self.args.world_size
-        share = range(self.args.process_index % stride, len(dataset), stride)
-        answers, true = self.predict_answers(Subset(dataset, share))
-        return (gather_object(answers), gather_object(true)) if stride > 1 else (answers, true)
+        num = 1 if self.is_sharded else self.args.world_size
+        # What follows each other is answered by one process, so that the answers come in the order of the videos.
+        first, end = (len(dataset) * (self.args.process_index % num + more) // num for more in (0, 1))
+        answers, true = self.predict_answers(Subset(dataset, range(first, end)))
+        return (gather_object(answers), gather_object(true)) if num > 1 else (answers, true)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if not has_adapters(self.model):

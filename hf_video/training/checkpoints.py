@@ -110,6 +110,11 @@ def require_resumable(checkpoint: Path) -> None:
         )
 
 
+def processes_of(checkpoint: Path) -> int:
+    """Number of the processes that wrote a checkpoint, each of which has its random numbers there."""
+    return max(len([*checkpoint.glob("rng_state_*.pth")]), 1)
+
+
 def read_stream_state(file: Path) -> dict[str, Any]:
     """Where a stream of clips was when a process wrote its part of a checkpoint. Refuses (`ValueError`) a checkpoint
     without one, as of a run on fewer processes or on data that are no stream."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import IterableDataset
 from torch import nn
@@ -98,7 +97,6 @@ class VideoTrainer(BaseTrainer):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("compute_loss_func", self._classification_loss)
-        self._measures_own_loss = kwargs["compute_loss_func"] == self._classification_loss
         super().__init__(*args, compute_metrics=compute_metrics, **kwargs)
         drop_query_axis(self.model)
         problem_type = problem_type_of(self.model.config)
@@ -208,21 +206,13 @@ class VideoTrainer(BaseTrainer):
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         with self.ema.applied_to(self.model):
-            output = super().evaluation_loop(*args, **kwargs)
-            scores, labels = output.predictions, output.label_ids
-            if self._measures_own_loss and isinstance(scores, np.ndarray) and isinstance(labels, np.ndarray):
-                # The base class fills up the last batch with videos, which then count twice in its average.
-                loss = self._classification_loss(
-                    ModelOutput(logits=torch.from_numpy(scores)), torch.from_numpy(labels)
-                )
-                output.metrics[f"{kwargs.get('metric_key_prefix', 'eval')}_loss"] = loss.item()
-            return output
+            return super().evaluation_loop(*args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
         # The model in a checkpoint has the weights that are being trained; the average has a file of its own.
-        if self.ema.average and output_dir is not None and self.args.should_save:
-            self.ema.save(output_dir)
+        if self.ema.average and output_dir is not None:
+            self.ema.save(output_dir, self.args.should_save)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

@@ -6,14 +6,24 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import torch
 
 from hf_video.data import ClipAugmentation, FrameTask, VideoDataset, cut_clips, is_multi_label, load_video_dataset
-from hf_video.data.frame_labels import UNKNOWN, frame_classes, have_several_labels, split_videos
+from hf_video.data.frame_labels import (
+    POINT_WIDTH,
+    UNKNOWN,
+    frame_classes,
+    have_several_labels,
+    point_classes,
+    split_videos,
+)
 from hf_video.data.holding_out import further_columns
-from hf_video.data.tasks import collate_frames
+from hf_video.data.mixing import collate_frames
 from hf_video.data.video_settings import annotation_choices
 from hf_video.evaluation.frames import evaluate_frames, figures_by_name
-from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.evaluation.points import Spotted, measure_points, tell_points
+from hf_video.inference.scores import scores_of
+from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.configurations import load_config
 from hf_video.loading.heads import load_frame_classifier, make_frame_classifier
 from hf_video.metrics import wilson_interval
@@ -61,8 +71,7 @@ class FrameClassificationTrainer(BaseTrainer):
     def figures_of(self, predictions: Any, dataset: Any) -> dict[str, float]:
         if predictions is None:
             return {}
-        names = class_names_of(self.model.config)
-        return figures_by_name(measure_clips(predictions, dataset, names, self.background))
+        return figures_by_name(measure_clips(predictions, dataset, self.model.config, self.background))
 
 
 class FramesTask(Task):
@@ -73,27 +82,41 @@ class FramesTask(Task):
     try_it = "hf-video timeline VIDEO --model {model}"
 
     background: str | None = None
+    points: Sequence[str] = ()
+    point_width = POINT_WIDTH
     several = False
     fps = FPS
     model: Any = None
 
     def load_data(self, run: RunPlan) -> TaskData:
         chosen = run.chosen
-        columns = further_columns(chosen.split_by)
-        splits = load_video_dataset(
-            chosen.data, video_root=chosen.video_root, columns=columns, choices=annotation_choices(chosen)
-        )
-        require_training(chosen.data, splits)
+        choices = annotation_choices(chosen)
+        self.point_width = choices.pop("point_width", POINT_WIDTH)
         self.background = chosen.background
         if chosen.background is None and chosen.model is not None:
             self.background = next(iter(background_of(load_config(chosen.model))), None)
             if self.background is not None and is_first_process():
                 print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
+        options: dict[str, Any] = {
+            "columns": further_columns(chosen.split_by),
+            "choices": {**choices, "point_width": 0},
+        }
+        options["min_classes"] = 2 if self.background is None else 1
+        splits = load_video_dataset(chosen.data, video_root=chosen.video_root, **options)
+        require_training(chosen.data, splits)
+        self.points = point_classes(splits["train"])
+        if self.points and self.background is None:
+            raise ValueError(
+                f"The rows of {', '.join(self.points)} are instants, which a model finds only if it knows other time: "
+                "say --background NAME, and time outside of all rows is of this class."
+            )
         return TaskData(splits, frame_classes(splits["train"], self.background))
 
     def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
         chosen, names = run.chosen, data.class_names or []
-        self.several = any(is_multi_label(rows) or have_several_labels(rows) for rows in data.splits.values())
+        self.several = any(
+            is_multi_label(rows) or have_several_labels(rows, self.point_width) for rows in data.splits.values()
+        )
         problem_type = "multi_label_classification" if self.several else "single_label_classification"
         known = [*settings_of(RegularizationSettings), "frame_pooling", "smoothing_loss_weight"]
         changes = {name: value for name in known if (value := getattr(chosen, name)) is not None}
@@ -110,12 +133,16 @@ class FramesTask(Task):
         known_fps = 1 / processor.frame_interval if processor.frame_interval else processor.fps
         self.fps = chosen.fps or known_fps or FPS
         processor.frame_interval = 1 / self.fps
+        # Some token frame has its middle in it.
+        self.point_width = max(self.point_width, self.model.config.tubelet_size / self.fps)
+        fields = (list(self.points), self.point_width) if self.points else (None, None)
+        self.model.config.point_labels, self.model.config.point_width = fields
         return found
 
     def make_splits(self, run: RunPlan, data: TaskData, processor: Any) -> None:
         chosen, config = run.chosen, self.model.config
         how = (chosen.validation_fraction, chosen.seed, chosen.split_by)
-        videos, sentence = split_videos(data.splits, *how, self.background)
+        videos, sentence = split_videos(data.splits, *how, self.background, self.point_width)
         if sentence and is_first_process():
             print(sentence, flush=True)
         options = {"fps": self.fps, "tubelet_size": config.tubelet_size, "several": self.several}
@@ -141,7 +168,7 @@ class FramesTask(Task):
 
     def measure(self, trainer: FrameClassificationTrainer, dataset: VideoDataset) -> Measured:
         found, names = trainer.predict(dataset), class_names_of(trainer.model.config)
-        result = measure_clips(found.predictions, dataset, names, trainer.background)
+        result = measure_clips(found.predictions, dataset, trainer.model.config, trainer.background)
         counts = np.array([each["num_frames"] for each in result["classes"].values()])
         metrics = {"loss": found.metrics["test_loss"], **result, **figures_by_name(result)}
         rows = [
@@ -149,6 +176,8 @@ class FramesTask(Task):
             for name, each in result["classes"].items()
         ]
         tables = table(("class", "frames", "segments", *(f"F1@{t * 100:.0f}" for t in result["tious"])), rows)
+        if "points" in result:
+            tables += ["", "```text", *tell_points(result["points"]), "```"]
         if self.several:
             return Measured(metrics, tables=tables)
         # Frames of one segment are right or wrong together, so that segments are counted.
@@ -169,16 +198,18 @@ class FramesTask(Task):
 
 
 def measure_clips(
-    logits: np.ndarray, clips: VideoDataset, class_names: list[str], background: str | None = None
+    logits: np.ndarray, clips: VideoDataset, config: Any, background: str | None = None
 ) -> dict[str, Any]:
-    """What `evaluate_frames` says of logits (num_clips, t, num_classes) for the clips of a data set, which follow each
-    other in each video without overlap. Where one does not begin at the end of the one before, a segment ends."""
+    """What `evaluate_frames` and `measure_points` say of logits (num_clips, t, num_classes) for the clips of a data
+    set, which follow each other in each video without overlap. Where one does not begin at the end of the one before,
+    a segment ends."""
     found, truth = defaultdict[str, list[np.ndarray]](list), defaultdict[str, list[np.ndarray]](list)
-    ends = dict[str, float]()
-    for scores, row in zip(logits, clips.rows.select_columns(["video", "start", "end", "frame_labels"]), strict=True):
+    ends, spotted = dict[str, float](), list[Spotted]()
+    columns = {"video", "start", "end", "frame_labels", "instants"} & {*clips.rows.column_names}
+    for logit, row in zip(logits, clips.rows.select_columns([*columns]), strict=True):
         video, labels = row["video"], np.asarray(row["frame_labels"])
-        scores = scores[: len(labels)]
-        predictions = scores.argmax(-1) if labels.ndim == 1 else (scores > 0).astype(labels.dtype)
+        logit = logit[: len(labels)]
+        predictions = logit.argmax(-1) if labels.ndim == 1 else (logit > 0).astype(labels.dtype)
         if row["start"] > ends.get(video, np.inf) + 1e-6:
             unknown = np.full_like(labels[:1], UNKNOWN)
             found[video].append(unknown)
@@ -186,8 +217,18 @@ def measure_clips(
         found[video].append(predictions)
         truth[video].append(labels)
         ends[video] = row["end"]
+        if "instants" in row:
+            middles = np.arange(len(labels)) + 0.5 - config.frame_delay
+            moments = row["start"] + middles * (row["end"] - row["start"]) / len(labels)
+            scores = scores_of(torch.from_numpy(logit), config).numpy()
+            instants = [(time, int(label)) for time, label in row["instants"]]
+            # The first answers of a clip with a delay are for what came before it.
+            known = slice(config.frame_delay, None)
+            spotted.append(Spotted(video, moments[known], scores[known], labels[known], instants))
     predictions, references = ([np.concatenate(parts) for parts in each.values()] for each in (found, truth))
-    return evaluate_frames(predictions, references, class_names, [] if background is None else [background])
+    names = class_names_of(config)
+    points = measure_points(spotted, names, points_of(config), config.point_width or 0.0)
+    return evaluate_frames(predictions, references, names, [] if background is None else [background]) | points
 
 
 def _confusions(logits: np.ndarray, labels: Sequence[np.ndarray], num_classes: int) -> np.ndarray:

@@ -203,7 +203,7 @@ class EMACallback(TrainerCallback):
             return
         resumed = self.average if state.global_step > 0 else {}
         self.average = {
-            name: resumed.get(name, weight).detach().to(weight.device, torch.float32, copy=True)
+            name: _sharded_as(weight, resumed.get(name, weight)).detach().to(weight.device, torch.float32, copy=True)
             for name, weight in _weights(kwargs["model"])
         }
 
@@ -222,7 +222,7 @@ class EMACallback(TrainerCallback):
             self.load(state.best_model_checkpoint)
         with torch.no_grad():
             for name, weight in _weights(kwargs["model"]):
-                weight.copy_(self.average[name])
+                weight.copy_(_sharded_as(weight, self.average[name]))
         self.average = {}
 
     def _decay(self, args: Any) -> Any:
@@ -231,6 +231,7 @@ class EMACallback(TrainerCallback):
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:
         """Puts the average in place of the weights of `model` in the block. Outside of training it does nothing."""
+        _drop_gathered(model)
         weights = [(name, weight, weight.detach().clone()) for name, weight in _weights(model) if name in self.average]
         with torch.no_grad():
             for name, weight, _ in weights:
@@ -238,12 +239,16 @@ class EMACallback(TrainerCallback):
             try:
                 yield
             finally:
+                _drop_gathered(model)
                 for _, weight, trained in weights:
                     weight.copy_(trained)
 
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes the average to `ema.safetensors` in `folder`."""
-        save_file({name: tensor.contiguous() for name, tensor in self.average.items()}, Path(folder, EMA_FILE))
+    def save(self, folder: str | os.PathLike, is_first: bool = True) -> None:
+        """Writes the average to `ema.safetensors` in `folder`. If weights are sharded all processes gather it, and the
+        first writes."""
+        whole = {name: _whole(tensor).contiguous() for name, tensor in self.average.items()}
+        if is_first:
+            save_file(whole, Path(folder, EMA_FILE))
 
     def load(self, folder: str | os.PathLike) -> None:
         """Reads what `save` wrote.
@@ -258,6 +263,27 @@ class EMACallback(TrainerCallback):
             )
         device = next(iter(self.average.values())).device if self.average else torch.device("cpu")
         self.average = {name: tensor.to(device) for name, tensor in load_file(file).items()}
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _sharded_as(weight: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that all processes have, in the shards of a weight of FSDP2."""
+    if not hasattr(weight, "full_tensor") or hasattr(tensor, "full_tensor"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(weight.device), weight.device_mesh, weight.placements)
+
+
+def _drop_gathered(model: nn.Module) -> None:
+    """Has FSDP2 gather its shards anew, which it need not have let go of after a forward pass."""
+    modules: Iterator[Any] = model.modules()
+    for module in modules:
+        if hasattr(module, "reshard"):
+            module.reshard()
 
 
 def _weights(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -32,6 +32,7 @@ from .output_folder import (
     withdraw,
     withdraw_options,
 )
+from .parallelism import check_plan
 from .recipes import is_recipe, read_recipe
 from .values import (
     PLACES,
@@ -300,6 +301,7 @@ def _decide(
             )
     # What is wrong is told before a model is chosen, which takes a look at the data.
     chosen = choose_values(settings, None if is_auto else saved, number, model=choice.model, named=named)
+    check_plan(values_of(chosen))
     _check_metric(chosen)
     if saved is None and chosen.model not in (None, SHIPPED):
         require_model(chosen.model, "--model")

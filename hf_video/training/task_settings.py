@@ -351,7 +351,7 @@ class TrainFrameSettings(
     Settings of a classification of frames.
     """
 
-    metrics = ("f1_50", "f1_25", "f1_10", "edit_score", "frame_accuracy")
+    metrics = ("f1_50", "f1_25", "f1_10", "edit_score", "frame_accuracy", "point_map")
     no_effect = _OF_CLASS_LOSSES
 
     model: Annotated[str | None, COMMON] = setting(

@@ -64,7 +64,8 @@ class ThroughputCallback(TrainerCallback):
             except StopIteration:
                 return
             self._step.waited += time.perf_counter() - asked
-            self._step.clips += math.prod(batch["pixel_values"].shape[:-4]) if "pixel_values" in batch else 0
+            clips = batch.get("pixel_values", [])
+            self._step.clips += len(clips) if isinstance(clips, list) else math.prod(clips.shape[:-4])
             yield batch
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from huggingface_hub import CommitInfo, HfApi
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import EvalLoopOutput, has_length, rotate_checkpoints
 
-from hf_video.data import ReadAheadLoader, VideoStream, collate_clips
+from hf_video.data import ReadAheadLoader, VideoStream, augment_batch, collate_clips
 from hf_video.data.dataset import task_of
 from hf_video.data.frame_labels import UNKNOWN
 from hf_video.hub.publishing import publish
@@ -33,12 +34,20 @@ from .checkpoints import (
     mark_complete,
     mark_unfinished,
     newest_complete,
+    processes_of,
     read_stream_state,
     require_resumable,
 )
 from .losses import Distillation, make_distillation
 from .optimization import settings_by_arguments
-from .parallelism import WeightsForm, check_same_form, check_saves_whole_weights, choose_blocks, form_of_run
+from .parallelism import (
+    OwnBatches,
+    WeightsForm,
+    check_same_form,
+    check_saves_whole_weights,
+    choose_blocks,
+    form_of_run,
+)
 from .throughput import ThroughputCallback
 
 
@@ -160,9 +169,21 @@ class BaseTrainer(Trainer):
             self._best = best_of(Path(resume_from_checkpoint)) if self.args.load_best_model_at_end else None
             if isinstance(self.train_dataset, VideoStream):
                 self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
+            self._tell_other_processes(Path(resume_from_checkpoint))
         choose_blocks(self)
         with nullcontext() if self._preemption is None else self._preemption.giving_back():
             return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _tell_other_processes(self, checkpoint: Path) -> None:
+        before, now = processes_of(checkpoint), self.args.world_size
+        if before != now and self.is_world_process_zero():
+            print(
+                f"{checkpoint.name} has the state of {before} processes, and {now} go on: with as many clips a step "
+                "they see the rest of the epoch once, in its order. Not as before are the rounding of losses, what a "
+                "process draws or compares in its own batch (dropout, mixing, negatives), and the last batch of an "
+                "epoch, which is filled up.",
+                flush=True,
+            )
 
     def push_to_hub(
         self,
@@ -226,7 +247,10 @@ class BaseTrainer(Trainer):
         # The loader of Accelerate moves the batches of an inner loader to the device.
         inner = getattr(loader, "base_dataloader", None)
         if type(inner) is DataLoader and not isinstance(inner.dataset, IterableDataset):
-            loader.base_dataloader = ReadAheadLoader.like(inner, getattr(self.args, "reading_threads", None))
+            is_shared = isinstance(inner.batch_sampler, BatchSamplerShard) and not is_training
+            own = {"batch_sampler": OwnBatches(inner.batch_sampler)} if is_shared else {}
+            threads = getattr(self.args, "reading_threads", None)
+            loader.base_dataloader = ReadAheadLoader.like(inner, threads, **own)
         return loader
 
     def is_last_batch_dropped(self) -> bool:
@@ -251,7 +275,9 @@ class BaseTrainer(Trainer):
 
     def get_batch_samples(self, epoch_iterator: Iterator, *args: Any) -> Any:
         self._num_noted_steps += 1
-        return super().get_batch_samples(self.throughput.watch(epoch_iterator), *args)
+        batches = self.throughput.watch(epoch_iterator)
+        # The loader of a stream leaves its batches on the CPU.
+        return super().get_batch_samples((augment_batch(self._prepare_input(each)) for each in batches), *args)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
@@ -266,6 +292,9 @@ class BaseTrainer(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
+        if not self.model.training:
+            # The batches of an evaluation count by their clips, not by what other processes have at the same time.
+            num_items_in_batch = None
         if not self.model.training or self.distillation is None:
             found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             if self.model.training or not return_outputs:
@@ -293,10 +322,17 @@ class BaseTrainer(Trainer):
         if type(self).figures_of is not BaseTrainer.figures_of:
             # Without `compute_metrics` the base class keeps no predictions.
             kwargs["prediction_loss_only"] = self.args.prediction_loss_only
+        self.gather_function = partial(self._gather_own, self.gather_function)  # type: ignore[has-type]
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         found = self.figures_of(output.predictions, dataloader.dataset)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
         return output
+
+    def _gather_own(self, gather: Callable, tensors: Any) -> Any:
+        """Gathers what processes have of their own batches, the last of which differ in their sizes."""
+        if self.accelerator.gradient_state.end_of_dataloader:
+            tensors = self.accelerator.pad_across_processes(tensors)
+        return gather(tensors)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return [name for name, setting in settings_by_arguments(model, self.args).items() if setting.weight_decay]

@@ -239,9 +239,14 @@ def check_same_settings(chosen: Any, saved: Saved, num_processes: int, named: Na
 
 def check_same_batch(chosen: Any, saved: Saved, num_processes: int) -> None:
     """Refuses (`ValueError`) to go on with a run on another number of processes with more or fewer videos in a
-    step."""
+    step, or with a stream."""
     if saved.num_processes == num_processes:
         return
+    if getattr(chosen, "streaming", False):
+        raise ValueError(
+            f"The run being resumed reads a stream, in shares of {saved.num_processes} processes, and here there are "
+            f"{num_processes}: start as many processes, or train into another folder."
+        )
     here, there = (
         math.prod(found[name] for name in _BATCH) * number
         for found, number in ((vars(chosen), num_processes), (saved.values, saved.num_processes))

@@ -101,7 +101,7 @@ def test_every_other_field_of_transformers_is_a_flag_that_is_read_by_its_type():
         "include_num_input_tokens_seen": True,
     }
     for name, value in {
-        **{"--dataloader-in-order": "maybe", "--hub-strategy": "often", "--parallelism-config": "x"},
+        **{"--dataloader-in-order": "maybe", "--hub-strategy": "often"},
         **{"--log-level-replica": "loud", "--train-sampling-strategy": "any"},
         "--dataloader-multiprocessing-context": "",
     }.items():

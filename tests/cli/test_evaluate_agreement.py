@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from ..data.annotations.test_readers import place
 
 
@@ -19,3 +21,22 @@ def test_two_files_without_a_model(tmp_path, says, fails):
     assert "leave --model" in fails("evaluate", table, "--against", file, "--model", "m")
     found = json.loads(says("evaluate", table, "--task", "segments", "--ground-truth", file, "--json"))
     assert found["agreement"]["num_seconds"] > 8 and found["agreement"]["num_videos"] == 2
+
+
+def test_classes_of_instants_are_told_apart(tmp_path, says, fails):
+    rows = ["path,start,end,label", "a.mp4,1,2,walk", "a.mp4,4,4,kick", "a.mp4,6,6,kick"]
+    first, second, kicks = (tmp_path / f"{name}.csv" for name in ("first", "second", "kicks"))
+    first.write_text("\n".join(rows) + "\n")
+    second.write_text("\n".join(rows).replace("6,6", "6.2,6.2") + "\n")
+    kicks.write_text("\n".join([*rows[:1], *rows[2:]]) + "\n")
+    words = ("--task", "segments", "--ground-truth", second)
+    found = json.loads(says("evaluate", first, *words, "--json"))
+    assert found["num_segments"] == 1 and [*found["agreement"]["classes"]] == ["walk"] == [*found["classes"]]
+    assert found["points"]["f1"] == pytest.approx([0.5] * 3 + [1.0] * 7) and "kick" in found["warnings"][-1]
+    told = says("evaluate", first, *words)
+    assert "tolerance, s" in told and "temporal IoU" in told
+    found = json.loads(says("evaluate", kicks, "--task", "segments", "--ground-truth", kicks, "--json"))
+    assert found["points"]["average_map"] == 1 and found["warnings"] == [] and "agreement" not in found
+    assert "2 instants" in says("evaluate", kicks, "--task", "segments", "--ground-truth", kicks)
+    assert [*json.loads(says("evaluate", first, "--against", second, "--json"))["classes"]] == ["walk"]
+    assert "There is no class" in fails("evaluate", kicks, "--against", kicks)

@@ -39,7 +39,13 @@ def test_every_command_explains_itself_on_any_terminal(variables, monkeypatch, s
 # What each command needs beside its data and its model.
 WITH_BOTH = {
     **{"evaluate": [], "predict": [], "extract": ["--output=out"], "index": ["--output=out"], "timeline": []},
-    **{"detect": ["--output=out.json"], "explain": [], "watch": ["--question=why"], "train": ["--output-dir=out"]},
+    **{
+        "detect": ["--output=out.json"],
+        "suggest": ["--output=out.csv"],
+        "explain": [],
+        "watch": ["--question=why"],
+        "train": ["--output-dir=out"],
+    },
 }
 WITH_DATA = {"inspect": [], "pretrain": ["--output-dir=out"]}
 WITH_MODEL = {"verify": [], "export": ["out"], "app": []}

@@ -29,6 +29,21 @@ def write_flashes(folder, num_videos, name="times.csv"):
     return file
 
 
+def write_points(folder, num_videos, seconds=12):
+    """Videos 0.mp4, ... that are bright, or dark, for half a second around instants, and a file of these."""
+    generator, rows = np.random.default_rng(0), ["path,time,label"]
+    for number in range(num_videos):
+        levels = np.full(seconds * RATE, 120)
+        for turn, second in enumerate(range(1, seconds - 1, 2)):
+            label, begin = ("flash", "blink")[turn % 2], second * RATE + int(generator.integers(RATE))
+            levels[begin : begin + 5] = 230 if label == "flash" else 20
+            rows.append(f"{number}.mp4,{(begin + 2.5) / RATE},{label}")
+        noise = generator.integers(-8, 8, (len(levels), 16, 16, 3))
+        encode_video(folder / f"{number}.mp4", (levels[:, None, None, None] + noise).astype(np.uint8), fps=RATE)
+    (folder / "points.csv").write_text("\n".join(rows) + "\n")
+    return folder / "points.csv"
+
+
 class BlankTask(FrameTask):
     """Clips of videos that have no files: the brightness of a frame is drawn from its video and its time."""
 

@@ -1,11 +1,19 @@
 """Labels of frames from segments of videos, clips of them, and batches."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from hf_video.data import FrameTask, VideoDataset, cut_clips, load_video_dataset
-from hf_video.data.frame_labels import annotated_videos, frame_classes, have_several_labels, split_videos
+from hf_video.data.frame_labels import (
+    annotated_videos,
+    frame_classes,
+    have_several_labels,
+    point_classes,
+    split_videos,
+)
 from hf_video.processing import VideoClipProcessor
 from tests.testing.videos import encode_video, make_frames
 
@@ -37,6 +45,29 @@ def test_overlapping_segments_of_other_classes_are_several_labels(rows, tmp_path
     (video,) = annotated_videos(own)
     assert have_several_labels(own)
     assert video.labels_at(np.array([0.5, 1.5, 2.5]), 2, several=True).tolist() == [[1, 0], [1, 1], [0, 1]]
+
+
+def test_rows_to_label_are_no_class_and_no_background(tmp_path, caplog):
+    """Of both lists that `hf-video suggest` writes."""
+    write_flashes(tmp_path, num_videos=2)
+    times = [
+        ("0.mp4", "bright", 1, 2),
+        ("0.mp4", "to label", 2.5, 3),
+        ("1.mp4", "dark", 0, 1),
+        ("0.mp4", "to label", 0, 1),
+    ]
+    columns = ("path", "label", "start", "end")
+    lines = [",".join(map(str, each)) for each in (columns, *times)]
+    (tmp_path / "own.csv").write_text("\n".join(lines))
+    (tmp_path / "own.json").write_text(json.dumps([dict(zip(columns, each, strict=True)) for each in times]))
+    for name in ("own.csv", "own.json"):
+        own = load_video_dataset(tmp_path / name)["train"]
+        assert own.features["label"].names == ["bright", "dark"] and len(own) == 2
+        first, second = annotated_videos(own)
+        moments = np.array([0.5, 1.5, 2.2, 2.7, 3.5])
+        assert first.labels_at(moments, 3, background=2).tolist() == [-100, 0, 2, -100, 2]
+        assert second.labels_at(moments, 3, background=2).tolist() == [1, 2, 2, 2, 2]
+    assert "2 rows are 'to label'" in caplog.text
 
 
 def test_clips_overlap_and_cover_each_frame(rows):
@@ -121,3 +152,44 @@ def test_nothing_to_learn(rows):
     ]
     with pytest.raises(ValueError, match="No frame of the videos has a known label"):
         cut_clips(videos, PROCESSOR, ["bright"], fps=8, tubelet_size=2)
+
+
+def test_instants_have_the_time_around_them(rows, tmp_path):
+    """A class with any segment has segments; its instants are short ones."""
+    file, keep = tmp_path / "own.csv", {"choices": {"point_width": 0.0}}
+    file.write_text("path,label,start,end\n0.mp4,kick,0.1,0.1\n0.mp4,kick,2,2\n0.mp4,run,3,3\n1.mp4,run,1,3\n")
+    own = load_video_dataset(file, **keep)["train"]
+    assert point_classes(own) == ["kick"] and not have_several_labels(own)
+    first, second = annotated_videos(own, point_width=0.5)
+    assert first.instants == [(0.1, 0), (2.0, 0), (3.0, 1)] and second.instants == []
+    moments = np.array([0.0, 0.3, 0.4, 1.74, 1.75, 2.24, 2.25, 2.8, 3.2])
+    assert first.labels_at(moments, 3, background=2).tolist() == [0, 0, 2, 2, 0, 0, 2, 1, 1]
+    assert have_several_labels(own, point_width=1.2) and not have_several_labels(own, point_width=0.9)
+    assert first._replace(parts=[(1.0, 3.0)]).known_instants() == [(2.0, 0)]
+    # Clips have the instants for which they have an answer.
+    clips = cut_clips([first], PROCESSOR, ["kick", "run", "rest"], fps=8, tubelet_size=2, background="rest")
+    assert clips["instants"][:] == [[[0.1, 0]], [], [[2.0, 0]], [[3.0, 1]]]
+    options = {"fps": 8, "tubelet_size": 2, "background": "rest", "frame_delay": 1}
+    late = cut_clips([first._replace(parts=[(0.0, 2.1)])], PROCESSOR, ["kick", "run", "rest"], **options)
+    assert [len(each) for each in late["instants"][:]] == [1, 0]
+    (held_out,) = split_videos({"train": own, "validation": own}, 0.5, 0, point_width=0.2)[0]["validation"][1:]
+    assert held_out.starts.tolist() == [1.0]
+
+
+def test_instants_of_a_table(tmp_path):
+    write_flashes(tmp_path, num_videos=1)
+    file = tmp_path / "own.csv"
+
+    def times(text, **choices):
+        file.write_text(text)
+        rows = load_video_dataset(file, choices=choices, min_classes=1)["train"]
+        return [*zip(rows["start"], rows["end"], strict=True)]
+
+    assert times("path;Time;label\n0.mp4;0:01,5;a\n", point_width=0.0) == [(1.5, 1.5)]
+    assert times("path,time,label\n0.mp4,1.5,a\n0.mp4,0.1,a\n", point_width=1.0) == [(1.0, 2.0), (0.0, 0.6)]
+    # Beside start and end it is a column of the user.
+    assert times("path,time,label,start,end\n0.mp4,noon,a,1,2\n", point_width=1.0) == [(1.0, 2.0)]
+    with pytest.raises(ValueError, match="line 2: end is 1.5 s.* --choose point_width"):
+        times("path,time,label\n0.mp4,1.5,a\n")
+    with pytest.raises(ValueError, match="starts at 2.0 s; a later end is expected.$"):
+        times("path,start,end,label\n0.mp4,2,1,a\n", point_width=0.0)

@@ -3,7 +3,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from sklearn.metrics import cohen_kappa_score
+from sklearn.metrics import average_precision_score, cohen_kappa_score
 
 from hf_video.evaluation import evaluate_frames, measure_agreement
 from hf_video.evaluation.frames import _compare
@@ -38,6 +38,24 @@ def test_a_class_by_itself_where_a_frame_may_have_several():
     assert result["frame_accuracy"] == pytest.approx(10 / 12)
     assert result["edit_score"] == pytest.approx(2 / 3)
     assert result["f1"] == pytest.approx([4 / 5] * 3) and result["classes"]["dive"]["f1"] == [1.0] * 3
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_average_precision_is_that_of_scikit_learn_over_the_frames_of_all_videos(several):
+    generator = np.random.default_rng(0)
+    scores = [generator.random((length, 3)).round(1) for length in (40, 60)]  # with ties
+    references = [
+        generator.integers(2, size=each.shape) if several else generator.integers(3, size=len(each)) for each in scores
+    ]
+    predictions = [(each > 0.5).astype(int) if several else each.argmax(1) for each in scores]
+    references[0][:5] = -100
+    result = evaluate_frames(predictions, references, NAMES, ["rest"], scores)
+    ranks, truth = np.concatenate(scores)[5:], np.concatenate(references)[5:]
+    expected = [
+        average_precision_score(truth[:, index] if several else truth == index, ranks[:, index]) for index in range(3)
+    ]
+    assert [each["average_precision"] for each in result["classes"].values()] == pytest.approx(expected)
+    assert result["mean_average_precision"] == pytest.approx(np.mean(expected[:2]))
 
 
 def tracks_of(labels, reference, background):

@@ -7,11 +7,14 @@ import shutil
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
+from safetensors.torch import load_file, save_file
 from transformers import BertTokenizer
 
 import hf_video
+from hf_video.evaluation import audit_model
 from hf_video.hub import publish, stage
-from hf_video.hub.model_card import write_card
+from hf_video.hub.model_card import read_facts, write_card
+from hf_video.inference import AuditSettings
 from hf_video.loading.released import SHIPPED, model_path
 from hf_video.training.facts import describe_source
 from tests.data.detection_files import write_videos
@@ -55,6 +58,20 @@ def test_it_states_what_training_recorded(card_of, trained_videovit):
     assert data.datasets is None and {result.dataset_type for result in data.eval_results} == {"unknown"}
     values = {result.metric_name: result.metric_value for result in data.eval_results}
     assert values["top-1 accuracy (1 clip x 1 crop)"] == round(accuracy, 4)
+
+
+def test_an_audit_of_these_weights_is_on_it_and_one_of_others_is_not(
+    trained_videovit, digits, tmp_path, card_of, caplog
+):
+    folder = shutil.copytree(trained_videovit, tmp_path / "audited")
+    found = audit_model(AuditSettings(data=str(digits), model=str(folder), device="cpu", split="train"))
+    text = card_of(folder).text
+    assert "8 videos of the train split of digits" in text and str(digits) not in text
+    for name, each in found["variants"].items():
+        assert f"| {name.replace('_', ' ')} |" in text and f"| {each['sentence']} |" in text
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    assert "audit" not in read_facts(folder) and "audit.json is of other weights" in caplog.text
 
 
 def test_its_example_runs_for_a_stranger(trained_videovit, hub, digits, tmp_path):

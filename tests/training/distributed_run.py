@@ -58,13 +58,13 @@ def balanced(folder, num_processes):
 
 
 def framewise(folder, num_processes):
-    """The losses of steps on clips of frames, and an evaluation of clips of unequal lengths."""
-    sets = [blank_clips([26, 9, 17, 17], num_frames=4), blank_clips([11, 6, 3], num_frames=4, training=False)]
-    options = {"per_device_train_batch_size": GLOBAL_BATCH_SIZE // num_processes, "per_device_eval_batch_size": 1}
+    """The losses of steps on clips of frames, and an evaluation of seven clips of unequal lengths."""
+    sets = [blank_clips([26, 9, 17, 17], num_frames=4), blank_clips([11, 6, 3, 4], num_frames=4, training=False)]
+    options = {"per_device_train_batch_size": GLOBAL_BATCH_SIZE // num_processes, "per_device_eval_batch_size": 2}
     options |= {"eval_strategy": "epoch", "learning_rate": 1e-3}
     trainer = make_frame_trainer(folder, make_frame_model(), *sets, **options)
     trainer.train()
-    names = ("loss", "grad_norm", "eval_frame_accuracy", "eval_edit_score")
+    names = ("loss", "grad_norm", "eval_frame_accuracy", "eval_edit_score", "eval_loss")
     return {name: [entry[name] for entry in trainer.state.log_history if name in entry] for name in names}
 
 
@@ -124,7 +124,8 @@ def detected(folder, num_processes):
         results[str(accumulation)] = {"log": logged, "gradients": gradients}
     trainer, dataset = evaluated_detector(folder)
     output = trainer.predict(dataset)
-    return results | {"predictions": output.predictions.tolist(), "mean_ap": output.metrics["test_mean_ap"]}
+    figures = {name: output.metrics[f"test_{name}"] for name in ("loss", "mean_ap")}
+    return results | {"predictions": output.predictions.tolist()} | figures
 
 
 # The last one may leave processes that wait for each other.

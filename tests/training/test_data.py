@@ -11,6 +11,7 @@ import pytest
 from hf_video.data import ClipTask, VideoStream, load_video_stream
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import TrainSettings, train
+from hf_video.training.values import Saved, check_same_batch, choose_values
 from tests.testing import trainers
 from tests.testing.processes import launched, run_forked
 from tests.testing.trainers import LAST_WEIGHTS
@@ -126,6 +127,15 @@ def test_what_a_training_needs_for_a_stream(shards, tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         train(TrainSettings(**places, streaming=True, device="cpu", **options))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_stream_goes_on_with_as_many_processes():
+    settings = TrainSettings(data="data", output_dir="out", streaming=True, max_steps=2)
+    chosen = choose_values(settings)
+    saved = Saved(vars(chosen), {}, num_processes=2)
+    check_same_batch(chosen, saved, 2)
+    with pytest.raises(ValueError, match="reads a stream, in shares of 2 processes, and here there are 1"):
+        check_same_batch(chosen, saved, 1)
 
 
 def test_a_checkpoint_without_the_place_of_a_stream(shards, tmp_path):

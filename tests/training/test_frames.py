@@ -13,7 +13,7 @@ from hf_video.processing import VideoClipProcessor
 from hf_video.training import Distillation
 from tests.testing.transformers_families import FAMILIES, save_family
 
-from ..data.frame_videos import write_flashes
+from ..data.frame_videos import write_flashes, write_points
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "patch_size": 16, "tubelet_size": 1}
 SCRATCH = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -66,6 +66,19 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     assert measured["known_videos"] == {"train": 2, "validation": 1} and "part_of_training" not in measured
     assert main(["evaluate", str(other), *OPTIONS[:4], "--model", str(folder)]) == 0
     assert "warning: 2 of these 3 videos were trained on" in capsys.readouterr().out
+
+
+def test_labels_of_feral_are_learned_and_measured_by_its_average_precision(times, tmp_path, capsys):
+    labels = {f"{number}.mp4": [0] * 10 + [1] * 10 + [2] * 15 + [0] * 5 for number in range(3)}
+    splits = {"train": ["0.mp4", "1.mp4"], "val": ["2.mp4"], "test": [], "inference": []}
+    content = {"class_names": {"0": "other", "1": "bright", "2": "dark"}, "is_multilabel": False}
+    file = times.with_name("feral.json")
+    file.write_text(json.dumps(content | {"labels": labels, "splits": splits}))
+    words = ("--causal", "--num-frames", "16", "--image-size", "16", "--fps", "8", "--background", "other", *SCRATCH)
+    assert run(file, tmp_path / "model", "--epochs", "10", "--learning-rate", "0.01", *words) == 0
+    measured = measure(file, tmp_path / "model", capsys)
+    assert measured["split"] == "validation" and measured["num_frames"] == 32
+    assert {*measured["classes"]} == {"bright", "dark", "other"} and measured["mean_average_precision"] > 0.9
 
 
 def test_a_clip_classifier_gives_its_encoder(times, tmp_path, caplog):
@@ -212,3 +225,39 @@ def test_other_models_and_settings_are_refused(times, tmp_path, capsys):
         assert main([*words, *OPTIONS, "--model", str(source), word]) == 2
         assert word[2:].partition("=")[0].replace("-", "_") in capsys.readouterr().err.replace("--", "")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.slow
+def test_instants_are_trained_found_and_measured(tmp_path, capsys):
+    """What the timeline writes is read as annotations again."""
+    points, folder, found = write_points(tmp_path, num_videos=3), tmp_path / "model", tmp_path / "found"
+    words = ("--num-frames", "12", "--image-size", "16", "--fps", "10", *SCRATCH)
+    assert run(points, folder, *words) == 2
+    assert "blink, flash are instants" in capsys.readouterr().err and not folder.exists()
+    words = (*words, "--background", "rest", "--epochs", "20", "--learning-rate", "0.02")
+    assert run(points, folder, *words, "--choose", "point_width=0.4") == 0
+    config = AutoModelForTokenClassification.from_pretrained(folder).config
+    assert (config.point_labels, config.point_width, config.background_label) == (["blink", "flash"], 0.4, "rest")
+    report = json.loads((folder / "report" / "metrics.json").read_text())
+    assert report["points"]["num_points"] == 5 and report["point_map"] == report["points"]["average_map"]
+    assert "5 instants" in (folder / "report" / "report.md").read_text()
+    measured = measure(points, folder, capsys)["points"]
+    assert measured["num_points"] == 5 and measured["average_map_fine"] > 0.9
+    (video,) = held_out(folder)
+    words = ["--onset", "0.2", "--output", str(found), "--format", "boris"]
+    assert main(["timeline", video, "--model", str(folder), *words]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) >= 5 and all(len(line.split()) == 3 for line in printed)
+    words = ["--task", "segments", "--ground-truth", str(points), "--json"]
+    assert main(["evaluate", str(found / "segments.csv"), *words]) == 0
+    figures = json.loads(capsys.readouterr().out)["points"]
+    assert (figures["num_points"], figures["num_predictions"]) == (15, len(printed)) and figures["average_map"] > 0.2
+    for name, words in (("segments.csv", ()), ("segments.boris", ("--choose", "by=all"))):
+        assert measure(found / name, folder, capsys, *words)["points"]["f1"][0] > 0
+        assert main(["inspect", str(found / name), *words]) == 0
+        assert f"{len(printed)} labelled clips" in capsys.readouterr().out
+
+
+def held_out(folder):
+    kept = json.loads((folder / "trained_videos.json").read_text())["splits"]["validation"]
+    return {path for path, *_ in kept}

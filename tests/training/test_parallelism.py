@@ -2,17 +2,22 @@
 checkpoints are recognised by them."""
 
 import json
+import shutil
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from accelerate import ParallelismConfig
 from torch.distributed.fsdp import StateDictType
 
 from hf_video.training import parameter_settings
 from hf_video.training.parallelism import (
     WeightsForm,
+    check_plan,
     check_saves_whole_weights,
     choose_blocks,
     form_of_checkpoint,
@@ -71,7 +76,8 @@ def test_persons_count_alike_in_all_processes_and_batches(one, two):
     predictions = np.array(one["predictions"])
     assert len(predictions) == 7 and len({*(predictions[..., 0] == -100).sum(axis=1)}) > 1
     np.testing.assert_allclose(two["predictions"], predictions, rtol=1e-5, atol=1e-6)
-    assert two["mean_ap"] == pytest.approx(one["mean_ap"])
+    for name in ("loss", "mean_ap"):
+        assert two[name] == pytest.approx(one[name])
 
 
 def test_frames_count_alike_in_all_processes(one, two):
@@ -92,9 +98,34 @@ def test_a_ragged_last_batch_is_gathered_right(one, two):
     assert two["loss"] == pytest.approx(one["loss"]) == pytest.approx(expected.item())
 
 
+def run_resumed(root, folder, num_processes, seen, *checkpoint):
+    """Runs `resumed_run.py`; returns how often each clip was seen by epoch and row, and what was printed."""
+    words = [Path(__file__).with_name("resumed_run.py"), folder, root / seen, *checkpoint]
+    processes = run_forked(*launched(words, num_processes))
+    assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
+    found = [json.loads((root / f"{seen}_{each}.json").read_text()) for each in range(num_processes)]
+    return Counter(map(tuple, chain(*found))), "".join(each.stdout for each in processes)
+
+
 @pytest.mark.parametrize(
-    "options", [{"ema_decay": 0.9}, {"lora_rank": 2}, {"linear_probe": True}, {"save_on_each_node": True}]
+    ("before", "then"), [(2, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 2), (2, 3)))]
 )
+def test_an_epoch_goes_on_in_its_order_on_another_number_of_processes(before, then, tmp_path):
+    whole, said = run_resumed(tmp_path, tmp_path / "whole", before, "seen")
+    assert "go on" not in said and len(whole) == 48 and set(whole.values()) == {1}
+    # Step 3 of 4 is the first of the second epoch.
+    checkpoint = shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
+    rest, said = run_resumed(tmp_path, checkpoint.parent, then, "seen_then", checkpoint)
+    assert said.count(f"checkpoint-3 has the state of {before} processes, and {then} go on") == 1
+    assert len(rest) == 12 and set(rest.values()) == {1} and rest <= whole
+    losses, expected = (
+        [each["loss"] for each in json.loads((run / "checkpoint-4/trainer_state.json").read_text())["log_history"]]
+        for run in (checkpoint.parent, tmp_path / "whole")
+    )
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"lora_rank": 2}, {"linear_probe": True}, {"save_on_each_node": True}])
 def test_what_needs_whole_weights_is_refused(options, tmp_path, monkeypatch):
     [name] = options
     with pytest.raises(ValueError, match=f"{name} needs whole weights"):
@@ -104,13 +135,34 @@ def test_what_needs_whole_weights_is_refused(options, tmp_path, monkeypatch):
         make_arguments(tmp_path, **options)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("cp_size", "context"), ("sp_size", "sequence")])
+def test_parts_of_clips_are_refused(name, kind, tmp_path, monkeypatch):
+    message = f"parallelism_config has {name}=2, and no model here trains with {kind} parallelism"
+    with pytest.raises(ValueError, match=message):
+        make_arguments(tmp_path, parallelism_config=ParallelismConfig(**{name: 2}))
+    monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
+    monkeypatch.setenv(f"PARALLELISM_CONFIG_{name.upper()}", "2")
+    with pytest.raises(ValueError, match=message):
+        check_plan({})
+
+
 def test_checkpoints_in_shards_are_refused():
-    plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT)
-    trainer = SimpleNamespace(accelerator=SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin)))
+    plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT, fsdp_version=2)
+    state, args = SimpleNamespace(fsdp_plugin=plugin), SimpleNamespace(ema_decay=0.9)
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(state=state), args=args)
     with pytest.raises(ValueError, match="SHARDED_STATE_DICT.*FULL_STATE_DICT"):
         check_saves_whole_weights(trainer)
     plugin.state_dict_type = StateDictType.FULL_STATE_DICT
     check_saves_whole_weights(trainer)
+    plugin.fsdp_version = 1
+    with pytest.raises(ValueError, match="ema_decay needs FSDP2"):
+        check_saves_whole_weights(trainer)
+
+
+def test_deepspeed_averages_no_weights(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ValueError, match="ema_decay needs whole weights .* leave it out with DeepSpeed"):
+        check_plan({"ema_decay": 0.9})
 
 
 @pytest.mark.parametrize("launched", [True, False])

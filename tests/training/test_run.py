@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import ParallelismConfig
 
-from hf_video.training import TrainSettings
+from hf_video.training import TrainSettings, train
 from hf_video.training.run import RunPlan, _describe_step
 
 
@@ -23,6 +24,16 @@ def test_bfloat16_is_the_default_of_a_gpu_that_has_it(monkeypatch, given, device
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     plan = SimpleNamespace(chosen=TrainSettings(data="d", output_dir="o", **given))
     assert RunPlan._is_bfloat16(plan, torch.device(device)) is expected
+
+
+def test_what_processes_cannot_share_is_refused_before_the_data_are_read(monkeypatch, tmp_path):
+    (tmp_path / "no_videos").mkdir()
+    places = {"data": str(tmp_path / "no_videos"), "output_dir": str(tmp_path / "out"), "device": "cpu"}
+    with pytest.raises(ValueError, match="parallelism_config .*no model trains with context or sequence parallelism"):
+        train(TrainSettings(**places, parallelism_config=ParallelismConfig(cp_size=2)))
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(ValueError, match="lora_rank needs whole weights on every process: leave it out with FSDP"):
+        train(TrainSettings(**places, lora_rank=2))
 
 
 def test_the_batch_of_all_processes_is_named_with_its_learning_rate():

@@ -7,11 +7,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from hf_video.cli.main import main
 from hf_video.hub.publishing import stage
 from hf_video.processing import VideoClipProcessor
+from hf_video.training import train
 from hf_video.training.task import TASKS
+from tests.cli.flags import read
+from tests.testing.small_tasks import small_commands, write_small_tasks
 from tests.testing.trainers import make_model
 from tests.testing.videos import encode_video, make_frames
 
@@ -53,6 +58,27 @@ def test_a_task_is_trained_measured_resumed_and_published(numbers_task, data, ca
     assert {"mse", "mae", "r2"} <= metrics.keys()
     stage(out, data / "repository", "alice/numbers", api=None)
     assert f"| mean squared error | {metrics['mse']:.4g}" in (data / "repository" / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def small_data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small")
+    write_small_tasks(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classification", "frames", "detection", "retrieval", "answers", "pretraining"])
+def test_a_compiled_model_is_trained_and_measured_as_one_that_is_not(task, small_data, tmp_path):
+    found = []
+    for name, more in {"plain": [], "compiled": ["--torch-compile", "--torch-compile-backend=eager"]}.items():
+        trainer, metrics = train(read([*small_commands(small_data)[task], f"--output-dir={tmp_path / name}", *more]))
+        losses = [entry[key] for entry in trainer.state.log_history for key in ("loss", "eval_loss") if key in entry]
+        found.append((losses, load_file(tmp_path / name / "model.safetensors")))
+        assert metrics["num_videos" if "num_videos" in metrics else "num_key_frames"]
+    (losses, weights), (expected, plain) = found[1], found[0]
+    assert losses == pytest.approx(expected, rel=1e-4) and losses
+    torch.testing.assert_close(weights, plain, rtol=0, atol=1e-4)
 
 
 def test_what_a_task_does_not_have_is_refused(numbers_task, data):

@@ -158,12 +158,13 @@ class WatchedClips(VideoDataset):
         return super().__getitem__(index)
 
 
-def test_clips_read_in_threads_train_the_same_weights(digits, tmp_path):
+@pytest.mark.parametrize("augment_on", ["cpu", "device"])
+def test_clips_read_in_threads_train_the_same_weights(digits, tmp_path, augment_on):
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
     rows = load_video_dataset(digits)["test"]
 
     def train(reading_threads):
-        augmentation = ClipAugmentation(color_jitter=0.4, erasing_prob=0.5)
+        augmentation = ClipAugmentation(color_jitter=0.4, erasing_prob=0.5, augment_on=augment_on)
         training = WatchedClips(rows, ClipTask(processor, augmentation=augmentation), training=True)
         held_out = WatchedClips(rows, ClipTask(processor), training=False)
         # Drop-out draws from the global generator while clips are read.

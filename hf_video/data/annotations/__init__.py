@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ def read_annotations(
         video_root: a folder in which videos are found by their names, at any depth. They are looked for as written,
             from the folder of the file, and beside the file before.
         choices: what the file does not say. `class_from`: "code" (the default), "code+modifier" or "subject+code".
-            `classes`: columns of classes of SimBA. `tiers`: those of ELAN to read, and `tier_is_class`: those whose
+            `classes`: columns of classes of SimBA; for `write_annotations` further classes that a project of BORIS or
+            VIA declares. `tiers`: those of ELAN to read, and `tier_is_class`: those whose
             name is the class, whatever the values are. `attribute`: that of VIA which is the class. `by`: "person" or
             "model" reads what `write_annotations` did not write or did alone, "all" (the default) both.
 
@@ -87,13 +88,13 @@ def read_annotations(
 
 def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapping[str, Any]) -> pa.Table:
     """The rows of an annotation file as those of a list of times; those of a model only if the choice `by` says so.
-    What the file lacks is told in a line each, before anything starts. Points are left out unless the choice
-    `point_width` gives them seconds."""
+    What the file lacks is told in a line each, before anything starts. Points end where they start, and are left out
+    without the choice `point_width`."""
     found = read_annotations(file, video_root, {"by": "person"} | {**choices})
-    half = choices.get("point_width", 0) / 2
+    with_points = choices.get("point_width") is not None
     for report in found.reports:
         logger.warning(f"{file}: {_tell(report)}")
-    if not half and (points := sum("instant" in row for row in found.rows)):
+    if not with_points and (points := sum("instant" in row for row in found.rows)):
         logger.warning(f"{file}: {points} points have no length, and are left out: say --choose point_width=SECONDS.")
     split_of = {video: split for split, videos in found.splits.items() for video in videos}
     unknown: dict[str, list[list[float]]] = {}
@@ -102,12 +103,9 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
     rows = []
     for row in found.rows:
         split = split_of.get(row["media"], "train")
-        if split == "inference" or ("instant" in row and not half):
+        if split == "inference" or ("instant" in row and not with_points):
             continue
-        start, end = (row.get(name, row.get("instant")) for name in ("start", "end"))
-        times = (
-            {"start": max(start - half, 0.0), "end": end + half} if "instant" in row else {"start": start, "end": end}
-        )
+        times = {name: row.get(name, row.get("instant")) for name in ("start", "end")}
         place = {"video": found.paths[row["media"]], "label": row["class"], "split": split}
         of = {name: row[name] for name in ("source", "subject")} | {"modifiers": _modifiers(row)}
         rows.append({**place, **times, **of, UNKNOWN_SPANS: unknown.get(row["media"], [])})
@@ -162,9 +160,9 @@ def write_annotations(
     if not hasattr(module, "write"):
         raise ValueError(f"{source_file} is an export of BORIS: segments are written into the project itself.")
     module.read(table)
-    by_medium: dict[str, list[Mapping[str, Any]]] = {}
+    by_medium, known = dict[str, list[Mapping[str, Any]]](), [*table.media]
     for each in predictions:
-        by_medium.setdefault(_named(table, each["media"]), []).append(each)
+        by_medium.setdefault(_named(table, known, each["media"]), []).append(each)
     if not by_medium:
         raise ValueError("There is no segment to write.")
     module.write(table, by_medium, Path(output))
@@ -183,15 +181,13 @@ def _open(
     return Table(Path(file), video_root, choices or {}), module
 
 
-def _named(table: Table, media: str) -> str:
-    """The name under which the table has a video, which may lack its ending."""
+def _named(table: Table, known: Sequence[str], media: str) -> str:
+    """The name under which the table has a video, which may lack its ending; `known` are names in the file."""
     name = name_in(media)
     if found := [each.name for each in table.media.values() if each.path == os.path.abspath(media)]:
         return found[0]
-    for known in (media, name):
-        if known in table.media:
-            return known
-    if found := [known for known in table.media if without_suffix(name_in(known)) == without_suffix(name)]:
+    found = [each for each in (media, name) if each in known]
+    if found := found or [each for each in known if without_suffix(name_in(each)) == without_suffix(name)]:
         return found[0]
     if (medium := table.medium(media, "")) is None:
         raise FileNotFoundError(f"{media} is not found: say where the videos are with `video_root` (--video-root).")

@@ -13,6 +13,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from hf_video.data.rows import TO_LABEL
 from hf_video.io import replace_file
 
 from .table import ROUNDING, Queued, Table, What, answers_of
@@ -53,8 +54,11 @@ def _read_observation(table: Table, name: str, observation: Mapping[str, Any], c
     start, end = observation.get("observation time interval") or (0, 0)
     for medium, begin, length in queue:
         if medium is not None:
-            span = (max(start - begin, 0.0), min(end - begin, length)) if end > start else (0.0, medium.duration)
-            table.observe(medium, span[0], max(span))
+            if TO_LABEL in name or end <= start:
+                table.observe_all(medium, name)
+            else:
+                span = max(start - begin, 0.0), min(end - begin, length)
+                table.observe(medium, span[0], max(span))
 
     def events() -> Iterator[tuple[float, What, str]]:
         for time, subject, code, modifiers, *_ in observation.get("events", ()):
@@ -112,9 +116,14 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     """Writes the project with a further observation of the model's segments for each that shows one of the videos."""
     project = deepcopy(table.json)
     classes = {each["code"]: each for each in project["behaviors_conf"].values()}
-    for code in sorted({each["class"] for found in predictions.values() for each in found} - classes.keys()):
+    every = [each for found in predictions.values() for each in found]
+    codes = {each["class"] for each in every}
+    points = codes - {each["class"] for each in every if each["start"] < each["end"]}
+    by = TO_LABEL if TO_LABEL in codes else "model"
+    for code in sorted(codes.union(table.choices.get("classes", ())) - classes.keys()):
         key = str(max(map(int, project["behaviors_conf"]), default=-1) + 1)
-        classes[code] = project["behaviors_conf"][key] = _NEW_CLASS | {"type": "State event", "code": code}
+        kind = "Point event" if code in points else "State event"
+        classes[code] = project["behaviors_conf"][key] = _NEW_CLASS | {"type": kind, "code": code}
     left = set(predictions)
     for name, observation in [*project["observations"].items()]:
         players = players_of(observation)
@@ -123,12 +132,14 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
         queue, offset = queue_of(table, name, observation, players[0][1]), offset_of(observation, players[0][1])
         shown = [each for each in queue if each.medium is not None and each.medium.name in left]
         if shown:
-            new, count = f"{name} (model)", 2
+            new, count = f"{name} ({by})", 2
             while new in project["observations"]:
-                new, count = f"{name} (model {count})", count + 1
+                new, count = f"{name} ({by} {count})", count + 1
             events = [event for each in shown for event in _events(each, predictions, classes, offset)]
             events.sort(key=lambda event: event[:3])
             project["observations"][new] = deepcopy(observation) | {"events": events}
+            if by == TO_LABEL:
+                project["observations"][new]["observation time interval"] = [0, 0]
             left -= {each.medium.name for each in shown if each.medium is not None}
     if left:
         raise ValueError(f"{table.file} has no observation of {', '.join(sorted(left))}: add one in BORIS first.")
@@ -151,8 +162,8 @@ def _events(
             found[-1]["end"] = max(found[-1]["end"], each["end"])
             found[-1]["score"] = max(found[-1].get("score", 0), each.get("score", 0))
         else:
-            middle = (each["start"] + each["end"]) / 2
-            found.append(dict(each) | ({"start": middle, "end": middle} if is_point else {}))
+            middle, end = (each["start"] + each["end"]) / 2, max(each["end"], each["start"] + 1 / medium.fps)
+            found.append(dict(each) | ({"start": middle, "end": middle} if is_point else {"end": end}))
     for code, found in merged.items():
         modifiers = "|".join(["None"] * len(_sets(classes[code])))
         for each in found:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_video.data.rows import TO_LABEL
 from hf_video.io import replace_file
 
 from .table import Medium, Table, What
@@ -60,6 +61,7 @@ def read(table: Table) -> None:
         for annotation, (start, end, is_estimated) in zip(found, _times(found, slots), strict=True):
             if medium is None:
                 continue
+            table.observe_all(medium, name)
             label = name if is_empty else _value(annotation)
             times = {"start": round(start / 1000 + origin, 6), "end": round(end / 1000 + origin, 6)}
             if not label:
@@ -162,7 +164,8 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
     begins = [*accumulate((int(each.get("TIME_VALUE") or 0) for each in slots), max)]
     for (label, lane), times in lanes.items():
         title = _names(label, lane, used)
-        facts = {"ANNOTATOR": _BY_MODEL, "LINGUISTIC_TYPE_REF": _free_type(root), "TIER_ID": title}
+        facts = {} if label == TO_LABEL else {"ANNOTATOR": _BY_MODEL}
+        facts |= {"LINGUISTIC_TYPE_REF": _free_type(root), "TIER_ID": title}
         tier = ET.Element("TIER", facts)
         tier.text = tier.tail = "\n    "
         for span in times:
@@ -186,7 +189,7 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
 
 def _names(label: str, lane: int, used: set[str | None]) -> str:
     """A name for a tier that is not used."""
-    title = f"model {label}"
+    title = TO_LABEL if label == TO_LABEL else f"model {label}"
     while (name := title if lane == 1 else f"{title} {lane}") in used:
         lane += 1
     used.add(name)

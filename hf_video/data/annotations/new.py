@@ -1,7 +1,7 @@
-"""New projects of BORIS, ELAN and VIA 3, with nothing but a video and what a model found in it."""
+"""New projects of BORIS, ELAN and VIA 3, with nothing but videos and what a model found in them."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from string import Template
@@ -16,13 +16,10 @@ from hf_video.texts import replace_json
 from . import write_annotations
 
 SUFFIXES = {"boris": ".boris", "eaf": ".eaf", "via": ".via.json"}
+# Projects without videos; then what a project has of each video.
 _EMPTY = {
     "boris": """{"time_format": "hh:mm:ss", "project_date": $date, "project_name": $name, "project_description": "",
-"project_format_version": "7.0", "subjects_conf": {}, "behaviors_conf": {}, "observations": {$name: {
-"file": {"1": [$place], "2": [], "3": [], "4": [], "5": [], "6": [], "7": [], "8": []}, "type": "MEDIA", "date": $date,
-"description": "", "time offset": 0.0, "events": [], "observation time interval": [0, 0], "independent_variables": {},
-"visualize_spectrogram": false, "visualize_waveform": false, "close_behaviors_between_videos": false, "media_info": {
-"length": {$place: $length}, "fps": {$place: $fps}, "hasVideo": {$place: true}, "hasAudio": {$place: false}}}},
+"project_format_version": "7.0", "subjects_conf": {}, "behaviors_conf": {}, "observations": {},
 "behavioral_categories": [], "independent_variables": {}, "coding_map": {}, "behaviors_coding_map": [],
 "converters": {}}""",
     "eaf": """<?xml version="1.0" encoding="UTF-8"?>
@@ -35,30 +32,60 @@ _EMPTY = {
     <LINGUISTIC_TYPE GRAPHIC_REFERENCES="false" LINGUISTIC_TYPE_ID="default-lt" TIME_ALIGNABLE="true"/>
 </ANNOTATION_DOCUMENT>""",
     "via": """{"project": {"pid": "__VIA_PROJECT_ID__", "rev": "__VIA_PROJECT_REV_ID__", "pname": $name,
-"created": $now, "rev_timestamp": "__VIA_PROJECT_REV_TIMESTAMP__", "vid_list": ["1"],
+"created": $now, "rev_timestamp": "__VIA_PROJECT_REV_TIMESTAMP__", "vid_list": [],
 "creator": "VGG Image Annotator (http://www.robots.ox.ac.uk/~vgg/software/via)"},
 "config": {"file": {"loc_prefix": {"1": "", "2": "", "3": "", "4": ""}}, "ui": {"file_content_align": "center",
 "file_metadata_editor_visible": true, "spatial_metadata_editor_visible": true,
 "temporal_segment_metadata_editor_visible": true, "spatial_region_label_attribute_id": "",
-"gtimeline_visible_row_count": "4"}}, "attribute": {}, "metadata": {}, "view": {"1": {"fid_list": ["1"]}},
-"file": {"1": {"fid": "1", "fname": $file, "type": 4, "loc": 3, "src": $place}}}""",
+"gtimeline_visible_row_count": "4"}}, "attribute": {}, "metadata": {}, "view": {}, "file": {}}""",
+}
+_OF_VIDEO = {
+    "boris": """{
+"file": {"1": [$place], "2": [], "3": [], "4": [], "5": [], "6": [], "7": [], "8": []}, "type": "MEDIA", "date": $date,
+"description": "", "time offset": 0.0, "events": [], "observation time interval": [0, 0], "independent_variables": {},
+"visualize_spectrogram": false, "visualize_waveform": false, "close_behaviors_between_videos": false, "media_info": {
+"length": {$place: $length}, "fps": {$place: $fps}, "hasVideo": {$place: true}, "hasAudio": {$place: false}}}""",
+    "via": """{"fid": $number, "fname": $file, "type": 4, "loc": 3, "src": $place}""",
 }
 
 
-def write_new_annotations(format: str, predictions: Iterable[Mapping[str, Any]], video: Path, output: Path) -> None:
-    """Writes a model's segments of a video, see [`write_annotations`], as a project that the tool opens: "boris" with
-    one observation, "eaf" with a tier for each class, or "via". It names the video by its whole path. Raises what
-    [`write_annotations`] and [`probe_video`][hf_video.reading.probe_video] do."""
+def write_new_annotations(
+    format: str, predictions: Iterable[Mapping[str, Any]], output: Path, classes: Sequence[str] = ()
+) -> None:
+    """Writes a model's segments of videos, see [`write_annotations`], as a project that the tool opens: "boris" with
+    an observation of each video, "via", or "eaf" of one video with a tier for each class. `media` is the whole path of
+    a video; `classes` are declared, so that the tool offers them. Raises what [`write_annotations`] and
+    [`probe_video`][hf_video.reading.probe_video] do."""
+    rows = [*predictions]
+    videos = [Path(video) for video in dict.fromkeys(row["media"] for row in rows)]
+    text, names = _fill(_EMPTY[format], videos[0]), list[str]()
+    if format in _OF_VIDEO:
+        project = json.loads(text)
+        for number, video in enumerate(videos, 1):
+            entry, key = json.loads(_fill(_OF_VIDEO[format], video, number)), str(number)
+            names.append(video.stem if video.stem not in names else f"{video.stem} {number}")
+            if format == "boris":
+                project["observations"][names[-1]] = entry
+            else:
+                project["file"][key], project["view"][key] = entry, {"fid_list": [key]}
+                project["project"]["vid_list"].append(key)
+        text = json.dumps(project)
+    with TemporaryDirectory() as folder:
+        empty = Path(folder) / f"new{SUFFIXES[format]}"
+        replace_text(empty, text)
+        write_annotations(empty, rows, output, choices={"classes": classes})
+    if format == "boris":
+        project = json.loads(output.read_text())
+        for name in names:  # an empty observation says that nothing happens
+            del project["observations"][name]
+        replace_json(output, project)
+
+
+def _fill(template: str, video: Path, number: int = 1) -> str:
+    """A template with the facts of a video."""
     metadata, now = probe_video(str(video)), datetime.now().astimezone()
     facts = {"name": video.stem, "file": video.name, "place": str(video), "length": metadata.duration}
     facts |= {"fps": len(metadata.times) / metadata.duration, "now": round(now.timestamp() * 1000)}
-    values = {name: json.dumps(value) for name, value in facts.items()}
+    values = {name: json.dumps(value) for name, value in (facts | {"number": str(number)}).items()}
     values |= {"date": f'"{now.isoformat(timespec="seconds")[:19]}"', "url": quoteattr(video.as_uri())}
-    with TemporaryDirectory() as folder:
-        empty = Path(folder) / f"new{SUFFIXES[format]}"
-        replace_text(empty, Template(_EMPTY[format]).substitute(values))
-        write_annotations(empty, predictions, output)
-    if format == "boris":
-        project = json.loads(output.read_text())
-        del project["observations"][video.stem]  # an empty observation says that nothing happens
-        replace_json(output, project)
+    return Template(template).substitute(values)

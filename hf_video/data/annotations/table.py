@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, zip_longest
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from hf_video.data.folders import is_named_video
+from hf_video.data.rows import TO_LABEL
 from hf_video.io import check_regular_file
 from hf_video.reading import probe_video
 from hf_video.reading.sources import is_url
@@ -102,6 +103,7 @@ class Table:
         self._files: dict[Path | None, list[Path]] = {}
         self._by_written: dict[str, Medium | dict[str, Any]] = {}
         self._observed: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._to_label: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     @cached_property
     def text(self) -> str:
@@ -229,15 +231,17 @@ class Table:
         """Notes that a stretch of a video was looked at. Other parts of it are unknown then."""
         self._observed[medium.name].append((start, end))
 
+    def observe_all(self, medium: Medium, source: str) -> None:
+        """Notes that a video was looked at; in what was made for stretches to label, that no other parts were."""
+        self.observe(medium, 0.0, 0.0 if TO_LABEL in source else medium.duration)
+
     def observe_frames(self, medium: Medium, is_known: np.ndarray) -> None:
         """Notes which frames have a label, (num_frames,) bool."""
         self._observed[medium.name] += self.runs(medium, is_known)
 
     def runs(self, medium: Medium, is_set: np.ndarray) -> list[tuple[float, float]]:
         """Start and end in seconds of each run of frames that are set, (num_frames,) bool."""
-        is_set = is_set[: len(medium.times) - 1]
-        changes = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(int)))
-        return [(float(medium.times[a]), float(medium.times[b])) for a, b in changes.reshape(-1, 2)]
+        return _runs(medium.times, is_set[: len(medium.times) - 1])
 
     def add(self, medium: Medium, what: What, start: float, end: float | None = None) -> None:
         """A segment in seconds of a video, or without `end` a point. What is outside of the video is cut off, and
@@ -255,6 +259,10 @@ class Table:
             if is_outside or is_point:
                 return
         clipped = {name: _round(min(max(time, 0.0), last)) for name, time in times.items()}
+        if what.label == TO_LABEL:
+            self.report("to_label", media=medium.name, source=what.source, **clipped)
+            self._to_label[medium.name].append((min(clipped.values()), max(clipped.values())))
+            return
         self.found.rows.append({"media": medium.name, **what.columns(), **clipped})
 
     def add_to_queue(self, queue: Sequence[Queued], what: What, start: float, end: float | None = None) -> None:
@@ -312,22 +320,37 @@ class Table:
 
     def finish(self) -> Annotations:
         """The result, with the spans that nobody annotated and the classes that the user chose."""
-        for name, spans in self._observed.items():
+        self.found.classes.pop(TO_LABEL, None)
+        for name in dict.fromkeys([*self._observed, *self._to_label]):
             medium = self.media[name]
-            rows = [row for row in self.found.rows if row["media"] == name and "start" in row]
-            end = 0.0
-            known = sorted([*spans, *((row["start"], row["end"]) for row in rows)])
-            for start, until in [*known, (medium.duration, math.inf)]:
-                if min(start, medium.duration) - end > 0.9 / medium.fps:
-                    until_known = _round(min(start, medium.duration))
-                    self.found.unknown.append({"media": name, "start": _round(end), "end": until_known})
-                end = max(end, until)
+            rows = [(row["start"], row["end"]) for row in self.found.rows if row["media"] == name and "start" in row]
+            spans, open_spans = self._observed.get(name, [(0.0, medium.duration)]), self._to_label[name]
+            borders = np.unique([0.0, medium.duration, *chain(*spans, *rows, *open_spans)])
+            borders = borders[(borders >= 0) & (borders <= medium.duration)]
+            middles = (borders[1:] + borders[:-1]) / 2
+            is_seen, is_open, is_labelled = (_inside(middles, each) for each in (spans, open_spans, rows))
+            is_unknown = ~is_labelled & (is_open | ~is_seen)
+            for start, end in _runs(borders, is_unknown):
+                if end - start > 0.9 / medium.fps:
+                    self.found.unknown.append({"media": name, "start": _round(start), "end": _round(end)})
         for row in self.found.rows:
             row["class"] = _class_of(row, self.choices.get("class_from") or "code")
         if self.choices.get("class_from", "code") != "code" and self.found.classes:
             kinds = {row["class"]: "state" if "start" in row else "point" for row in self.found.rows}
             self.found.classes = dict(sorted(kinds.items()))
         return self.found
+
+
+def _inside(seconds: np.ndarray, spans: Sequence[tuple[float, float]]) -> np.ndarray:
+    """Whether each of some moments, none of them a border, is in a span."""
+    starts, ends = np.sort(np.reshape(spans, (-1, 2)), axis=0).T
+    return np.searchsorted(starts, seconds) > np.searchsorted(ends, seconds)
+
+
+def _runs(borders: np.ndarray, is_set: np.ndarray) -> list[tuple[float, float]]:
+    """Start and end of each run of what is set between borders, (len(borders) - 1,) bool."""
+    changes = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(int)))
+    return [(float(borders[a]), float(borders[b])) for a, b in changes.reshape(-1, 2)]
 
 
 def _class_of(row: Mapping[str, Any], class_from: str) -> str:

@@ -13,6 +13,7 @@ from csv import reader
 from pathlib import Path
 from typing import Any
 
+from hf_video.data.rows import TO_LABEL
 from hf_video.io import replace_text
 
 from .table import Table, What, name_in
@@ -91,6 +92,7 @@ def _add(
         if not any(None in _names(attributes.get(key, {}), str(value)) for key, value in values.items()):
             table.report("empty_value", media=medium.name, source=source, **told)
         return
+    table.observe_all(medium, labelling[0])
     modifiers = {name: answers for name, answers in found.items() if name != labelling[0]}
     for label in found[labelling[0]]:
         table.found.classes.setdefault(label, "state" if len(times) > 1 else "point")
@@ -149,18 +151,18 @@ def _read_csv(table: Table) -> tuple[dict[str, Any], Iterator[tuple[str, list[st
 
 
 def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], output: Path) -> None:
-    """Writes the project with the model's segments in a further attribute."""
+    """Writes the project with the model's segments in a further attribute, and its points in another one."""
     if table.file.suffix.lower() != ".json":
         raise ValueError(f"{table.file} is an export; segments are written into the project itself, a JSON file.")
     project = deepcopy(table.json)
-    labels = [*dict.fromkeys(each["class"] for found in predictions.values() for each in found)]
-    ids = {label: str(number) for number, label in enumerate(labels, 1)}
-    attributes, used = project["attribute"], {each.get("aname") for each in project["attribute"].values()}
-    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), "model", 2
-    while name in used:
-        name, count = f"model {count}", count + 1
-    new = {"aname": name, "anchor_id": _SEGMENT, "type": 4, "desc": _BY_MODEL, "options": {}, "default_option_id": ""}
-    attributes[key] = new | {"options": {number: label for label, number in ids.items()}}
+    # Attribute and option of each class, of segments and of points.
+    keys: dict[tuple[str, str], tuple[str, str]] = {}
+    for anchor in (_SEGMENT, _POINT):
+        every = (each for found in predictions.values() for each in found if _anchor(each) == anchor)
+        if labels := [*dict.fromkeys(each["class"] for each in every)]:
+            labels = [*dict.fromkeys([*labels, *table.choices.get("classes", ())])]
+            key = _add_attribute(project["attribute"], anchor, labels)
+            keys |= {(anchor, label): (key, str(number)) for number, label in enumerate(labels, 1)}
     shown = {view: [table.medium(file, view) for file in _files(project, view)] for view in project["view"]}
     for medium, found in predictions.items():
         views = [view for view, media in shown.items() if medium in [each.name for each in media if each is not None]]
@@ -168,9 +170,26 @@ def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], 
             raise ValueError(f"{table.file} has no view of {medium}: add the video in VIA first.")
         view = min(views, key=lambda view: len(shown[view]))  # the one that shows the video alone
         for number, each in enumerate(found):
+            key, option = keys[_anchor(each), each["class"]]
             digest = hashlib.sha256(f"{medium} {number} {json.dumps(each)} {key}".encode()).digest()
             entry = f"{view}_{urlsafe_b64encode(digest)[:8].decode()}"
-            times = [round(each["start"], 3), round(each["end"], 3)]
-            values = {key: ids[each["class"]]}
-            project["metadata"][entry] = {"vid": view, "flg": 0, "z": times, "xy": [], "av": values}
+            times = [round(each["start"], 3), round(each["end"], 3)][: 1 if _anchor(each) == _POINT else 2]
+            project["metadata"][entry] = {"vid": view, "flg": 0, "z": times, "xy": [], "av": {key: option}}
     replace_text(output, json.dumps(project, separators=(",", ":"), ensure_ascii=False))
+
+
+def _anchor(prediction: Mapping[str, Any]) -> str:
+    return _POINT if prediction["start"] == prediction["end"] else _SEGMENT
+
+
+def _add_attribute(attributes: dict[str, Any], anchor: str, labels: Sequence[str]) -> str:
+    """The key of a new attribute, of the model or to be labelled, with these options."""
+    used = {each.get("aname") for each in attributes.values()}
+    first, by = (TO_LABEL, "") if TO_LABEL in labels else ("model", _BY_MODEL)
+    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), first, 2
+    while name in used:
+        name, count = f"{first} {count}", count + 1
+    options = {str(number): label for number, label in enumerate(labels, 1)}
+    new = {"aname": name, "anchor_id": anchor, "type": 4, "desc": by}
+    attributes[key] = new | {"options": options, "default_option_id": ""}
+    return key

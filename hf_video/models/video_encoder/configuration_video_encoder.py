@@ -32,6 +32,10 @@ class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
             Token frames by which the logits are late: those of a frame are for the one `frame_delay` before it.
         background_label (`str`, *optional*):
             Class of frames in which nothing happens: a run of them is no segment.
+        point_labels (`list[str]`, *optional*):
+            Classes of instants, such as a whistle: a run of their frames is no segment, but has one instant.
+        point_width (`float`, *optional*):
+            Seconds around an instant that were labelled with its class.
 
     Raises:
         ValueError: if a value is out of range, or the encoder is another one. The message names it.
@@ -47,6 +51,8 @@ class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
     smoothing_loss_weight: float | int = 0.0
     frame_delay: int = 0
     background_label: str | None = None
+    point_labels: list[str] | None = None
+    point_width: float | int | None = None
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)

@@ -83,6 +83,10 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
             `frame_delay` before it.
         background_label (`str`, *optional*):
             Class of frames in which nothing happens: a run of them is no segment.
+        point_labels (`list[str]`, *optional*):
+            Classes of instants, such as a whistle: a run of their frames is no segment, but has one instant.
+        point_width (`float`, *optional*):
+            Seconds around an instant that were labelled with its class.
         smoothing_loss_weight (`float`, defaults to 0.0):
             Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         use_pool_norm (`bool`, defaults to `False`):
@@ -159,6 +163,8 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
     smoothing_loss_weight: float | int = 0.0
     frame_delay: int = 0
     background_label: str | None = None
+    point_labels: list[str] | None = None
+    point_width: float | int | None = None
     use_pool_norm: bool = False
     projection_dim: int = 512
     num_aligned_layers: int = 1

@@ -134,6 +134,10 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
             `frame_delay` before it.
         background_label (`str`, *optional*):
             Class of frames in which nothing happens: a run of them is no segment.
+        point_labels (`list[str]`, *optional*):
+            Classes of instants, such as a whistle: a run of their frames is no segment, but has one instant.
+        point_width (`float`, *optional*):
+            Seconds around an instant that were labelled with its class.
         smoothing_loss_weight (`float`, defaults to 0.0):
             Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         mask_ratio (`float`, defaults to 0.9):
@@ -215,6 +219,8 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     smoothing_loss_weight: float | int = 0.0
     frame_delay: int = 0
     background_label: str | None = None
+    point_labels: list[str] | None = None
+    point_width: float | int | None = None
     decoder_hidden_size: int = 384
     decoder_num_hidden_layers: int = 4
     decoder_num_attention_heads: int = 6

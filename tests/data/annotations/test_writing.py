@@ -141,3 +141,27 @@ def test_what_cannot_be_written(tmp_path):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             write_annotations(file, [found | changes], tmp_path / "new.json")
     assert not (tmp_path / "new.json").exists()
+
+
+def test_points_are_written_as_the_tool_has_them(tmp_path):
+    """In BORIS a class of the model alone has points, and one of states there gets a frame. VIA has an attribute for
+    segments and one for points."""
+    found = [("whistle", 1.5, 1.5), ("groom", 2.0, 2.0), ("whistle", 3.25, 3.25), ("run", 4.0, 5.0)]
+    rows = [{"class": label, "start": start, "end": end, "score": 0.9} for label, start, end in found]
+    file, _ = place("boris_project", tmp_path)
+    write_annotations(file, [{"media": "arena_02", **row} for row in rows], output := file.with_name("out.boris"))
+    read = [row for row in read_annotations(output).rows if "(model)" in row["source"]]
+    times = [(row["class"], row.get("instant"), row.get("start")) for row in read]
+    assert times == [("whistle", 1.5, None), ("groom", None, 2.0), ("whistle", 3.25, None), ("run", None, 4.0)]
+    file, expected = place("via_project", tmp_path)
+    media = expected["rows"][0]["media"]
+    write_annotations(
+        file, [{"media": media, **row} for row in rows[:1] + rows[3:]], output := file.with_name("o.json")
+    )
+    read = [row for row in read_annotations(output).rows if row["class"] in ("whistle", "run")]
+    assert [row.get("instant", row.get("end")) for row in read] == [1.5, 5.0]
+    attributes = [each for each in json.loads(output.read_text())["attribute"].values() if "hf_video" in each["desc"]]
+    assert [(each["anchor_id"], [*each["options"].values()]) for each in attributes] == [
+        ("FILE1_Z2_XY0", ["run"]),
+        ("FILE1_Z1_XY0", ["whistle"]),
+    ]

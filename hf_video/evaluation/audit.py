@@ -1,0 +1,270 @@
+"""Says what a classifier of clips uses of a video, by what it loses without it."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torchvision.transforms.v2 import functional as F
+from transformers import BatchFeature
+
+from hf_video.data import ClipTask
+from hf_video.inference.inference_settings import AuditSettings
+from hf_video.inference.scores import predict_scores
+from hf_video.io import replace_text, sha256_of
+from hf_video.metrics import chance_accuracy, wilson_interval
+
+from .classes import load_measured_clips, read_batches, reading_options, tell_clips
+from .matching import Tell
+
+# In the folder of the model.
+AUDIT_FILE = "audit.json"
+AS_IT_IS = "as_it_is"
+# Whoever loses less than this share of the videos, with the upper end of the interval, does not use what is missing.
+LITTLE = 0.05
+# Distances between the frames of a clip, in those of the clip as it is; they are views behind it, in this order.
+_DISTANCES = (0.5, 2.0)
+_BORDER = 1 / 8
+
+
+class _Clips(NamedTuple):
+    """Clips of a batch, (batch_size, 1 + len(_DISTANCES), views, num_frames, num_channels, height, width); a generator
+    for draws; and mean and standard deviation by which pixels were normalised, (num_channels, 1, 1)."""
+
+    pixels: torch.Tensor
+    generator: np.random.Generator
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+
+class Variant(NamedTuple):
+    """One way to show a clip.
+
+    Attributes:
+        name: in a result, and in tables.
+        shown: what is shown, in words.
+        tested: what a model uses that loses by it.
+        change: makes the clips of a batch, (batch_size, views, num_frames, num_channels, height, width).
+        distance: which of the distances it has; None for clips as they are.
+    """
+
+    name: str
+    shown: str
+    tested: str
+    change: Callable[[_Clips], torch.Tensor]
+    distance: int | None = None
+
+
+def _shuffle(clips: _Clips) -> torch.Tensor:
+    pixels = clips.pixels[:, 0]
+    orders = [clips.generator.permutation(pixels.shape[2]) for _ in pixels]
+    return torch.stack([clip[:, order] for clip, order in zip(pixels, orders, strict=True)])
+
+
+def _repeat_middle(clips: _Clips) -> torch.Tensor:
+    middle = clips.pixels.shape[3] // 2
+    return clips.pixels[:, 0, :, middle, None].expand_as(clips.pixels[:, 0])
+
+
+def _hide_borders(clips: _Clips) -> torch.Tensor:
+    pixels = clips.pixels[:, 0]
+    top, left = (round(_BORDER * side) for side in pixels.shape[-2:])
+    inside = pixels[..., top : pixels.shape[-2] - top, left : pixels.shape[-1] - left]
+    hidden = inside.mean((2, 4, 5), keepdim=True).expand_as(pixels).clone()
+    hidden[..., top : pixels.shape[-2] - top, left : pixels.shape[-1] - left] = inside
+    return hidden
+
+
+def _remove_colours(clips: _Clips) -> torch.Tensor:
+    pixels = clips.pixels[:, 0] * clips.deviation + clips.mean
+    return (F.rgb_to_grayscale(pixels, num_output_channels=3) - clips.mean) / clips.deviation
+
+
+VARIANTS = (
+    Variant(AS_IT_IS, "clips as they are", "", lambda clips: clips.pixels[:, 0]),
+    Variant("frames_shuffled", "shuffled frames", "time", _shuffle),
+    Variant("frames_reversed", "reversed frames", "the direction of time", lambda clips: clips.pixels[:, 0].flip(2)),
+    Variant("one_frame", "clips of the middle frame alone", "more than one frame", _repeat_middle),
+    Variant("half_distance", "frames at half the distance", "speed", lambda clips: clips.pixels[:, 1], 0),
+    Variant("double_distance", "frames at double the distance", "speed", lambda clips: clips.pixels[:, 2], 1),
+    Variant("mirrored", "mirrored frames", "left and right", lambda clips: clips.pixels[:, 0].flip(-1)),
+    Variant("borders_hidden", "hidden borders, an eighth of each side,", "the borders", _hide_borders),
+    Variant("colours_off", "grey frames", "colours", _remove_colours),
+)
+"""The ways in which [`audit_model`] shows clips; the first is as they are."""
+
+
+class _DistancesTask(ClipTask):
+    """Clips as they are, and behind them those of the same middles with other distances between frames. An item says
+    for which of these the video has as many different frames."""
+
+    def make_clip(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> BatchFeature:
+        with self.open_clips(row, training) as reader:
+            segment = reader.segment(row.get("start"), row.get("end"))
+            frames = self.choose_frames(reader, row, None)
+            numbers = [frames, *(_at_distance(frames, distance, segment) for distance in _DISTANCES)]
+            clips = reader.read(np.concatenate(numbers))
+        has_frames = torch.tensor([_has(frames, *pair) for pair in zip(_DISTANCES, numbers[1:], strict=True)])
+        pixels = self._process(list(clips)).flatten(0, -5)
+        return BatchFeature({"pixel_values": pixels, "has_frames": has_frames})
+
+
+def _at_distance(frames: np.ndarray, distance: float, segment: range) -> np.ndarray:
+    """Frames (num_clips, T) with another distance between them, moved into the segment as far as they fit."""
+    middles = (frames[:, :1] + frames[:, -1:]) / 2
+    found = np.rint(middles + distance * (frames - middles)).astype(np.int64)
+    found += (segment.start - found[:, :1]).clip(0) - (found[:, -1:] - segment.stop + 1).clip(0)
+    return found.clip(segment.start, segment.stop - 1)
+
+
+def _has(frames: np.ndarray, distance: float, found: np.ndarray) -> bool:
+    """Whether the frames that were found lie at a distance, and are as many different ones."""
+    spans, reached = (each[:, -1] - each[:, 0] for each in (frames, found))
+    counts = [[len(np.unique(clip)) for clip in each] for each in (frames, found)]
+    return bool((reached >= distance * spans - 1).all()) and counts[1] >= counts[0]
+
+
+def audit_model(settings: AuditSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
+    """Measures a classifier of clips on videos that lack something, as `hf-video audit`.
+
+    Args:
+        settings: the data, the model, and what differs from the defaults.
+        tell: is called with the result before it is written.
+
+    Returns:
+        What `hf-video audit --json` prints. `chance` is the accuracy of always guessing the most frequent class.
+        `variants` has for each of `VARIANTS`, on `num_clips` clips, the `accuracy` with its `interval`; the `cost`,
+        which is the accuracy of the same clips as they are less that, with its `cost_interval`; whether what it tests
+        `is_used`, None if that is open; and a `sentence`. A clip of several classes is right with all of them right.
+        Figures are shares, intervals are of 95 %. Where the model is a folder that can be written to, its `audit.json`
+        has the same, and the digests of the `weights`.
+
+    Raises:
+        ValueError, OSError: a setting or a video cannot be used, there is no such model, or it does not classify
+            clips.
+    """
+    model, dataset, facts = load_measured_clips(settings, _DistancesTask)
+    processor, generator = dataset.task.processor, np.random.default_rng(0)
+    is_normalized = processor.do_normalize
+    statistics = [
+        torch.tensor(values if is_normalized else default).reshape(-1, 1, 1)
+        for values, default in ((processor.image_mean, [0.0]), (processor.image_std, [1.0]))
+    ]
+    right, has_frames, labels = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    for batch in read_batches(dataset, **reading_options(settings)):
+        pixels = batch["pixel_values"].unflatten(1, (1 + len(_DISTANCES), -1))
+        clips = _Clips(pixels, generator, *statistics)
+        changed = (each.change(clips) for each in VARIANTS)
+        scores = [predict_scores(model, each if each.shape[1] > 1 else each[:, 0]).numpy() for each in changed]
+        labels.append(batch["labels"].numpy())
+        right.append(np.stack([_is_right(each, labels[-1]) for each in scores]))
+        has_frames.append(batch["has_frames"].numpy())
+    is_right, known = np.concatenate(right, axis=1), np.concatenate(has_frames)
+    kinds = np.unique(np.concatenate(labels), axis=0, return_inverse=True)[1].ravel()
+    chance, video_of = chance_accuracy(kinds), np.unique(dataset.rows["video"][:], return_inverse=True)[1]
+    variants = dict[str, dict[str, Any]]()
+    for variant, row in zip(VARIANTS, is_right, strict=True):
+        shown = slice(None) if variant.distance is None else known[:, variant.distance]
+        variants[variant.name] = _measure(variant, is_right[0][shown], row[shown], video_of[shown], chance)
+    result = facts | {"chance": chance, "variants": variants}
+    tell(result)
+    folder = Path(settings.model)
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        content = result | {"weights": weights_of(folder)}
+        replace_text(folder / AUDIT_FILE, json.dumps(content, indent=2) + "\n")
+    return result
+
+
+def _is_right(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Which rows of scores are right, (n,) bool."""
+    if labels.ndim == 1:
+        return scores.argmax(axis=1) == labels
+    return ((scores >= 0.5) == (labels > 0.5)).all(axis=1)
+
+
+def _measure(
+    variant: Variant, as_it_is: np.ndarray, changed: np.ndarray, video_of: np.ndarray, chance: float
+) -> dict[str, Any]:
+    """What a result says of a variant."""
+    if not len(changed):
+        sentence = f"Whether it uses {variant.tested} is open: no video has {variant.shown}."
+        return {"num_clips": 0, "is_used": None, "sentence": sentence}
+    interval = wilson_interval(changed.mean(), effective_number(changed, video_of))
+    found = {"num_clips": len(changed), "accuracy": float(changed.mean()), "interval": [*interval]}
+    lowest = wilson_interval(as_it_is.mean(), effective_number(as_it_is, video_of))[0]
+    if variant.name == AS_IT_IS:
+        guessing = f"than always guessing the most frequent class ({chance:.1%})"
+        is_better = f"It is better {guessing}.", f"It may be no better {guessing}, so that costs tell little."
+        return found | {"sentence": is_better[int(lowest <= chance)]}
+    cost, (low, high) = as_it_is.mean() - changed.mean(), paired_interval(as_it_is, changed, video_of)
+    is_used = True if low > 0 else False if high < LITTLE and lowest > chance else None
+    verdict = {True: "It uses {}", False: "It does not use {}", None: "Whether it uses {} is open"}[is_used]
+    points = f"{100 * cost:.1f} points ({100 * low:.1f} to {100 * high:.1f})"
+    sentence = f"{verdict.format(variant.tested)}: {variant.shown} cost {points}."
+    return found | {"cost": float(cost), "cost_interval": [low, high], "is_used": is_used, "sentence": sentence}
+
+
+def effective_number(values: np.ndarray, video_of: np.ndarray) -> float:
+    """The number of independent clips whose mean is as uncertain as that of these, of which those of one video are
+    alike: their number divided by the design effect (L. Kish, Survey Sampling, 1965).
+
+    Args:
+        values: (num_clips,) numbers.
+        video_of: (num_clips,) numbers of their videos.
+    """
+    deviations, num_videos = values - values.mean(), len(np.unique(video_of))
+    if num_videos in (1, len(values)) or not deviations.any():
+        return num_videos
+    between = np.square(np.bincount(video_of, deviations)).sum() * num_videos / (num_videos - 1)
+    return float(min(len(values) * np.square(deviations).sum() / between, len(values)))
+
+
+def paired_interval(first: np.ndarray, second: np.ndarray, video_of: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the difference of two accuracies on the same clips, `first` less `second`. It also has a
+    width where no clip differs. Source: R. G. Newcombe, Improved confidence intervals for the difference between
+    binomial proportions based on paired data, Statistics in Medicine 17 (1998), 2635-2650, method 10.
+
+    Args:
+        first, second: (num_clips,) bool, whether a clip is right.
+        video_of: (num_clips,) numbers of their videos; see [`effective_number`].
+    """
+    number = effective_number(first.astype(float) - second, video_of)
+    shares = first.mean(), second.mean()
+    both, neither = number * (first & second).mean(), number * (~first & ~second).mean()
+    one, other = number * (first & ~second).mean(), number * (~first & second).mean()
+    excess = both * neither - one * other
+    excess = max(excess - number / 2, 0.0) if excess > 0 else excess
+    scale = np.sqrt(np.prod([share * (1 - share) for share in shares])) * number**2
+    correlation = excess / scale if scale else 0.0
+    (low, high), (other_low, other_high) = (wilson_interval(share, number) for share in shares)
+    reach = []
+    for one, other in ((shares[0] - low, other_high - shares[1]), (high - shares[0], shares[1] - other_low)):
+        reach.append(float(np.sqrt(one**2 - 2 * correlation * one * other + other**2)))
+    cost = float(shares[0] - shares[1])
+    return cost - reach[0], cost + reach[1]
+
+
+def weights_of(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file of weights in the folder of a model."""
+    return {file.name: sha256_of(file) for file in sorted(folder.glob("*.safetensors"))}
+
+
+def tell_audit(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what [`audit_model`] gives."""
+    rows = audit_rows(result)
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"{name:{widths[0]}}  {accuracy:{widths[1]}}  {sentence}" for name, accuracy, sentence in rows]
+    return [*tell_clips(result), "", f"{'':{widths[0]}}  accuracy (95 %)", *lines]
+
+
+def audit_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, accuracy with its interval, and sentence of each variant in what [`audit_model`] gives."""
+    rows = []
+    for name, each in result["variants"].items():
+        low, high = each.get("interval", (0.0, 0.0))
+        accuracy = f"{each['accuracy']:.1%} ({low:.1%} to {high:.1%})" if each["num_clips"] else "-"
+        rows.append((name.replace("_", " "), accuracy, each["sentence"]))
+    return rows

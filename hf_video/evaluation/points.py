@@ -1,0 +1,158 @@
+"""Measures instants of videos by average precision at tolerances, as action spotting is measured on SoccerNet.
+
+The definitions are those of `SoccerNet.Evaluation.ActionSpotting` (https://github.com/SoccerNet/SoccerNet):
+
+- A prediction is right within *half* of the tolerance on either side of an instant of its class. The instants of a
+  video take, one after the other, the most confident prediction there that is not taken yet; all others are wrong.
+  So where instants are closer than that, a larger tolerance may find fewer of them.
+- Average precision is the mean of precision at the recalls 0, 0.1, ..., 1, where precision at a recall is the highest
+  one at that recall or any higher one. Its mean over classes is averaged over tolerances by the trapezoidal rule: over
+  1 to 5 s, which is SoccerNet's "tight" average, and here also over 0.1 to 0.5 s.
+
+It differs from the original in three things. Times are not rounded to half seconds. Every score is a threshold, not
+only multiples of 1/199. A class without an instant has no average precision, in place of 0.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hf_video.data.frame_labels import UNKNOWN
+from hf_video.inference.inference_settings import ONSET
+from hf_video.inference.points import find_points
+from hf_video.inference.segments import Segment
+
+from .matching import find_annotations, interpolated_average_precision
+
+FINE, COARSE = (0.1, 0.2, 0.3, 0.4, 0.5), (1.0, 2.0, 3.0, 4.0, 5.0)
+# Seconds: 1.05 - 1 is more than 0.05.
+_ROUNDING = 1e-6
+
+
+def evaluate_points(
+    predictions: Mapping[str, Sequence[Segment]], ground_truth: Mapping[str, Sequence[Segment]]
+) -> dict[str, Any]:
+    """Figures of instants, as JSON can hold them. A list has one value for each tolerance.
+
+    Args:
+        predictions: predicted instants by video: segments that end where they start, with their scores.
+        ground_truth: annotated ones by video.
+
+    Returns:
+        `tolerances` in seconds, of which half counts on either side; `num_points` that are annotated, and
+        `num_predictions`; `mean_average_precision` over classes, and its averages `average_map`, over 1 to 5 s, and
+        `average_map_fine`, over 0.1 to 0.5 s; `f1` of the predictions with a score of at least 0.5; and `classes`,
+        which holds `num_points` and `average_precision` by the name of a class.
+
+    Raises:
+        ValueError: there is no annotated instant.
+    """
+    videos = {video: number for number, video in enumerate({**ground_truth, **predictions})}
+    # Class, video, time and score of each, by time.
+    true, found = (
+        sorted(
+            (each.label, videos[video], each.start, each.score) for video, points in kind.items() for each in points
+        )
+        for kind in (ground_truth, predictions)
+    )
+    if not true:
+        raise ValueError("The ground truth has no instant, so nothing can be measured.")
+    tolerances, counts = FINE + COARSE, np.zeros(len(FINE + COARSE))
+    classes: dict[str, dict[str, Any]] = {}
+    for label in dict.fromkeys(row[0] for row in true):
+        of_true, of_found = (
+            np.array([row[1:] for row in kind if row[0] == label], np.float64).reshape(-1, 3) for kind in (true, found)
+        )
+        order = np.argsort(-of_found[:, 2], kind="stable")
+        precisions = []
+        for number, tolerance in enumerate(tolerances):
+            is_right = _are_right(of_true, of_found, tolerance)
+            counts[number] += (is_right & (of_found[:, 2] >= ONSET)).sum()
+            precisions.append(interpolated_average_precision(is_right[order], len(of_true), np.arange(11) / 10))
+        classes[label] = {"num_points": len(of_true), "average_precision": precisions}
+    mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
+    fine, coarse = (
+        float(np.trapezoid(values, times) / (times[-1] - times[0]))
+        for values, times in ((mean[: len(FINE)], FINE), (mean[len(FINE) :], COARSE))
+    )
+    num_sure = sum(score >= ONSET for *_, score in found)
+    return {
+        "tolerances": list(tolerances),
+        "num_points": len(true),
+        "num_predictions": len(found),
+        "mean_average_precision": mean.tolist(),
+        "average_map": coarse,
+        "average_map_fine": fine,
+        "f1": (2 * counts / (len(true) + num_sure)).tolist(),
+        "classes": classes,
+    }
+
+
+def _are_right(true: np.ndarray, found: np.ndarray, tolerance: float) -> np.ndarray:
+    """Which predictions are right. Both are (n, 3), video, time and score."""
+
+    def confidence(instants: np.ndarray, others: np.ndarray) -> np.ndarray:
+        is_near = np.abs(instants[:, 1] - others[:, 1]) <= tolerance / 2 + _ROUNDING
+        return np.where(is_near, others[:, 2], -np.inf)
+
+    least = [np.finfo(np.float64).min]
+    taken = find_annotations(true, true[:, 0], found, found[:, 0], least, tries_next=True, overlap=confidence)[0]
+    return np.isin(np.arange(len(found)), taken)
+
+
+class Spotted(NamedTuple):
+    """A video, or a part of it: its name; seconds of moments, (n,), in their order; scores of classes at these, (n,
+    num_classes), and labels, see `AnnotatedVideo.labels_at`; seconds and class id of the annotated instants."""
+
+    name: str
+    moments: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    instants: Sequence[tuple[float, int]]
+
+
+def measure_points(
+    parts: Sequence[Spotted], class_names: Sequence[str], points: Collection[str], width: float
+) -> dict[str, Any]:
+    """`points`, what [`evaluate_points`] says of the instants that scores show at moments that are known; nothing if
+    no instant of the classes `points` is annotated. The parts of a video are in their order."""
+    ids = [number for number, name in enumerate(class_names) if name in points]
+    found, true, by_name = dict[str, list[Segment]](), dict[str, list[Segment]](), defaultdict(list)
+    for part in parts:
+        by_name[part.name].append(part)
+    for name, of_video in by_name.items():
+        _, *columns, instants = zip(*of_video, strict=True)
+        moments, scores, labels = map(np.concatenate, columns)
+        is_known = (labels != UNKNOWN).reshape(len(labels), -1).any(axis=1)
+        found[name] = [
+            Segment(class_names[label], time, time, score)
+            for label, time, score in find_points(moments, scores, ids, width)
+            if is_known[np.abs(moments - time).argmin()]
+        ]
+        true[name] = [Segment(class_names[id], time, time) for part in instants for time, id in part if id in ids]
+    return {"points": evaluate_points(found, true)} if any(true.values()) else {}
+
+
+def are_points(segments: Mapping[str, Sequence[Segment]]) -> set[str]:
+    """The classes of points: those whose segments all are instants."""
+    of_all = [each for of_video in segments.values() for each in of_video]
+    return {each.label for each in of_all if each.is_point} - {each.label for each in of_all if not each.is_point}
+
+
+def tell_points(result: Mapping[str, Any]) -> list[str]:
+    """The lines that show what [`evaluate_points`] gives."""
+    rows = {"all": {**result, "average_precision": result["mean_average_precision"]}, **result["classes"]}
+    names = [" ".join(name.split()) for name in rows]
+    width = max(map(len, ["tolerance, s", *names]))
+    lines = [
+        f"{result['num_points']} instants, right within half of a tolerance on either side: average precision",
+        f"{'tolerance, s':{width}}" + "".join(f"  {each:6g}" for each in result["tolerances"]) + "  instants",
+    ]
+    for name, each in zip(names, rows.values(), strict=True):
+        shares = "".join(f"  {value:6.1%}" for value in each["average_precision"])
+        lines.append(f"{name:{width}}{shares}  {each['num_points']:8d}")
+    lines.append(f"{'F1':{width}}" + "".join(f"  {value:6.1%}" for value in result["f1"]))
+    means = f"{result['average_map']:.1%} over 1 to 5 s, {result['average_map_fine']:.1%} over 0.1 to 0.5 s"
+    return [*lines, f"mean average precision {means}"]

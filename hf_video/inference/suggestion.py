@@ -1,0 +1,240 @@
+"""Chooses the stretches of videos that a person should label next: `hf-video suggest` for programs."""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from hf_video.data.annotations import boris, elan, find_format, via, write_annotations
+from hf_video.data.annotations.new import SUFFIXES, write_new_annotations
+from hf_video.data.rows import TO_LABEL, UNKNOWN_SPANS
+from hf_video.data.tables import open_tables, require_videos
+from hf_video.data.video_listing import ListedVideo, list_videos
+from hf_video.io import replace_file
+from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.models import load_trained_model
+from hf_video.output_folders import check_output_file
+from hf_video.processing import VideoClipProcessor
+from hf_video.texts import replace_json
+
+from .inference_settings import SuggestSettings
+from .scores import is_frame_classifier, problem_type_of, require_classes, score_frames, score_windows
+from .windows import windows_of
+
+# By the name of a format: what the name of a file ends in, and the module of a tool.
+_ENDINGS, _TOOLS = {**SUFFIXES, "csv": ".csv", "json": ".json"}, {"boris": boris, "eaf": elan, "via": via}
+# The share of a stretch that may have labels: files round their times.
+_ROUNDING = 0.01
+
+
+class Stretch(NamedTuple):
+    """A part of a video, from `start` to `end` in seconds after its first frame; how uncertain the model is about it,
+    from 0 to 1; and the mean of the features that the head of the model saw, (hidden_size,) float32."""
+
+    video: str
+    start: float
+    end: float
+    uncertainty: float
+    features: np.ndarray
+
+
+def suggest(
+    settings: SuggestSettings, tell_failed: Callable[[str, Exception], object] = lambda video, error: None
+) -> list[Stretch]:
+    """Chooses the stretches to label next, and writes them, as `hf-video suggest`. In the file each is an event of the
+    class "to label", which a person replaces. What reads the file leaves those out that still have this class: their
+    time is unknown.
+
+    Args:
+        settings: the videos, the model, the file, and what differs from the defaults.
+        tell_failed: is called with each of several videos that cannot be read, and why; the others go on.
+
+    Returns:
+        The stretches, the most useful one first; fewer than `count` if no more are left.
+
+    Raises:
+        ValueError, OSError: a setting cannot be used, there is no such model, the file cannot be written, the only
+            video is damaged, or no stretch is left.
+    """
+    output = check_output_file("output", settings.output) or Path()
+    videos = list_videos(settings.videos, settings.video_root)
+    format = _choose_format(settings, output, videos)
+    computing = {"device": settings.device, "dtype": settings.dtype}
+    model, processor = load_trained_model(settings.model, part="any classifier", **computing)
+    require_classes(settings.model, model.config)
+    classes, has_background = class_names_of(model.config), bool(background_of(model.config))
+    options = windows_of(settings, processor, is_frame_classifier(model)) | {"batch_size": settings.batch_size}
+    labelled = {} if settings.annotations is None else _labelled_spans(settings, has_background)
+    with TemporaryDirectory() as folder:  # what cannot be written is refused before hours of reading
+        anything = [Stretch(video.source, 0.0, 0.1, 0.0, np.empty(0)) for video in videos]
+        _write(format, anything, Path(folder, f"new{_ENDINGS[format]}"), settings, classes)
+    found = list[Stretch]()
+    for video in videos:
+        try:
+            found += measure_stretches(model, processor, video.open(), settings.seconds, name=video.source, **options)
+        except (OSError, ValueError) as error:
+            if len(videos) == 1:
+                raise
+            tell_failed(video.source, error)
+    is_labelled = np.array([_is_labelled(each, labelled.get(each.video, ())) for each in found], bool)
+    if is_labelled.all():
+        raise ValueError("No stretch of the videos that can be read is left to label: all have labels.")
+    rows = {video.source: 2 * number for number, video in enumerate(videos)}
+    places = np.array([(rows[each.video], round(each.start / settings.seconds)) for each in found])
+    uncertainties, features = (np.array([each[column] for each in found]) for column in (3, 4))
+    chosen = choose_stretches(uncertainties, features, places, settings.count, is_labelled)
+    _write(format, [found[row] for row in chosen], output, settings, classes)
+    return [found[row] for row in chosen]
+
+
+def choose_stretches(
+    uncertainties: np.ndarray,
+    features: np.ndarray,
+    places: np.ndarray,
+    count: int,
+    is_labelled: np.ndarray | None = None,
+) -> list[int]:
+    """The stretches to label next, one after the other: that with the largest product of its squared uncertainty and
+    its distance, in features, to the nearest one that is labelled or chosen. It is the greedy choice of k centers
+    (Sener and Savarese, arXiv:1708.00489) weighted by the uncertainty of the model.
+
+    Args:
+        uncertainties: (n,) at least 0.
+        features: (n, size), brought to a mean of 0 and a deviation of 1 over all stretches.
+        places: (n, k), where stretches are: two are beside each other, and not both chosen, if no number differs by
+            more than 1.
+        count: how many to choose.
+        is_labelled: (n,) bool, which have labels; none by default.
+
+    Returns:
+        The rows; fewer than `count` if no more are left.
+    """
+    values = (features - features.mean(axis=0)) / np.maximum(features.std(axis=0), 1e-6)
+    is_open, distances = np.ones(len(values), bool), np.full(len(values), np.inf)
+
+    def take(row: int) -> None:
+        np.minimum(distances, np.linalg.norm(values - values[row], axis=1), out=distances)
+
+    if is_labelled is not None:
+        is_open = ~is_labelled
+        for row in np.flatnonzero(is_labelled):
+            take(int(row))
+    chosen: list[int] = []
+    while len(chosen) < count and is_open.any():
+        gains = uncertainties**2 * np.where(np.isinf(distances), 1.0, distances)
+        chosen.append(int(np.where(is_open, gains, -1.0).argmax()))
+        take(chosen[-1])
+        is_open &= (np.abs(places - places[chosen[-1]]) > 1).any(axis=1)
+    return chosen
+
+
+def measure_stretches(
+    model: PreTrainedModel,
+    processor: VideoClipProcessor,
+    video: Any,
+    seconds: float = 3.0,
+    *,
+    name: str = "",
+    **options: Any,
+) -> list[Stretch]:
+    """The stretches of a video, one after the other, from one pass over it. A window or token frame counts for the
+    stretch in which its middle is. A stretch without any is left out, and so is a rest of less than half a stretch
+    behind others.
+
+    Args:
+        model: a classifier of videos or of frames in evaluation mode.
+        processor: its processor.
+        video: see [`window_batches`].
+        seconds: the length of a stretch.
+        name: the name of the video, by default `video`.
+        options: of [`score_windows`] or [`score_frames`], such as `batch_size`.
+
+    Raises:
+        ValueError: an option is out of its bounds.
+        VideoReadError: the video cannot be read, or is damaged.
+    """
+    score = score_frames if is_frame_classifier(model) else score_windows
+    is_exclusive = problem_type_of(model.config) == "single_label_classification"
+    measured, end = defaultdict[int, list[tuple[Any, Any]]](list), 0.0
+    for window in score(model, processor, video, with_features=True, **options):
+        number, end = int((window.start + window.end) / 2 // seconds), window.end
+        if is_exclusive:
+            lower, higher = np.sort(window.scores)[-2:]
+            uncertainty = 1 - (higher - lower)
+        else:
+            uncertainty = 1 - np.abs(2 * window.scores - 1).min()
+        measured[number].append((uncertainty, window.features))
+    found = []
+    for number, of_windows in measured.items():
+        uncertainties, features = (np.mean(each, axis=0) for each in zip(*of_windows, strict=True))
+        start = number * seconds
+        found.append(Stretch(name or str(video), start, min(start + seconds, end), float(uncertainties), features))
+    return [each for each in found if each.end - each.start >= seconds / 2 or len(found) == 1]
+
+
+def _choose_format(settings: SuggestSettings, output: Path, videos: Sequence[ListedVideo]) -> str:
+    """The format of the file; a `ValueError` if it is unknown, or does not hold such videos."""
+    by_name = [format for format, ending in _ENDINGS.items() if output.name.lower().endswith(ending)]
+    if not (format := settings.format or "".join(by_name[:1])):
+        raise ValueError(f"--output {output}: a name in {', '.join(_ENDINGS.values())} is expected, or --format.")
+    if format in _TOOLS and (others := [each.source for each in videos if not Path(each.source).is_file()]):
+        raise ValueError(f"A project of a tool is about video files on this machine, and {others[0]} is none.")
+    if format == "eaf" and len(videos) > 1:
+        raise ValueError(
+            f"A file of ELAN is about one video, not {len(videos)}: name one, or choose another --format."
+        )
+    return format
+
+
+def _labelled_spans(settings: SuggestSettings, has_background: bool) -> dict[str, list[tuple[float, float]]]:
+    """The time of each video from which a training on the annotations would learn: their segments, and if the model
+    has a background, all time that is not unknown."""
+    tables = open_tables(settings.annotations, settings.video_root)
+    videos, found = require_videos(tables), defaultdict[str, list[tuple[float, float]]](list)
+    for name, table in tables.items():
+        starts, ends = table.times().values()
+        times = zip(starts.fill_null(0.0).to_pylist(), ends.fill_null(math.inf).to_pylist(), strict=True)
+        unknown = table.column(UNKNOWN_SPANS).to_pylist()
+        for video, span, spans in zip(videos[name].to_pylist(), times, unknown, strict=True):
+            borders = [0.0, *chain(*sorted(spans or ())), math.inf]
+            known = [*zip(borders[::2], borders[1::2], strict=True)]
+            found[video] = known if has_background else [*found[video], span]
+    return found
+
+
+def _is_labelled(stretch: Stretch, spans: Sequence[tuple[float, float]]) -> bool:
+    most = _ROUNDING * (stretch.end - stretch.start)
+    return any(min(stretch.end, end) - max(stretch.start, start) > most for start, end in spans)
+
+
+def _write(
+    format: str, stretches: Sequence[Stretch], output: Path, settings: SuggestSettings, classes: Sequence[str]
+) -> None:
+    """Writes a list, a copy of the project of the person if it is of this tool, or a new project."""
+    source = settings.annotations
+    if format not in _TOOLS:
+        rows = [{"path": each.video, "label": TO_LABEL, "start": each.start, "end": each.end} for each in stretches]
+        if format == "json":
+            replace_json(output, rows)
+        else:
+            replace_file(output, lambda path: _write_table(path, rows))
+        return
+    events = [{"media": each.video, "class": TO_LABEL, "start": each.start, "end": each.end} for each in stretches]
+    if source is not None and find_format(source) is _TOOLS[format]:
+        write_annotations(source, events, output, settings.video_root or Path(stretches[0].video).parent)
+    else:
+        write_new_annotations(format, events, output, classes)
+
+
+def _write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
