@@ -2,11 +2,12 @@
 Trains on fifteen clips a class by `hf-video train`: from the start that ships, from random weights, and with each part
 of the start's defaults left out. Measures top-1 accuracy on 240 clips or so of the same kind.
 
-Six small sets, none of which shares code or textures with the generator of the start's videos. Photographs that cross
-the picture, cameras that zoom and turn, and people who walk (PETS 2009) are motions that the generator has. What two
-things do to each other is a motion that it does not have. Digits and surfaces are no motions at all. The photographs
-and the people are OpenCV's samples, where Debian's `apt-get install opencv-doc` puts them. The error from random
-weights has to fall to a fifth where the generator has the motions, to a half elsewhere.
+Nine small sets, none of which shares code, photographs or textures with what the start was trained on. Photographs
+that cross the picture, cameras that zoom and turn, and people who walk (PETS 2009) are motions that the generator of
+its videos has. What two things do to each other and what a drawn figure does are motions that it does not have.
+Digits, surfaces, gears that are good or broken, and postures are no motions at all. The photographs and the people
+are OpenCV's samples, where Debian's `apt-get install opencv-doc` puts them. The error from random weights has to fall
+to a fifth where the generator has the motions, to a half elsewhere.
 
 From the start a training takes two minutes of one CPU core, from random weights four: it is trained once a set.
 With `--smoke` sets are tiny and trainings have one step.

@@ -1,12 +1,15 @@
-"""Small sets of labelled videos, to learn from a few clips: photographs and handwritten digits that move, and people.
+"""
+Small sets of labelled videos, to learn from a few clips: photographs and handwritten digits that move, people, and
+drawn gears and figures.
 
-Nothing here is shared with the generator of the videos that the start was pre-trained on. The photographs and the
-people are OpenCV's samples (Debian: opencv-doc), the digits are scikit-learn's. What a test clip shows, other than its
-motion, is in no training clip: photographs, halves of photographs, digits or seconds are split between the two.
+Nothing here is shared with the videos and pictures that the start was pre-trained on. The photographs and the people
+are OpenCV's samples (Debian: opencv-doc), the digits and the grounds of drawings scikit-learn's. What a test clip
+shows, other than its class, is in no training clip: photographs, halves of photographs, digits or seconds are split
+between the two.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +17,7 @@ from typing import NamedTuple
 import av
 import numpy as np
 from helpers.walking_scene import CLASSES, SPAN, TEST_FRAMES, WINDOW, draw_places, read_scene
-from PIL import Image, ImageFilter
+from PIL import Image, ImageDraw, ImageFilter
 
 SIZE, NUM_FRAMES, RATE = 96, 24, 12
 SAMPLES = Path("/usr/share/doc/opencv-doc/examples/data")
@@ -234,6 +237,123 @@ def open_people(is_small: bool) -> Draw:
     return draw
 
 
+def draw_over(
+    photos: list[Image.Image], draws: list[Callable[[ImageDraw.ImageDraw], None]], generator: np.random.Generator
+) -> np.ndarray:
+    """Frames of drawings, in thirds of pixels, before a blurred part of a photograph that drifts a little."""
+    photo = photos[generator.integers(len(photos))].filter(ImageFilter.GaussianBlur(2))
+    start, end = draw_centre(photo, SIZE, generator), generator.uniform(-5, 5, 2)
+    frames = []
+    for share, draw in zip(np.linspace(0, 1, NUM_FRAMES), draws, strict=True):
+        ground = Image.fromarray(window(photo, tuple(start + share * end)))
+        large = ground.resize((3 * SIZE, 3 * SIZE))
+        draw(ImageDraw.Draw(large))
+        frames.append(np.asarray(large.reduce(3)))
+    noisy = np.stack(frames) + generator.normal(0, 4, (NUM_FRAMES, SIZE, SIZE, 3))
+    return noisy.clip(0, 255).astype(np.uint8)
+
+
+def draw_colour(generator: np.random.Generator) -> tuple[int, ...]:
+    low = generator.choice([0, 175])
+    return tuple(generator.integers(low, low + 80, 3).tolist())
+
+
+def sample_photos() -> list[Image.Image]:
+    """A building and a flower."""
+    from sklearn.datasets import load_sample_images
+
+    return [Image.fromarray(image) for image in load_sample_images().images]
+
+
+def open_gears(is_small: bool) -> Draw:
+    photos = sample_photos()
+
+    def draw(label: str, is_test: bool, generator: np.random.Generator) -> np.ndarray:
+        radius, teeth = 3 * generator.uniform(22, 32), int(generator.integers(9, 14))
+        middle = 1.5 * SIZE + 3 * generator.uniform(-12, 12, 2)
+        turn, colour, hole = generator.uniform(0, 2 * np.pi), draw_colour(generator), generator.uniform(0.2, 0.35)
+        angles = turn + np.arange(4 * teeth) * 2 * np.pi / (4 * teeth)
+        rims = np.tile([1.0, 1.0, 0.75, 0.75], teeth)
+        if label == "a tooth is missing":
+            rims[:2] = 0.75
+        outline = [
+            tuple(middle + radius * rim * np.array([np.cos(a), np.sin(a)]))
+            for rim, a in zip(rims, angles, strict=True)
+        ]
+        crack = [turn + generator.uniform(-0.15, 0.15) + share for share in generator.uniform(-0.12, 0.12, 5)]
+
+        def paint(on: ImageDraw.ImageDraw) -> None:
+            on.polygon(outline, fill=colour)
+            inner = hole * radius
+            on.ellipse((*(middle - inner), *(middle + inner)), fill=(90, 90, 90))
+            if label == "cracked":
+                along = zip(crack, np.linspace(hole, 0.8, 5), strict=True)
+                on.line(
+                    [tuple(middle + radius * r * np.array([np.cos(a), np.sin(a)])) for a, r in along], (90, 90, 90), 6
+                )
+
+        return draw_over(part_for(photos, is_test), [paint] * NUM_FRAMES, generator)
+
+    return draw
+
+
+# Degrees from hanging down, forward: trunk (from upright), both upper arms, lower arms, thighs, shins.
+POSTURES = {
+    "stands": (0, 15, 10, 5, 0),
+    "sits": (0, 35, 70, 85, 0),
+    "bends": (75, 0, 0, 5, 0),
+    "raises its arms": (0, 150, 170, 5, 0),
+}
+# The largest change of the same angles, and of the height over that of a leg.
+GESTURES = {
+    "waves": ((0, 0, 0, 0, 0), 0.0),
+    "squats": ((15, 40, 50, 75, -65), 0.0),
+    "jumps": ((0, 20, 20, 0, 0), 0.45),
+    "lifts its arms": ((0, 140, 150, 0, 0), 0.0),
+}
+
+
+def paint_figure(
+    on: ImageDraw.ImageDraw, degrees: np.ndarray, foot: np.ndarray, size: float, facing: int, colour: tuple[int, ...]
+) -> None:
+    """A figure from the side; degrees (2, 5) are those of `POSTURES` for its two sides."""
+    steps = np.stack([facing * np.sin(np.radians(degrees)), np.cos(np.radians(degrees))], axis=-1) * size
+    trunk = steps[0, 0] * np.array([0.6, -0.6])
+    legs = 0.5 * steps[:, 3] + 0.5 * steps[:, 4]
+    hip = foot - [0, legs[:, 1].max()]
+    neck, width = hip + trunk, round(size / 7)
+    for side in range(2):
+        knee, elbow = hip + 0.5 * steps[side, 3], neck + 0.35 * steps[side, 1]
+        lines = [hip, knee, hip + legs[side]], [hip, neck, elbow, elbow + 0.35 * steps[side, 2]]
+        for line in lines:
+            on.line([tuple(point) for point in line], colour, width, joint="curve")
+    head = neck + 0.3 * trunk / 0.6
+    on.ellipse((*(head - 0.17 * size), *(head + 0.17 * size)), fill=colour)
+
+
+def open_figures(is_small: bool) -> Draw:
+    """Postures that are kept, or gestures."""
+    photos = sample_photos()
+
+    def draw(label: str, is_test: bool, generator: np.random.Generator) -> np.ndarray:
+        size, facing, colour = 3 * generator.uniform(24, 34), int(generator.choice([-1, 1])), draw_colour(generator)
+        foot = np.array([1.5 * SIZE + 3 * generator.uniform(-14, 14), 3 * generator.uniform(78, 92)])
+        usual = np.array(POSTURES.get(label, POSTURES["stands"])) + generator.normal(0, 7, (2, 5))
+        change, height = GESTURES.get(label, ((0,) * 5, 0.0))
+        phase, times = generator.uniform(0, 1), np.linspace(0, generator.uniform(1.2, 2), NUM_FRAMES)
+        draws = []
+        for time in times:
+            share = (1 - np.cos(2 * np.pi * (time + phase))) / 2
+            degrees = usual + share * np.array(change)
+            if label == "waves":
+                degrees[0, 1:3] = 120, 150 + 60 * (share - 0.5)
+            place = foot - [0, height * size * share]
+            draws.append(partial(paint_figure, degrees=degrees, foot=place, size=size, facing=facing, colour=colour))
+        return draw_over(part_for(photos, is_test), draws, generator)
+
+    return draw
+
+
 SETS = {
     "crossing": SmallSet(("goes left", "goes right", "goes up", "goes down"), "motion", open_crossing),
     "camera": SmallSet(("zooms in", "zooms out", "turns", "is still"), "motion", open_camera),
@@ -241,4 +361,7 @@ SETS = {
     "pairs": SmallSet(("meet", "part", "pass", "go together"), "other motion", open_pairs),
     "digits": SmallSet(("zero", "one", "two", "three"), "no motion", open_digits),
     "surfaces": SmallSet(tuple(SURFACES), "no motion", open_surfaces),
+    "gears": SmallSet(("good", "a tooth is missing", "cracked"), "no motion", open_gears),
+    "postures": SmallSet(tuple(POSTURES), "no motion", open_figures),
+    "gestures": SmallSet(tuple(GESTURES), "other motion", open_figures),
 }
