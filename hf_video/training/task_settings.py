@@ -514,5 +514,5 @@ class PlanSettings(KeptFeaturesSettings, ReadingSettings, ClassificationSettings
     """Plan"""
 
     more: AtLeast1[int] = setting(30, "Further clips of each class whose gain is foretold.")
-    seed: Seed = setting(0, "Seed of the draws.")
+    seed: Seed[int] = setting(0, "Seed of the draws.")
     json: bool = setting(False, "Print one JSON object.")

@@ -10,7 +10,10 @@ from ..shared_configuration import CheckedConfigMixin, check_limits
 
 # The encoders of Transformers, and how many tokens precede those of the patches.
 PREFIX_TOKENS = {"videomae": 0, "timesformer": 1, "vivit": 1, "vjepa2": 0, "videoprism_vision_model": 0}
-LIMITS = {"at least 0": ["smoothing_loss_weight", "frame_delay"], "in [0, 1)": ["classifier_dropout"]}
+LIMITS = {
+    "at least 0": ["smoothing_loss_weight", "frame_delay", "point_width"],
+    "in [0, 1)": ["classifier_dropout"],
+}
 
 
 @strict

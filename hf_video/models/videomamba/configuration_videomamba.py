@@ -21,7 +21,7 @@ LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "state_size", "conv_kernel"]
     + ["time_step_rank", "projection_dim", "num_aligned_layers"],
     "at least 0": ["num_hidden_layers", "time_step_floor", "time_step_scale"]
-    + ["smoothing_loss_weight", "frame_delay"],
+    + ["smoothing_loss_weight", "frame_delay", "point_width"],
     "above 0": ["expand", "layer_norm_eps", "initializer_range", "aligned_layer_interval"]
     + ["time_step_min", "time_step_max"],
     "in [0, 1)": ["hidden_dropout_prob", "drop_path_rate", "classifier_dropout"],

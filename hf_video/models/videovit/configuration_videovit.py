@@ -15,14 +15,8 @@ from ..shared_configuration import CheckedConfigMixin, LayeredConfigMixin, check
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
     + ["intermediate_size", "pooler_num_attention_heads", "pooler_num_clips", "rope_grid_size"],
-    "at least 0": [
-        "num_hidden_layers",
-        "pooler_num_hidden_layers",
-        "classifier_init_scale",
-        "layer_scale_init_value",
-        "smoothing_loss_weight",
-    ]
-    + ["frame_delay"],
+    "at least 0": ["num_hidden_layers", "pooler_num_hidden_layers", "classifier_init_scale", "layer_scale_init_value"]
+    + ["smoothing_loss_weight", "frame_delay", "point_width"],
     "above 0": ["initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"],
     "in [0, 1)": ["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"],
     "between 0 and 1": ["mask_ratio"],
