@@ -36,10 +36,16 @@ def run(settings: PlanSettings) -> int:
 
 
 def _lines(result: Mapping[str, Any]) -> list[str]:
+    from hf_video.evaluation.classes import tell_known
+
     more, classes, doubts = result["more"], result["classes"], result["doubts"]
     low, gain, high = result["gain"]
     how = "other videos" if result["by_video"] else "other clips, also of the same video"
-    lines = [f"{result['num_clips']} clips of {len(classes)} classes, measured on {how}; 80 % bands in brackets"]
+    lines = [
+        f"{result['num_clips']} clips of {len(classes)} classes, recognised by a small classifier on the features of "
+        f"{result['model']} that learned from {how}; 80 % bands in brackets",
+        *tell_known(result),
+    ]
     lines += [f"{each['clips_a_class']:6.0f} clips a class   {_share(each['accuracy'])}" for each in result["curve"]]
     lines.append(f"with all of them       {_share(result['now'])}")
     lines.append(f"{more} more of each class would bring {gain:+.1%} ({low:+.1%} to {high:+.1%})")

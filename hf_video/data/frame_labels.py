@@ -9,9 +9,9 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from .checks import read_durations
 from .holding_out import TIME, VIDEO, hold_out
+from .mixing import UNKNOWN
 from .rows import DURATION, UNKNOWN_SPANS, VideoRows, arrow_column, label_ids, label_names
 
-UNKNOWN = -100
 # Seconds around an instant that have its class if nobody says otherwise.
 POINT_WIDTH = 0.5
 # Labels of moments at a border do not depend on rounding.

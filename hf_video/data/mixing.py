@@ -17,12 +17,13 @@ from transformers import default_data_collator
 from hf_video.settings import check_values
 
 from .augmentation import DrawsFrom, apply_changes
-from .frame_labels import UNKNOWN
 from .video_settings import ClipMixingSettings
 
 # The name of (seed, epoch, index), or (seed, epoch, row, repetition), in the item of a training clip; it seeds the
 # draws for the clip's batch.
 SAMPLE_KEY = "sample_key"
+# The label of a frame that nobody annotated, which no loss counts.
+UNKNOWN = -100
 # The name of the changes that each view of an item awaits, and of what mixes a batch after them, if training clips are
 # changed on the device. Then `pixel_values` are a list of frames, uint8 (T, C, H, W), of any size.
 CHANGES, MIX = "changes", "mix"

@@ -27,7 +27,6 @@ from .folders import (
     require_root,
     split_of,
     tell_others,
-    visible_entries,
 )
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def names_several(word: str) -> bool:
             return word.endswith(TABLE_SUFFIXES)
         path = Path(word).expanduser()
         if path.is_dir():
-            return bool(word) and not is_frame_folder(path) and any(visible_entries(path))
+            return bool(word) and not is_frame_folder(path)
         return path.suffix.lower() in (*LIST_SUFFIXES, *TABLE_SUFFIXES) and path.is_file()
     except (ValueError, RuntimeError, OSError):  # no such user, or no name of a file
         return False

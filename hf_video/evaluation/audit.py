@@ -85,7 +85,7 @@ def _remove_colours(clips: _Clips) -> torch.Tensor:
 
 VARIANTS = (
     Variant(AS_IT_IS, "clips as they are", "", lambda clips: clips.pixels[:, 0]),
-    Variant("frames_shuffled", "shuffled frames", "time", _shuffle),
+    Variant("frames_shuffled", "shuffled frames", "time (the order of frames)", _shuffle),
     Variant("frames_reversed", "reversed frames", "the direction of time", lambda clips: clips.pixels[:, 0].flip(2)),
     Variant("one_frame", "clips of the middle frame alone", "more than one frame", _repeat_middle),
     Variant("half_distance", "frames at half the distance", "speed", lambda clips: clips.pixels[:, 1], 0),
@@ -257,6 +257,8 @@ def tell_audit(result: Mapping[str, Any]) -> list[str]:
     rows = audit_rows(result)
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{name:{widths[0]}}  {accuracy:{widths[1]}}  {sentence}" for name, accuracy, sentence in rows]
+    is_open = any(each["num_clips"] and each.get("is_used", True) is None for each in result["variants"].values())
+    lines += ["", "What is open needs more clips: 73 at least to rule a loss of 5 points out."] if is_open else []
     return [*tell_clips(result), "", f"{'':{widths[0]}}  accuracy (95 %)", *lines]
 
 
@@ -266,5 +268,7 @@ def audit_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     for name, each in result["variants"].items():
         low, high = each.get("interval", (0.0, 0.0))
         accuracy = f"{each['accuracy']:.1%} ({low:.1%} to {high:.1%})" if each["num_clips"] else "-"
+        if 0 < each["num_clips"] < result["variants"][AS_IT_IS]["num_clips"]:
+            accuracy += f" of {each['num_clips']}"
         rows.append((name.replace("_", " "), accuracy, each["sentence"]))
     return rows

@@ -18,7 +18,7 @@ from hf_video.data.clip_duration import cut_splits
 from hf_video.data.holding_out import further_columns
 from hf_video.data.trained_data import count_trained, parts_of_training, read_training
 from hf_video.data.video_settings import annotation_choices, dataset_options
-from hf_video.inference.inference_settings import EvaluateSettings, MeasuredSettings
+from hf_video.inference.inference_settings import ClassificationSettings, EvaluateSettings, MeasuredSettings
 from hf_video.inference.scores import predict_scores
 from hf_video.io import replacing_file
 from hf_video.loading.class_names import class_names_of
@@ -251,7 +251,7 @@ def part_of_training(split: str, is_split: bool) -> dict[str, str]:
     return {"part_of_training": "trained on" if split == "train" else "held out"} if is_split else {}
 
 
-def trained_rows(settings: MeasuredSettings, rows: datasets.Dataset) -> dict[str, Any]:
+def trained_rows(settings: ClassificationSettings, rows: datasets.Dataset) -> dict[str, Any]:
     """How many of the rows the model knows."""
     found = count_trained(Path(settings.model or ""), rows)
     return {} if found is None else {"known_videos": found}

@@ -62,8 +62,8 @@ def require_model(name: str, option: str = "") -> str:
     if folder.is_dir():
         if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
             inside = few(path.parent.name for path in sorted(folder.glob("*/config.json")))
-            hint = f", as {inside} inside it" if inside else ""
-            raise ValueError(f"{named} has no config.json, so it is no folder of a model{hint}.")
+            hint = f" Inside it is {inside}." if inside else ""
+            raise ValueError(f"{named} has no config.json, so it is no folder of a model.{hint}")
         return name
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return name

@@ -42,20 +42,28 @@ class StreamEpochCallback(TrainerCallback):
 
 class EpochLineCallback(ProgressCallback):
     """The progress bar of Transformers, with one line for each evaluation in place of dictionaries of logs; without
-    evaluations, with one for each logged loss."""
+    evaluations, with one for each logged loss. The loss of a line is the mean over the steps since the line before."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.train_loss: float | None = None
+        self._sum, self._num_steps, self._last_step = 0.0, 0, 0
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        self._last_step = state.global_step
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
-        self.train_loss = logs.get("loss", self.train_loss)
+        if "loss" in logs:
+            num_steps, self._last_step = state.global_step - self._last_step, state.global_step
+            self._sum, self._num_steps = self._sum + num_steps * logs["loss"], self._num_steps + num_steps
         shown = "loss" if args.eval_strategy == IntervalStrategy.NO else "eval_loss"
         if not {shown, "eval_loss"} & logs.keys() or not state.is_world_process_zero:
             return
         parts = [f"epoch {logs['epoch']:g}/{state.num_train_epochs:g}"]
-        losses = {"loss": self.train_loss, "validation loss": logs.get("eval_loss")}
+        mean = self._sum / self._num_steps if self._num_steps else None
+        self._sum, self._num_steps = 0.0, 0
+        losses = {"loss": mean, "validation loss": logs.get("eval_loss")}
         parts += [f"{name} {loss:.3f}" for name, loss in losses.items() if loss is not None]
         shown_metrics = [row for row in measured_in(logs, "eval_") if row[0].short_title is not None]
         parts += [f"{metric.short_title} {metric.text(value, digits=1)}" for metric, value in shown_metrics]

@@ -16,6 +16,7 @@ from hf_video.data import is_multi_label, label_names
 from hf_video.data.checks import readable_videos
 from hf_video.data.folders import listed
 from hf_video.data.video_settings import annotation_choices
+from hf_video.evaluation.classes import trained_rows
 from hf_video.loading.models import choose_device
 from hf_video.loading.released import model_path
 
@@ -227,5 +228,6 @@ def plan(settings: PlanSettings) -> dict[str, Any]:
             | {"label": names[labels[doubt.row]], "taken_for": names[doubt.other], "probability": doubt.probability}
             for doubt in found.doubts
         ],
+        **trained_rows(settings, rows),
         "broken_videos": sorted({*broken, *encoded.unread()}),
     }

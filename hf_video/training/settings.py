@@ -60,7 +60,7 @@ ClassWeights = Annotated[
 class OptimizationSettings:
     """Training"""
 
-    learning_rate: Annotated[NotNegative[float], COMMON] = setting(1e-4, "The peak learning rate.")
+    learning_rate: Annotated[NotNegative[float], Mark(alias="lr"), COMMON] = setting(1e-4, "The peak learning rate.")
     lr_scheduler_type: str = setting("cosine", "The learning rate schedule after the warm-up.")
     lr_scheduler_kwargs: dict[str, Any] | str | None = setting(None, "Options of the schedule.", "JSON")
     warmup_steps: NotNegative[float] = setting(0.1, "Steps of linear warm-up; below 1, a share of all steps.")

@@ -499,7 +499,7 @@ class ProbeSettings(
 ):
     """Probe"""
 
-    learning_rate: Annotated[NotNegative[float], COMMON] = setting(
+    learning_rate: Annotated[NotNegative[float], Mark(alias="lr"), COMMON] = setting(
         PROBE_DEFAULTS["learning_rate"], "The peak learning rate."
     )
     weight_decay: Annotated[NotNegative[float], COMMON] = setting(

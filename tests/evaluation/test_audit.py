@@ -11,7 +11,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_video import VideoClipProcessor
 from hf_video.evaluation import audit_model, classes
-from hf_video.evaluation.audit import VARIANTS, _at_distance, effective_number, paired_interval
+from hf_video.evaluation.audit import LITTLE, VARIANTS, _at_distance, effective_number, paired_interval
 from hf_video.inference import AuditSettings
 from tests.testing.videos import encode_video
 
@@ -141,6 +141,8 @@ def test_an_interval_is_that_of_the_source_and_has_a_width_without_a_difference(
     pairs = np.repeat([[1, 1], [1, 0], [0, 1], [0, 0]], [36, 12, 2, 0], axis=0).astype(bool)
     low, high = paired_interval(*pairs.T, np.arange(50))
     assert (low, high) == pytest.approx((0.0569, 0.3404), abs=1e-4)
+    reaches = [paired_interval(*np.ones((2, number), bool), np.arange(number))[1] for number in (72, 73)]
+    assert reaches[0] > LITTLE > reaches[1]  # of which `tell_audit` speaks
     low, high = paired_interval(*np.ones((2, 80), bool), np.arange(80))
     assert low == -high and 0.03 < high < 0.05
 

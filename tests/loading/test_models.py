@@ -28,7 +28,7 @@ def test_a_folder_without_a_model_is_refused_and_one_inside_it_is_named(tmp_path
         require_model(str(tmp_path))
     (tmp_path / "checkpoint-3").mkdir()
     (tmp_path / "checkpoint-3" / "config.json").touch()
-    with pytest.raises(ValueError, match="no folder of a model, as checkpoint-3 inside it"):
+    with pytest.raises(ValueError, match=r"no folder of a model\. Inside it is checkpoint-3"):
         require_model(str(tmp_path))
 
 
