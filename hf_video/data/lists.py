@@ -25,9 +25,10 @@ _NAMES |= {"second", "x1", "y1", "x2", "y2", "action"}
 # Other names of columns, in lower case and with underscores.
 _ALIASES = {
     **dict.fromkeys(("path", "file", "filename", "file_name", "file_path", "video_path", "video_file"), "video"),
-    **dict.fromkeys(("class", "class_name"), "label"),
-    **dict.fromkeys(("begin", "start_time", "start_s"), "start"),
-    **dict.fromkeys(("end_time", "end_s"), "end"),
+    **dict.fromkeys(("media", "media_file", "video_name"), "video"),
+    **dict.fromkeys(("class", "class_name", "behavior", "behaviour", "activity"), "label"),
+    **dict.fromkeys(("begin", "start_time", "start_s", "onset"), "start"),
+    **dict.fromkeys(("end_time", "end_s", "stop", "stop_time", "stop_s", "offset"), "end"),
 }
 _UNNAMED = ("video", "label", "start", "end")
 # What pyarrow raises for values that are not of a type.
@@ -52,13 +53,19 @@ def known_names(source: str, names: Sequence[str]) -> list[str]:
     """The names of columns: in place of another form or word, that which is known here. A line of the log says so."""
     found, guessed = [name.strip() for name in names], list[str]()
     for number, name in enumerate(found):
-        plain = re.sub(r"[\s-]+", "_", name.casefold())
+        plain = re.sub(r"[\W_]+", "_", name.casefold()).strip("_")
         meant = [known for known in (plain, _ALIASES.get(plain)) if known in _NAMES and known not in found]
         if name not in _NAMES and meant:
             found[number] = meant[0]
             guessed += [f"{name!r} as {meant[0]!r}"] if name != "path" else []
     if guessed:
         logger.warning(f"{source}: columns are read by what their names mean: {', '.join(guessed)}.")
+    if "start" in found and "end" not in found:
+        others = [name for name in found if name not in _NAMES]
+        logger.warning(
+            f"{source} has no column of ends, so each row lasts to the end of its video. Other columns: "
+            f"{', '.join(others) or 'none'}."
+        )
     return found
 
 

@@ -151,3 +151,9 @@ def test_csv_of_spreadsheet_programs(root, end):
     data = load_video_dataset(root / "train.csv")["train"]
     assert data["video"][:] == [str(root / "a.mp4"), str(root / "b.mp4")]
     assert label_names(data) == ["run, fast", "sit"]
+
+
+def test_starts_without_a_column_of_ends_are_told_with_the_columns_that_are_not_understood(root, caplog):
+    path = write(root, "list.csv", "path,label,start,finished", "a.mp4,x,1,2", "b.mp4,y,1,2")
+    assert [end for *_, end in read(path)] == [None, None]
+    assert "lasts to the end of its video. Other columns: finished." in caplog.text
