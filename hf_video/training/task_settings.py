@@ -100,7 +100,7 @@ class PaceSettings:
         8, "Videos in a step of each process."
     )
     seed: Annotated[Seed[int], COMMON] = setting(42, "Seed of weights, augmentation and held-out videos.")
-    bf16: Annotated[bool | None, COMMON] = setting(None, "Train in bfloat16; by default on a GPU that computes in it.")
+    bf16: Annotated[bool | None, COMMON] = setting(None, "Train in bfloat16; by default on a GPU that has it.")
     dataloader_num_workers: Annotated[NotNegative[int], Mark(alias="num_workers"), COMMON, CHANGEABLE] = setting(
         0, "Processes that read videos; 0: this one."
     )
