@@ -449,7 +449,7 @@ class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
     base_model_prefix = "videomamba"
     input_modalities = ("video",)
     _supports_views = True
-    _no_split_modules = ["VideoMambaEmbeddings", "VideoMambaLayer"]
+    _no_split_modules = ["VideoMambaPatchEmbeddings", "VideoMambaEmbeddings", "VideoMambaLayer"]
     _skip_keys_device_placement = ["state"]
     _keep_in_fp32_modules_strict = ["A_log", "D", "dt_bias", "patch_embeddings.projection"]
     _can_compile_fullgraph = True
