@@ -27,24 +27,8 @@ from datasets.exceptions import DatasetGenerationError
 
 from hf_video.reading.sources import is_url
 
+from . import folders
 from .annotations import find_format, read_as_rows
-from .folders import (
-    LAYOUTS,
-    SPLITS,
-    TABLE_SUFFIXES,
-    absolute,
-    address,
-    holds_table,
-    is_frame_folder,
-    is_hub_name,
-    is_named_video,
-    is_saved,
-    listed,
-    require_root,
-    split_of,
-    split_sources,
-    visible_entries,
-)
 from .lists import NOT_OF_TYPE, known_names, read_list
 from .rows import BYTES, FRAMES, TO_LABEL, UNKNOWN_SPANS, arrow_column, is_stored, item_of
 
@@ -176,17 +160,17 @@ class Table:
         return pa.array(found, pa.string()), missing
 
     def _address(self, where: str, name: str, video: Any) -> str:
-        return address(self.root, cell_text(where, name, video))
+        return folders.address(self.root, cell_text(where, name, video))
 
     def _find(self, where: str, name: str, video: Any) -> str | None:
         """The path of a video, which a table may name without its ending; None if there is none."""
         path = self._address(where, name, video)
-        if is_url(path) or os.path.isfile(path) or is_frame_folder(Path(path)):
+        if is_url(path) or os.path.isfile(path) or folders.is_frame_folder(Path(path)):
             return path
         folder, stem = os.path.split(path)
         others = _by_stem(folder).get(stem, [])
         if len(others) > 1:
-            raise ValueError(f"{where}: {stem!r} stands for {listed(others)}. Keep one of them.")
+            raise ValueError(f"{where}: {stem!r} stands for {folders.listed(others)}. Keep one of them.")
         return os.path.join(folder, others[0]) if others else None
 
 
@@ -195,11 +179,11 @@ def require_videos(tables: Mapping[str, Table]) -> dict[str, pa.Array]:
     _by_stem.cache_clear()
     found = {name: table.videos() for name, table in tables.items()}
     if missing := [place for _, places in found.values() for place in places]:
-        roots = listed({table.root for table in tables.values()})
+        roots = folders.listed({table.root for table in tables.values()})
         raise FileNotFoundError(
             f"{len(missing)} of {sum(map(len, tables.values()))} videos are neither files nor folders of frames: "
-            f"{listed(missing, separator='; ')}. Relative paths count from {roots}, and endings may be left out; say "
-            "where the videos are with `video_root` (--video-root)."
+            f"{folders.listed(missing, separator='; ')}. Relative paths count from {roots}, and endings may be left "
+            "out; say where the videos are with `video_root` (--video-root)."
         )
     return {name: videos for name, (videos, _) in found.items()}
 
@@ -207,8 +191,8 @@ def require_videos(tables: Mapping[str, Table]) -> dict[str, pa.Array]:
 @cache
 def _by_stem(folder: str) -> dict[str, list[str]]:
     found = defaultdict[str, list[str]](list)
-    for entry in visible_entries(Path(folder)) if os.path.isdir(folder) else []:
-        if is_named_video(entry):
+    for entry in folders.visible_entries(Path(folder)) if os.path.isdir(folder) else []:
+        if folders.is_named_video(entry):
             found[entry.stem].append(entry.name)
     return found
 
@@ -217,42 +201,41 @@ def open_tables(
     data: Any,
     video_root: str | os.PathLike | None = None,
     *,
-    expected: str = LAYOUTS,
+    expected: str = folders.LAYOUTS,
     read_folder: Callable[[Path], Table] | None = None,
     config: str | None = None,
     revision: str | None = None,
-    train_split: str | None = None,
-    validation_split: str | None = None,
     choices: Mapping[str, Any] | None = None,
+    **named: str | None,
 ) -> dict[str, Table]:
     """The tables of data, see `load_video_dataset`, by "train", "validation" and "test". `read_folder` makes that of a
     folder without any; by default that is an error, which says what is `expected`."""
     width = (choices or {}).get("point_width")
-    require_root(video_root)
+    folders.require_root(video_root)
     if isinstance(data, IterableDataset) or (isinstance(data, dict) and not isinstance(data, DatasetDict)):
         raise ValueError("A data set that is a stream is opened with `load_video_stream` (--streaming).")
     is_object = isinstance(data, DatasetDict | Dataset)
     found, folder = (data, None) if is_object else find_dataset(data, config=config, revision=revision)
     if found is not None:
         splits = found if isinstance(found, DatasetDict) else {"train": found}
-        splits, root = known_splits(splits, train_split, validation_split), absolute(video_root or folder or ".")
+        splits, root = known_splits(splits, **named), folders.absolute(video_root or folder or ".")
         tables = {name: Table(_plain(rows), name, root, point_width=width) for name, rows in splits.items()}
         return _by_column(tables) if folder else tables
-    if any((config, revision, train_split, validation_split)):
+    if any((config, revision, *named.values())):
         raise ValueError(f"{data} is no data set of the datasets library: leave out its configuration and splits.")
     path = Path(data).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{data if is_url(data) else path} does not exist. {expected}")
-    sources = split_sources(path)
+    sources = folders.split_sources(path)
     if any(source.is_dir() for source in sources.values()):
         if read_folder is None:
             raise ValueError(f"{path} holds no such file. {expected}")
-        require_root(video_root, path)
+        folders.require_root(video_root, path)
 
     def read(source: Path) -> Table:
         if read_folder is not None and source.is_dir():
             return read_folder(source)
-        root = absolute(video_root or source.parent)
+        root = folders.absolute(video_root or source.parent)
         if find_format(source, choices) is not None:
             rows = read_as_rows(source, video_root, choices or {})
             return Table(Dataset(rows), str(source), root, range(1, len(rows) + 1), "row", point_width=width)
@@ -283,12 +266,12 @@ def _by_column(tables: dict[str, Table]) -> dict[str, Table]:
     if others or "split" not in table:
         return tables
     found = np.array(table.converted(table.column("split"), "split", _split, pa.string()).to_pylist())
-    parts = {name: table.select(np.flatnonzero(found == name)) for name in SPLITS}
+    parts = {name: table.select(np.flatnonzero(found == name)) for name in folders.SPLITS}
     return {name: part if table.lines else replace(part, name=name) for name, part in parts.items() if len(part)}
 
 
 def _split(where: str, column: str, value: Any) -> str:
-    if (found := split_of(str(value).strip())) is None:
+    if (found := folders.split_of(str(value).strip())) is None:
         raise ValueError(f"{where}: {column} is {value!r}; one of train, validation and test is expected.")
     return found
 
@@ -300,19 +283,19 @@ def find_dataset(
     `save_to_disk`, or on the Hub; None if `data` is none of these. And the folder of the file, or that of files."""
     path, suffix = Path(data).expanduser(), PurePath(data).suffix.lower()
     if path.is_dir():
-        if is_saved(path):
+        if folders.is_saved(path):
             return datasets.load_from_disk(path), None
-        found = datasets.load_dataset(str(path), config, streaming=streaming) if holds_table(path) else None
+        found = datasets.load_dataset(str(path), config, streaming=streaming) if folders.holds_table(path) else None
         return found, str(path)
-    if suffix in TABLE_SUFFIXES:
+    if suffix in folders.TABLE_SUFFIXES:
         builder = "parquet" if suffix == ".parquet" else "webdataset"
-        place = absolute(data)
+        place = folders.absolute(data)
         try:
             found = datasets.load_dataset(builder, data_files={"train": place}, streaming=streaming)
         except (DatasetGenerationError, pa.ArrowInvalid) as error:
             raise ValueError(f"{data} cannot be read as {builder}: {error.__cause__ or error}") from error
         return found, os.path.dirname(place)
-    if not is_hub_name(data):
+    if not folders.is_hub_name(data):
         return None, None
     try:
         return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming), None
@@ -331,7 +314,7 @@ def known_splits(
         raise ValueError(f"{unknown[0]} is not among the splits of the data set, {', '.join(splits)}.")
     known = {split: splits[name] for split, name in chosen.items() if name is not None}
     for name, rows in splits.items():
-        found = split_of(name)
+        found = folders.split_of(name)
         if name in chosen.values() or (found is not None and chosen.get(found) is not None):
             continue
         if found is None:
@@ -342,7 +325,7 @@ def known_splits(
             known[found] = rows
     if not known:
         raise ValueError(f"The data set has the splits {', '.join(splits)}, but none of train, validation and test.")
-    return {split: known[split] for split in SPLITS if split in known}
+    return {split: known[split] for split in folders.SPLITS if split in known}
 
 
 def column_of(source: str, features: Features, what: str) -> str:
@@ -355,7 +338,9 @@ def column_of(source: str, features: Features, what: str) -> str:
     if len(found) != 1:
         told = "the feature Video" if what == "video" else "labels"
         have = f"{len(found)} columns of {told}: {', '.join(found)}" if found else f"no column of {told}"
-        raise ValueError(f"{source} has {have}; its columns are {', '.join(features)}. Call one {what!r}. {LAYOUTS}")
+        raise ValueError(
+            f"{source} has {have}; its columns are {', '.join(features)}. Call one {what!r}. {folders.LAYOUTS}"
+        )
     return found[0]
 
 

@@ -15,15 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, List, Value
 
-from .folders import (
-    find_videos,
-    holds_table,
-    read_class_folders,
-    sources_by_split,
-    split_sources,
-    tell_others,
-    visible_entries,
-)
+from . import folders
 from .rows import DURATION, FRAMES, KNOWN_COLUMNS, UNKNOWN_SPANS, data_sets, item_of
 from .tables import Table, cell_text, column_of, open_tables, require_videos
 
@@ -120,10 +112,10 @@ def load_video_dataset(
 def left_out(data: str | os.PathLike) -> list[str]:
     """The files of a folder of class folders that are no videos by their names; none of other data."""
     path = Path(data).expanduser().absolute()
-    if not path.is_dir() or holds_table(path):
+    if not path.is_dir() or folders.holds_table(path):
         return []
-    folders = [source for source in split_sources(path).values() if source.is_dir()]
-    return [str(other) for folder in folders for other in find_videos(folder)[1]]
+    inside = [source for source in folders.split_sources(path).values() if source.is_dir()]
+    return [str(other) for folder in inside for other in folders.find_videos(folder)[1]]
 
 
 def load_unlabelled_videos(
@@ -210,18 +202,18 @@ def _several(table: Table, values: pa.Array, feature: Any) -> pa.Array:
 
 def _classes_in(folder: Path) -> Table:
     """The videos of class folders."""
-    found = read_class_folders(folder)
+    found = folders.read_class_folders(folder)
     return _found_in(folder, [video for video, _ in found], label=[label for _, label in found])
 
 
 def _videos_in(folder: Path) -> Table:
     """The videos at any depth of a folder, or of a folder of training videos inside if there is one."""
-    folders = (entry for entry in visible_entries(folder) if entry.is_dir())
-    folder = sources_by_split((entry.name, entry) for entry in folders).get("train", folder)
-    videos, others = find_videos(folder)
+    inside = (entry for entry in folders.visible_entries(folder) if entry.is_dir())
+    folder = folders.sources_by_split((entry.name, entry) for entry in inside).get("train", folder)
+    videos, others = folders.find_videos(folder)
     if not videos:
         raise ValueError(f"{folder} has no videos inside. {_EXPECTED}")
-    tell_others(folder, others)
+    folders.tell_others(folder, others)
     return _found_in(folder, videos)
 
 

@@ -85,7 +85,7 @@ def test_wrong_options_of_samples_are_named_at_the_call(video, options):
 
 def test_an_unknown_end_of_windows_is_named_at_the_call():
     with pytest.raises(ValueError, match="last='none' is unknown; choose from pad, drop, shift"):
-        group_samples([], **{"num_frames": 2, "stride": 1} | options)
+        group_samples([], 2, 1, "none")
 
 
 def cut_samples(times, end, fps, rate):
