@@ -58,6 +58,8 @@ class CrossEntropy:
             raise ValueError(f"problem_type is {self.problem_type!r}; one of {', '.join(PROBLEM_TYPES)} is expected.")
         if self.problem_type == "regression" and self.class_weights is not None:
             raise ValueError("class_weights are for classes, and a regression has values.")
+        if self.problem_type != PROBLEM_TYPES[0] and self.label_smoothing_factor:
+            raise ValueError("label_smoothing_factor is for one class a video: set it to 0.")
 
     def __call__(self, outputs: ModelOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The mean, a float32 scalar: over videos for single labels, over all values otherwise.

@@ -121,7 +121,7 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
     ("words", "message"),
     [
         (["--prompt", "what is shown"], "has no place {} for them"),
-        (["--num-return-sequences=9"], "num_return_sequences is 9; from 1 to num_beams (5)"),
+        (["--num-return-sequences=9"], "`num_return_sequences` (9) has to be smaller or equal to `num_beams` (5)"),
     ],
 )
 def test_wrong_settings_are_named_and_nothing_is_written(words, message, model, data, tmp_path, fails):

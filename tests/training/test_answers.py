@@ -112,7 +112,7 @@ def test_answers_are_compared_word_for_word():
     [
         ({"lora_rank": -1}, "lora_rank is -1"),
         ({"lora_rank": 2, "train_language_model": True}, "adapts a frozen language model"),
-        ({"num_return_sequences": 6}, "num_return_sequences is 6; from 1 to num_beams"),
+        ({"num_return_sequences": 6}, r"`num_return_sequences` \(6\) has to be smaller or equal to `num_beams`"),
         ({"metric_for_best_model": "top1"}, "metric_for_best_model=top1 needs predict_with_generate=true"),
     ],
 )

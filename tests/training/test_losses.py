@@ -136,8 +136,8 @@ def test_a_loss_of_ones_own_is_a_row_or_is_given_to_the_trainer(is_row, tmp_path
 
 
 def test_the_settings_of_a_loss_are_those_of_its_name(tmp_path):
-    arguments = make_arguments(tmp_path, loss="focal", focal_gamma=1.5, label_smoothing_factor=0.1)
-    assert make_loss(arguments, MULTI, WEIGHTS) == FocalLoss(MULTI, 0.1, WEIGHTS, 1.5)
+    arguments = make_arguments(tmp_path, loss="focal", focal_gamma=1.5)
+    assert make_loss(arguments, MULTI, WEIGHTS) == FocalLoss(MULTI, 0.0, WEIGHTS, 1.5)
 
 
 def test_errors():
