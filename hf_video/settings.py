@@ -192,9 +192,13 @@ class Settings(metaclass=_Read):
     """Names of the settings that were given a value, in their order."""
 
 
-@functools.cache
 def settings_of(kind: Any) -> dict[str, Setting]:
     """The settings that a dataclass declares, by name."""
+    return _declared(kind)
+
+
+@functools.cache
+def _declared(kind: Any) -> dict[str, Setting]:
     hints, found = typing.get_type_hints(kind, include_extras=True), {}
     for each in dataclasses.fields(kind):
         if each.init:
@@ -277,7 +281,8 @@ def groups_of(kind: Any) -> dict[str, list[Setting]]:
     """The settings under titles, in the order of the bases: the first line of the docstring of the class that declares
     a setting first."""
     known, groups = settings_of(kind), dict[str, list[Setting]]()
-    declared = {base: inspect.get_annotations(base) for base in kind.__mro__ if dataclasses.is_dataclass(base)}
+    classes: list[Any] = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
+    declared = {base: inspect.get_annotations(base) for base in classes}
     owners = {name: base for base, names in declared.items() for name in names}
     for base, names in declared.items():
         listed = groups.setdefault(str(base.__doc__).partition("\n")[0], [])
