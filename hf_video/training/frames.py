@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,8 @@ from .adaptation import freeze_layers
 from .arguments import FrameTrainingArguments
 from .data import require_training
 from .losses import make_distillation
-from .report import Measured, class_table, clip_reader, table
-from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix
+from .report import Measured, class_table, table
+from .report_pictures import plot_confusion_matrix
 from .run import RunPlan
 from .task import Task, TaskData
 from .task_settings import RegularizationSettings, ScratchSettings
@@ -44,21 +43,14 @@ from .values import make
 
 # Frames a second of a model that has no rate.
 FPS = 8.0
-_NUM_WORST_CLIPS = 8
 
 
 class FrameClassificationTrainer(BaseTrainer):
-    """
-    `transformers.Trainer` for a classifier of frames such as [`VideoMambaForFrameClassification`] and a
+    """`transformers.Trainer` for a classifier of frames such as [`VideoMambaForFrameClassification`] and a
     [`VideoDataset`] of a [`FrameTask`]. The loss is the model's, over the known frames of the whole step.
 
-    An evaluation gives `frame_accuracy`, `edit_score`, `f1_10`, `f1_25` and `f1_50`, see
-    [`evaluate_frames`][hf_video.evaluation.evaluate_frames]. It puts the clips of a video together, so they must not
-    overlap.
-
-    Args:
-        *args, **kwargs: see [`BaseTrainer`].
-        background: the class that is no segment, if there is one.
+    An evaluation gives what [`evaluate_frames`][hf_video.evaluation.evaluate_frames] measures. It puts the clips of a
+    video together, so they must not overlap. `background` is the class that is no segment, if there is one.
     """
 
     def __init__(self, *args: Any, background: str | None = None, **kwargs: Any) -> None:
@@ -99,7 +91,7 @@ class FramesTask(Task):
                 print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
         options: dict[str, Any] = {
             "columns": further_columns(chosen.split_by),
-            "choices": {**choices, "point_width": 0},
+            "choices": choices | {"point_width": 0},
         }
         options["min_classes"] = 2 if self.background is None else 1
         splits = load_video_dataset(chosen.data, video_root=chosen.video_root, **options)
@@ -108,7 +100,7 @@ class FramesTask(Task):
         if self.points and self.background is None:
             raise ValueError(
                 f"The rows of {', '.join(self.points)} are instants, which a model finds only if it knows other time: "
-                "say --background NAME, and time outside of all rows is of this class."
+                "say --background NAME."
             )
         return TaskData(splits, frame_classes(splits["train"], self.background))
 
@@ -188,11 +180,6 @@ class FramesTask(Task):
 
         def draw(split: str) -> Iterator[tuple[str, Any]]:
             yield "confusion_matrix.png", plot_confusion_matrix(confused, names)
-            if clips := _worst_clips(found.predictions, labels, names, dataset):
-                yield (
-                    "worst_clips.png",
-                    plot_clips(clips, f"The {len(clips)} {split} clips with the fewest right frames"),
-                )
 
         return Measured(metrics, tables=[*tables, "", *class_table(confused, names)], pictures=draw)
 
@@ -201,8 +188,7 @@ def measure_clips(
     logits: np.ndarray, clips: VideoDataset, config: Any, background: str | None = None
 ) -> dict[str, Any]:
     """What `evaluate_frames` and `measure_points` say of logits (num_clips, t, num_classes) for the clips of a data
-    set, which follow each other in each video without overlap. Where one does not begin at the end of the one before,
-    a segment ends."""
+    set, in the order of each video. Where one does not begin at the end of the one before, a segment ends."""
     found, truth = defaultdict[str, list[np.ndarray]](list), defaultdict[str, list[np.ndarray]](list)
     ends, spotted = dict[str, float](), list[Spotted]()
     columns = {"video", "start", "end", "frame_labels", "instants"} & {*clips.rows.column_names}
@@ -239,27 +225,6 @@ def _confusions(logits: np.ndarray, labels: Sequence[np.ndarray], num_classes: i
         for known in [truth != UNKNOWN]
     ]
     return np.bincount(np.concatenate(pairs), minlength=num_classes**2).reshape(num_classes, num_classes)
-
-
-def _worst_clips(
-    logits: np.ndarray, labels: Sequence[np.ndarray], names: Sequence[str], dataset: VideoDataset
-) -> list[ShownClip]:
-    clip_of = clip_reader(dataset, len(logits))
-    if clip_of is None:
-        return []
-    found = [scores[: len(truth)].argmax(-1) for scores, truth in zip(logits, labels, strict=True)]
-    shares = [(each == truth)[truth != UNKNOWN].mean() for each, truth in zip(found, labels, strict=True)]
-    clips = []
-    for row in np.argsort(shares, kind="stable")[:_NUM_WORST_CLIPS].tolist():
-        video, frames = clip_of(row)
-        caption = (f"true: {_told(labels[row], names)}", f"predicted: {_told(found[row], names)}")
-        clips.append(ShownClip((*caption, f"{shares[row]:.0%} of the frames right, {video}"), frames))
-    return clips
-
-
-def _told(ids: np.ndarray, names: Sequence[str]) -> str:
-    """The classes of frames in their order."""
-    return ", ".join("unknown" if label == UNKNOWN else names[label] for label, _ in groupby(ids.tolist()))
 
 
 def _share(value: float | None) -> str:
