@@ -155,6 +155,6 @@ def _check_persons(data: Mapping[str, Dataset], num_queries: int) -> None:
         for video, second, boxes in zip(*(rows[name][:] for name in ("video", "second", "boxes")), strict=True):
             if len(boxes) > num_queries:
                 raise ValueError(
-                    f"{video} has {len(boxes)} persons at {second:g} s, and the model finds {num_queries} at most: make "
-                    "a detector with a larger num_queries, or leave persons out."
+                    f"{video} has {len(boxes)} persons at {second:g} s, and the model finds {num_queries} at most: "
+                    "make a detector with a larger num_queries, or leave persons out."
                 )
