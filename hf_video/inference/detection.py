@@ -246,13 +246,14 @@ def as_csv(video: str, size: tuple[int, int], key_frames: Sequence[KeyFrame]) ->
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
-    # Names of files may have bytes that are not UTF-8.
-    name = video.encode(errors="backslashreplace").decode()
     for frame in key_frames:
         for each in map(_rounded, frame.persons):
             for action, score in each.actions.items() or [("", "")]:
-                table.writerow([name, frame.second, each.track, each.score, *each.box, action, score])
+                table.writerow([video, frame.second, each.track, each.score, *each.box, action, score])
     return text.getvalue()
+
+
+WRITERS = {".json": as_json, ".csv": as_csv}
 
 
 def _rounded(person: Person) -> Person:

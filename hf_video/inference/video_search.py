@@ -105,7 +105,7 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
         kind = FileNotFoundError if text is None else ValueError
         raise kind(f"{folder} is no index of videos: `hf-video index VIDEOS --model M --output {folder}` writes one.")
     system, root = folder.find()
-    names = [name for name in folder.names() if name.startswith("part-") and name.endswith(".parquet")]
+    names = part_names(folder)
     try:
         parts = ds.dataset([f"{root}/{name}" for name in names], format="parquet", filesystem=system)
         columns = ["key", "path", "start", "end", "vector"]
@@ -119,6 +119,11 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
         raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
     vectors = np.concatenate([chunk.flatten().to_numpy() for chunk in rows["vector"].chunks])
     return VideoIndex(str(folder), settings, rows.drop_columns("vector"), vectors.reshape(len(rows), -1))
+
+
+def part_names(folder: StoredFolder) -> list[str]:
+    """The files with rows in a folder."""
+    return [name for name in folder.names() if name.startswith("part-") and name.endswith(".parquet")]
 
 
 class Hit(NamedTuple):
