@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_video.data.video_listing import ListedVideo, list_videos, names_several
 from hf_video.inference.inference_settings import DetectSettings, ExtractSettings, IndexSettings, PredictSettings
-from hf_video.inference.search_model import load_search_model
+from hf_video.inference.video_text import load_search_model
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector, load_trained_model
 from hf_video.output_folders import RunLock, check_output_file

@@ -164,7 +164,7 @@ def test_json_on_stdout_and_in_a_file_and_warnings_on_stderr(files, tmp_path, ca
 
 
 def test_mistakes_are_sentences(files, tmp_path, fails):
-    assert "a ground truth has `database`" in fails("evaluate", *files[:-1], files[0])
+    assert "`database` is missing" in fails("evaluate", *files[:-1], files[0])
     assert "does not exist" in fails("evaluate", tmp_path / "none.json", *files[1:])
     assert "no video of the subset 'validation'" in fails("evaluate", *files, "--subset", "validation")
     assert "needs --ground-truth" in fails("evaluate", files[0], "--task", "segments")
