@@ -70,7 +70,7 @@ def replace_json(path: str | os.PathLike, content: Any) -> None:
     replace_text(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
-def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+def table_lines(rows: Iterable[Sequence[str]]) -> list[str]:
     """Lines of a table: the first column begins in one place, the others end in one. Rows may have fewer cells than
     others, and names in the first column line breaks."""
     cells = [[" ".join(row[0].split()), *row[1:]] for row in rows]

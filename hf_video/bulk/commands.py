@@ -180,8 +180,6 @@ def detect(settings: DetectSettings, annotate: Annotate | None = None) -> Detect
     """
     from .export import ANNOTATED, WRITERS, detect_to_files
 
-    if find_spec("scipy") is None:
-        raise ImportError("hf-video detect needs scipy: pip install 'hf-video-models[detection]'")
     if settings.engine and (annotate or "format" in settings.given):
         raise ValueError("With --engine rows are written as Parquet into a folder, without --annotate and --format.")
     if settings.seconds and "every" in settings.given:

@@ -34,7 +34,7 @@ from hf_video.loading.models import load_trained_model
 from hf_video.metrics import average_precision
 from hf_video.reading import VideoReadError
 from hf_video.settings import few
-from hf_video.texts import columns
+from hf_video.texts import table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
 from .classes import load_measured, part_of_training, tell_known, trained_rows
@@ -288,5 +288,5 @@ def tell_frames(result: Mapping[str, Any]) -> list[str]:
             precision = each["mean_average_precision" if each is result else "average_precision"]
             shares = ["" if value is None else f"{value:.1%}" for value in (*each["f1"], precision)]
             rows.append([name, *shares, str(each["num_segments"])])
-    lines += ["", *columns(rows), *(["", *tell_points(result["points"])] if "points" in result else [])]
+    lines += ["", *table_lines(rows), *(["", *tell_points(result["points"])] if "points" in result else [])]
     return [*lines, "", *tell_agreement(result["agreement"])]

@@ -38,7 +38,7 @@ from hf_video.io import read_object
 from hf_video.reading import probe_video
 from hf_video.reading.sources import name_of
 from hf_video.settings import few
-from hf_video.texts import columns
+from hf_video.texts import table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
 from .matching import Tell, find_annotations, interpolated_average_precision
@@ -112,7 +112,9 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None, **opti
 
 
 def _segments(entries: Sequence[Mapping[str, Any]]) -> list[Segment]:
-    return [Segment(each["label"], *map(float, each["segment"]), float(each.get("score", 1))) for each in entries]
+    times = [map(float, each["segment"]) for each in entries]
+    pairs = zip(entries, times, strict=True)
+    return [Segment(each["label"], start, end, float(each.get("score", 1))) for each, (start, end) in pairs]
 
 
 def is_table(path: str | os.PathLike) -> bool:
@@ -323,6 +325,7 @@ def tell_segments(result: Mapping[str, Any]) -> list[str]:
     of_points = [*tell_points(result["points"]), ""] if "points" in result else []
     if "agreement" not in result:
         return of_points[:-1]
+    last = [*of_points, *tell_agreement(result["agreement"])]
     tious = [f"{tiou:.2f}" for tiou in result["tious"]]
     rows = [["temporal IoU", *tious, "mean"], ["average precision", *_percents(result["mean_average_precision"])]]
     rows[1] += _percents([result["average_map"]])
@@ -334,7 +337,7 @@ def tell_segments(result: Mapping[str, Any]) -> list[str]:
         classes.append([label, *_percents(each["average_precision"]), str(each["num_segments"])])
     said = f"{result['num_segments']} segments of {len(result['classes'])} classes in {result['num_videos']} videos, "
     said += f"{result['num_predictions']} predictions"
-    return [said, "", *columns(rows), "", *columns(classes), "", *of_points, *tell_agreement(result["agreement"])]
+    return [said, "", *table_lines(rows), "", *table_lines(classes), "", *last]
 
 
 def _percents(values: Sequence[float]) -> list[str]:
