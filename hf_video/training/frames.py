@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ from .adaptation import freeze_layers
 from .arguments import FrameTrainingArguments
 from .data import require_training
 from .losses import make_distillation
-from .report import Measured, class_table, table
-from .report_pictures import plot_confusion_matrix
+from .report import Measured, class_table, clip_reader, table
+from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix
 from .run import RunPlan
 from .task import Task, TaskData
 from .task_settings import RegularizationSettings, ScratchSettings
@@ -43,6 +44,7 @@ from .values import make
 
 # Frames a second of a model that has no rate.
 FPS = 8.0
+_NUM_WORST_CLIPS = 8
 
 
 class FrameClassificationTrainer(BaseTrainer):
@@ -180,6 +182,11 @@ class FramesTask(Task):
 
         def draw(split: str) -> Iterator[tuple[str, Any]]:
             yield "confusion_matrix.png", plot_confusion_matrix(confused, names)
+            if clips := _worst_clips(found.predictions, labels, names, dataset):
+                yield (
+                    "worst_clips.png",
+                    plot_clips(clips, f"The {len(clips)} {split} clips with the fewest right frames"),
+                )
 
         return Measured(metrics, tables=[*tables, "", *class_table(confused, names)], pictures=draw)
 
@@ -225,6 +232,27 @@ def _confusions(logits: np.ndarray, labels: Sequence[np.ndarray], num_classes: i
         for known in [truth != UNKNOWN]
     ]
     return np.bincount(np.concatenate(pairs), minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def _worst_clips(
+    logits: np.ndarray, labels: Sequence[np.ndarray], names: Sequence[str], dataset: VideoDataset
+) -> list[ShownClip]:
+    clip_of = clip_reader(dataset, len(logits))
+    if clip_of is None:
+        return []
+    found = [scores[: len(truth)].argmax(-1) for scores, truth in zip(logits, labels, strict=True)]
+    shares = [(each == truth)[truth != UNKNOWN].mean() for each, truth in zip(found, labels, strict=True)]
+    clips = []
+    for row in np.argsort(shares, kind="stable")[:_NUM_WORST_CLIPS].tolist():
+        video, frames = clip_of(row)
+        caption = (f"true: {_told(labels[row], names)}", f"predicted: {_told(found[row], names)}")
+        clips.append(ShownClip((*caption, f"{shares[row]:.0%} of the frames right, {video}"), frames))
+    return clips
+
+
+def _told(ids: np.ndarray, names: Sequence[str]) -> str:
+    """The classes of frames in their order."""
+    return ", ".join("unknown" if label == UNKNOWN else names[label] for label, _ in groupby(ids.tolist()))
 
 
 def _share(value: float | None) -> str:

@@ -43,7 +43,7 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     out = capsys.readouterr().out
     assert "1 of 3 videos" in out and f"--model {folder}" in out
     assert "on 32 validation frames of 1 video (chance 37.5%" in out
-    assert all((folder / "report" / f"{name}.png").is_file() for name in ("curves", "confusion_matrix"))
+    assert all((folder / "report" / f"{name}.png").is_file() for name in ("curves", "confusion_matrix", "worst_clips"))
     assert "| bright | 8 | 1 | 100.0% |" in (folder / "report" / "report.md").read_text()
     metrics = json.loads((folder / "report" / "metrics.json").read_text())
     assert metrics["training_frame_accuracy"] > 0.9 and metrics["interval"][0] < metrics["frame_accuracy"]
