@@ -50,42 +50,37 @@ def evaluate_points(
         ValueError: there is no annotated instant.
     """
     videos = {video: number for number, video in enumerate({**ground_truth, **predictions})}
-    # Class, video, time and score of each, by time.
-    true, found = (
-        sorted(
-            (each.label, videos[video], each.start, each.score) for video, points in kind.items() for each in points
-        )
-        for kind in (ground_truth, predictions)
-    )
-    if not true:
+    # Video, time and score of each by class, the predictions with the most confident one first.
+    rows = tuple(defaultdict[str, list[tuple[float, float, float]]](list) for _ in range(2))
+    for of_class, kind in zip(rows, (ground_truth, predictions), strict=True):
+        for video, each in ((video, each) for video, points in kind.items() for each in points):
+            of_class[each.label].append((videos[video], each.start, each.score))
+    if not rows[0]:
         raise ValueError("The ground truth has no instant, so nothing can be measured.")
-    tolerances, counts = FINE + COARSE, np.zeros(len(FINE + COARSE))
+    tolerances, num_right = FINE + COARSE, np.zeros(len(FINE + COARSE))
     classes: dict[str, dict[str, Any]] = {}
-    for label in dict.fromkeys(row[0] for row in true):
-        of_true, of_found = (
-            np.array([row[1:] for row in kind if row[0] == label], np.float64).reshape(-1, 3) for kind in (true, found)
-        )
-        order = np.argsort(-of_found[:, 2], kind="stable")
-        precisions = []
-        for number, tolerance in enumerate(tolerances):
-            is_right = _are_right(of_true, of_found, tolerance)
-            counts[number] += (is_right & (of_found[:, 2] >= ONSET)).sum()
-            precisions.append(interpolated_average_precision(is_right[order], len(of_true), np.arange(11) / 10))
-        classes[label] = {"num_points": len(of_true), "average_precision": precisions}
+    for label in sorted(rows[0]):
+        true, found = (np.array(sorted(of_class[label]), np.float64).reshape(-1, 3) for of_class in rows)
+        found = found[np.argsort(-found[:, 2], kind="stable")]
+        is_right = np.stack([_are_right(true, found, tolerance) for tolerance in tolerances])
+        num_right += (is_right & (found[:, 2] >= ONSET)).sum(axis=1)
+        precisions = [interpolated_average_precision(row, len(true), np.arange(11) / 10) for row in is_right]
+        classes[label] = {"num_points": len(true), "average_precision": precisions}
     mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
     fine, coarse = (
         float(np.trapezoid(values, times) / (times[-1] - times[0]))
         for values, times in ((mean[: len(FINE)], FINE), (mean[len(FINE) :], COARSE))
     )
-    num_sure = sum(score >= ONSET for *_, score in found)
+    num_points, num_predictions = (sum(map(len, of_class.values())) for of_class in rows)
+    num_sure = sum(score >= ONSET for of_class in rows[1].values() for *_, score in of_class)
     return {
         "tolerances": list(tolerances),
-        "num_points": len(true),
-        "num_predictions": len(found),
+        "num_points": num_points,
+        "num_predictions": num_predictions,
         "mean_average_precision": mean.tolist(),
         "average_map": coarse,
         "average_map_fine": fine,
-        "f1": (2 * counts / (len(true) + num_sure)).tolist(),
+        "f1": (2 * num_right / (num_points + num_sure)).tolist(),
         "classes": classes,
     }
 

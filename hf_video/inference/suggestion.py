@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedModel
 
-from hf_video.data.annotations import boris, elan, find_format, via, write_annotations
+from hf_video.data.annotations import TOOLS, find_format, write_annotations
 from hf_video.data.annotations.new import SUFFIXES, write_new_annotations
 from hf_video.data.rows import TO_LABEL, UNKNOWN_SPANS
 from hf_video.data.tables import open_tables, require_videos
@@ -29,7 +29,7 @@ from .scores import is_frame_classifier, problem_type_of, require_classes, score
 from .windows import windows_of
 
 # By the name of a format: what the name of a file ends in, and the module of a tool.
-_ENDINGS, _TOOLS = {**SUFFIXES, "csv": ".csv", "json": ".json"}, {"boris": boris, "eaf": elan, "via": via}
+_ENDINGS = {**SUFFIXES, "csv": ".csv", "json": ".json"}
 # The share of a stretch that may have labels: files round their times.
 _ROUNDING = 0.01
 
@@ -184,7 +184,7 @@ def _choose_format(settings: SuggestSettings, output: Path, videos: Sequence[Lis
     by_name = [format for format, ending in _ENDINGS.items() if output.name.lower().endswith(ending)]
     if not (format := settings.format or "".join(by_name[:1])):
         raise ValueError(f"--output {output}: a name in {', '.join(_ENDINGS.values())} is expected, or --format.")
-    if format in _TOOLS and (others := [each.source for each in videos if not Path(each.source).is_file()]):
+    if format in TOOLS and (others := [each.source for each in videos if not Path(each.source).is_file()]):
         raise ValueError(f"A project of a tool is about video files on this machine, and {others[0]} is none.")
     if format == "eaf" and len(videos) > 1:
         raise ValueError(
@@ -219,7 +219,7 @@ def _write(
 ) -> None:
     """Writes a list, a copy of the project of the person if it is of this tool, or a new project."""
     source = settings.annotations
-    if format not in _TOOLS:
+    if format not in TOOLS:
         rows = [{"path": each.video, "label": TO_LABEL, "start": each.start, "end": each.end} for each in stretches]
         if format == "json":
             replace_json(output, rows)
@@ -227,7 +227,7 @@ def _write(
             replace_file(output, lambda path: _write_table(path, rows))
         return
     events = [{"media": each.video, "class": TO_LABEL, "start": each.start, "end": each.end} for each in stretches]
-    if source is not None and find_format(source) is _TOOLS[format]:
+    if source is not None and find_format(source) is TOOLS[format]:
         write_annotations(source, events, output, settings.video_root or Path(stretches[0].video).parent)
     else:
         write_new_annotations(format, events, output, classes)
