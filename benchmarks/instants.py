@@ -8,7 +8,7 @@ prints average precision at tolerances of 1 to 5 s and of 0.1 to 0.5 s, of which
 SoccerNet counts action spotting; beside it that of as many instants at random times with the same scores, the mean of
 20 draws. A second count in plain loops must give the same figures.
 
-Wanted: ten times the precision of random instants, as the mean over 1 to 5 s. It takes about 20 minutes of one CPU core.
+Wanted: ten times the precision of random instants, as the mean over 1 to 5 s. It takes about 20 minutes of one core.
 
     python benchmarks/instants.py [--seed 0] [--epochs 8] [--smoke]
 """

@@ -15,6 +15,7 @@ only multiples of 1/199. A class without an instant has no average precision, in
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +100,8 @@ def _are_right(true: np.ndarray, found: np.ndarray, tolerance: float) -> np.ndar
 
 class Spotted(NamedTuple):
     """A video, or a part of it: its name; seconds of moments, (n,), in their order; scores of classes at these, (n,
-    num_classes), and labels, see `AnnotatedVideo.labels_at`; seconds and class id of the annotated instants."""
+    num_classes), and labels, see `AnnotatedVideo.labels_at`; seconds and class id of the annotated instants. Parts of
+    a video may overlap, as clips of a training do."""
 
     name: str
     moments: np.ndarray
@@ -112,21 +114,22 @@ def measure_points(
     parts: Sequence[Spotted], class_names: Sequence[str], points: Collection[str], width: float
 ) -> dict[str, Any]:
     """`points`, what [`evaluate_points`] says of the instants that scores show at moments that are known; nothing if
-    no instant of the classes `points` is annotated. The parts of a video are in their order."""
+    no instant of the classes `points` is annotated."""
     ids = [number for number, name in enumerate(class_names) if name in points]
     found, true, by_name = dict[str, list[Segment]](), dict[str, list[Segment]](), defaultdict(list)
     for part in parts:
         by_name[part.name].append(part)
     for name, of_video in by_name.items():
         _, *columns, instants = zip(*of_video, strict=True)
-        moments, scores, labels = map(np.concatenate, columns)
+        order = np.concatenate(columns[0]).argsort(kind="stable")
+        moments, scores, labels = (np.concatenate(each)[order] for each in columns)
         is_known = (labels != UNKNOWN).reshape(len(labels), -1).any(axis=1)
         found[name] = [
             Segment(class_names[label], time, time, score)
             for label, time, score in find_points(moments, scores, ids, width)
             if is_known[np.abs(moments - time).argmin()]
         ]
-        true[name] = [Segment(class_names[id], time, time) for part in instants for time, id in part if id in ids]
+        true[name] = [Segment(class_names[id], time, time) for time, id in sorted({*chain(*instants)}) if id in ids]
     return {"points": evaluate_points(found, true)} if any(true.values()) else {}
 
 
