@@ -75,7 +75,7 @@ def test_options_and_models_of_one_class_a_clip_are_refused(
     multi_label_model, directions, digits, trained, tmp_path, fails
 ):
     words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN, "--label-smoothing-factor=0.1"]
-    assert "label_smoothing_factor is 0.1, but a video may have several" in fails("train", directions, *words)
+    assert "label_smoothing_factor is for one class a video" in fails("train", directions, *words)
     assert not (tmp_path / "out").exists()
     message = fails("evaluate", digits, "--model", multi_label_model)
     assert "not among the 4 known labels" in message
