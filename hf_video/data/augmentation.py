@@ -50,10 +50,10 @@ class Crop(NamedTuple):
 class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
     """The augmentation of VideoMAE's and VideoMamba's fine-tuning. Everything is off by default.
 
-    The methods are called in the order of the originals: `rand_augment` on whole frames, `crop`, `change_pixels`, and
-    `erase` after the frames are normalised. The originals normalise before they crop and resize. Here bytes are
-    resized, which is faster and at most one level of 255 away. With `augment_on="device"` the same is drawn, by
-    `draw`, and done later, where the model is.
+    What `draw` draws is done in the order of the originals: RandAugment of whole frames, crop, flip and colour jitter,
+    and, after the frames are normalised, rectangles of noise. The originals normalise before they crop and resize.
+    Here bytes are resized, which is faster and at most one level of 255 away. With `augment_on="device"` it is done
+    later, where the model is.
 
     Source: `_aug_frame` of VideoMAE's `kinetics.py` and `ssv2.py`, `rand_augment.py`, `random_erasing.py` and
     `video_transforms.py`.
@@ -78,21 +78,9 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
             return SCALES[-1] * min(height, width)
         return math.sqrt((self.crop_min_area or 1) * height * width * _RATIOS[0])
 
-    def rand_augment(self, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-        """Applies drawn `OPERATIONS` of Pillow, as the originals do, to all frames, uint8 (T, 3, H, W).
-
-        Source: `rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1` of `rand_augment.py` of VideoMAE, after timm's
-        `auto_augment.py`; paper: https://arxiv.org/abs/1909.13719.
-        """
-        drawn = self._draw_operations(generator)
-        if not drawn:
-            return frames
-        images = [Image.fromarray(frame) for frame in frames.permute(0, 2, 3, 1).contiguous().numpy()]
-        for operate in drawn:
-            images = [operate(image) for image in images]
-        return torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2)
-
     def _draw_operations(self, generator: np.random.Generator) -> list[Callable]:
+        """Of `rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1` of `rand_augment.py` of VideoMAE, after timm's
+        `auto_augment.py`; paper: https://arxiv.org/abs/1909.13719."""
         drawn: list[Callable] = []
         for name in generator.choice(list(OPERATIONS), self.rand_augment_num_ops):
             if generator.random() < 0.5:
@@ -100,10 +88,6 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
                 level = np.clip(magnitude, 0, 10) / 10
                 drawn.append(partial(_operate, name=str(name), level=float(level * generator.choice([-1, 1]))))
         return drawn
-
-    def crop(self, frames: torch.Tensor, crop: Crop, generator: np.random.Generator) -> torch.Tensor:
-        """A random part of the frames, uint8 (T, C, H, W), at the size of the crop."""
-        return apply_changes(frames, self._draw_crop(frames, crop, generator))
 
     def _draw_crop(self, frames: torch.Tensor, crop: Crop, generator: np.random.Generator) -> list[Change]:
         """A cut, and then what makes it as large as the size, if it is not."""
@@ -118,12 +102,6 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
         box = _draw_params(part, frames, generator)
         return [partial(F.crop, **box), partial(F.resize, size=size, interpolation=interpolation, antialias=antialias)]
 
-    def change_pixels(
-        self, frames: torch.Tensor, generator: np.random.Generator, label: str | None = None
-    ) -> torch.Tensor:
-        """Flip and colour jitter of frames, uint8 (T, C, H, W); `label` is the name of their class."""
-        return apply_changes(frames, self._draw_pixels(frames, generator, label))
-
     def _draw_pixels(self, frames: torch.Tensor, generator: np.random.Generator, label: str | None) -> list[Change]:
         changes: list[Change] = []
         if self.horizontal_flip and generator.random() < 0.5 and not (label and has_direction(label)):
@@ -135,14 +113,6 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
             changes.append(partial(jitter.transform, params=params | {"fn_idx": params["fn_idx"].tolist()}))
         return changes
 
-    def erase(self, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-        """Fill a rectangle of normalised frames, float (T, C, H, W), with normal noise, anew for each frame."""
-        if generator.random() >= self.erasing_prob:
-            return frames
-        # torchvision draws noise for each channel, so the channels of all frames are those of one image.
-        with DrawsFrom(generator):
-            return v2.RandomErasing(**_ERASING, value="random")(frames.flatten(0, 1)).view_as(frames)
-
     def draw(
         self,
         frames: torch.Tensor,
@@ -151,24 +121,52 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
         normalize: Change,
         label: str | None = None,
     ) -> tuple[torch.Tensor, list[Change]]:
-        """What `augment_on="device"` sends of a clip: frames, which are cut already unless RandAugment must see them
-        whole, and the changes that make the clip of them."""
-        changes = self._draw_operations(generator)
+        """Frames of a clip, and the changes that make a training clip of them.
+
+        Args:
+            frames: uint8 (T, 3, H, W).
+            crop: the size of the clip; without it nothing is cropped.
+            normalize: makes the floats that a model reads of cropped frames.
+            label: the name of the class of the clip, which is not mirrored if that says a side.
+
+        Returns:
+            With `augment_on="device"` the frames are cut already, unless RandAugment must see them whole.
+        """
+        changes, is_later = self._draw_operations(generator), self.augment_on == "device"
         cuts = [] if crop is None else self._draw_crop(frames, crop, generator)
-        if cuts and not changes:
+        if is_later and cuts and not changes:
             frames, cuts = cuts[0](frames).contiguous(), cuts[1:]
+        if changes and not is_later:
+            changes = [partial(_operate_on_images, operations=changes)]
         changes += [*cuts, *self._draw_pixels(frames, generator, label), normalize]
-        if generator.random() < self.erasing_prob:
-            cropped = torch.empty(1, *(frames.shape[-2:] if crop is None else crop.size), device="meta")
-            params = _draw_params(v2.RandomErasing(**_ERASING), cropped, generator)
-            if params.pop("v") is not None:
-                changes.append(partial(_fill_with_noise, **params, seed=int(generator.integers(2**63))))
+        if generator.random() >= self.erasing_prob:
+            return frames, changes
+        if not is_later:
+            return frames, [*changes, partial(_erase, draws=DrawsFrom(generator))]
+        cropped = torch.empty(1, *(frames.shape[-2:] if crop is None else crop.size), device="meta")
+        params = _draw_params(v2.RandomErasing(**_ERASING), cropped, generator)
+        if params.pop("v") is not None:
+            changes.append(partial(_fill_with_noise, **params, seed=int(generator.integers(2**63))))
         return frames, changes
 
 
 def apply_changes(frames: torch.Tensor, changes: Iterable[Change]) -> torch.Tensor:
     """The frames after all changes, in their order."""
     return reduce(lambda changed, change: change(changed), changes, frames)
+
+
+def _operate_on_images(frames: torch.Tensor, operations: Iterable[Callable]) -> torch.Tensor:
+    """Pillow's operations, as in the originals: every byte is theirs, and torchvision is not faster."""
+    images = [Image.fromarray(frame) for frame in frames.permute(0, 2, 3, 1).contiguous().numpy()]
+    for operate in operations:
+        images = [operate(image) for image in images]
+    return torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2)
+
+
+def _erase(frames: torch.Tensor, draws: "DrawsFrom") -> torch.Tensor:
+    # torchvision draws noise for each channel, so the channels of all frames are those of one image.
+    with draws:
+        return v2.RandomErasing(**_ERASING, value="random")(frames.flatten(0, 1)).view_as(frames)
 
 
 def _fill_with_noise(frames: torch.Tensor, i: int, j: int, h: int, w: int, seed: int) -> torch.Tensor:

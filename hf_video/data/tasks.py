@@ -15,7 +15,7 @@ from transformers import BaseVideoProcessor, BatchFeature, ProcessorMixin
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReader
 
-from .augmentation import ClipAugmentation, Crop, has_direction
+from .augmentation import ClipAugmentation, Crop, apply_changes, has_direction
 from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
@@ -194,16 +194,13 @@ class ClipTask(Task):
         crop = None if size is None else Crop(size, processor.antialias, processor.resample)
         if self.on_device:
             names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
-            options = {name: getattr(processor, name) for name in names}
-            return augmentation.draw(
-                frames, crop, generator, partial(processor.rescale_and_normalize, **options), name
-            )
-        frames = augmentation.rand_augment(frames, generator)
-        if crop is not None:
-            frames = augmentation.crop(frames, crop, generator)
-        frames = augmentation.change_pixels(frames, generator, name)
-        frames = self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)[0]
-        return augmentation.erase(frames, generator)[None]
+            normalize = partial(processor.rescale_and_normalize, **{name: getattr(processor, name) for name in names})
+            return augmentation.draw(frames, crop, generator, normalize, name)
+
+        def process(frames: torch.Tensor) -> torch.Tensor:
+            return self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)[0]
+
+        return apply_changes(*augmentation.draw(frames, crop, generator, process, name))[None]
 
     def _crop_size(self) -> Mapping[str, int]:
         # A processor without a crop squeezes frames to `size`, as that of MA-LMM.

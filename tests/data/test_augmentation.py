@@ -4,7 +4,6 @@ import dataclasses
 import pickle
 import random
 from collections import Counter
-from functools import partial
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from hf_video.data import (
     augment_batch,
 )
 from hf_video.data import augmentation as module
-from hf_video.data.augmentation import OPERATIONS, Crop, DrawsFrom, has_direction
+from hf_video.data.augmentation import OPERATIONS, Crop, DrawsFrom, apply_changes, has_direction
 from hf_video.processing import VideoClipProcessor
 from tests.testing.videos import encode_video, make_frames
 
@@ -36,12 +35,12 @@ FULL = ClipAugmentation(
 )
 
 
+def changed(augmentation, clip, generator, crop=None, normalize=torch.clone, label=None) -> torch.Tensor:
+    return apply_changes(*augmentation.draw(clip, crop, generator, normalize, label))
+
+
 def augment(augmentation: ClipAugmentation, seed: int) -> torch.Tensor:
-    generator = np.random.default_rng(seed)
-    frames = augmentation.rand_augment(CLIP, generator)
-    frames = augmentation.crop(frames, Crop((24, 24)), generator)
-    frames = augmentation.change_pixels(frames, generator)
-    return augmentation.erase(frames.float(), generator)
+    return changed(augmentation, CLIP, np.random.default_rng(seed), Crop((24, 24)), torch.Tensor.float)
 
 
 def test_all_frames_of_a_clip_change_alike():
@@ -58,7 +57,10 @@ def test_a_crop_is_resized_with_the_filter_of_the_processor(resample):
     clip[..., 20:] = 180
     augmentation = ClipAugmentation(crop_min_area=0.5)
     values = torch.stack(
-        [augmentation.crop(clip, Crop((48, 48), False, resample), np.random.default_rng(seed)) for seed in range(20)]
+        [
+            changed(augmentation, clip, np.random.default_rng(seed), Crop((48, 48), False, resample))
+            for seed in range(20)
+        ]
     )
     overshoots = bool((values > 180).any()) and bool((values < 60).any())
     assert overshoots is (resample == PILImageResampling.BICUBIC)
@@ -82,7 +84,7 @@ def test_draws_follow_the_generator_and_leave_the_global_ones_alone(crop_min_are
 
 def test_erasing_takes_one_rectangle_and_draws_its_noise_for_each_frame():
     """`_erase_cube` of VideoMAE's `random_erasing.py` in mode "pixel"."""
-    erased = ClipAugmentation(erasing_prob=1.0).erase(torch.zeros(8, 3, 224, 224), np.random.default_rng(3))
+    erased = changed(ClipAugmentation(erasing_prob=1.0), torch.zeros(8, 3, 224, 224), np.random.default_rng(3))
     hit = (erased != 0).flatten(0, 1)
     assert torch.equal(hit, hit[:1].expand_as(hit))
     noise = erased.flatten(0, 1)[:, hit[0]]
@@ -93,7 +95,7 @@ def test_erasing_takes_one_rectangle_and_draws_its_noise_for_each_frame():
 def test_erased_rectangles_have_the_areas_and_shapes_of_the_original():
     """Areas even from 2% to a third, ratios of the sides from 0.3 to 1 / 0.3, even on a logarithmic scale."""
     erasing, generator = ClipAugmentation(erasing_prob=0.25), np.random.default_rng(0)
-    hits = [(erasing.erase(torch.zeros(1, 1, 224, 224), generator) != 0)[0, 0] for _ in range(2000)]
+    hits = [(changed(erasing, torch.zeros(1, 1, 224, 224), generator) != 0)[0, 0] for _ in range(2000)]
     sides = np.array([(hit.any(1).sum(), hit.any(0).sum()) for hit in hits if hit.any()], dtype=float)
     assert abs(len(sides) / len(hits) - 0.25) < 0.03
     areas, ratios = sides.prod(1) / 224**2, sides[:, 0] / sides[:, 1]
@@ -115,7 +117,7 @@ def test_classes_with_a_direction_are_never_mirrored(label, expected):
     assert has_direction(label) is expected
     generator = np.random.default_rng(0)
     augmentation = ClipAugmentation(horizontal_flip=True)
-    mirrored = [torch.equal(augmentation.change_pixels(CLIP, generator, label), CLIP.flip(-1)) for _ in range(20)]
+    mirrored = [torch.equal(changed(augmentation, CLIP, generator, label=label), CLIP.flip(-1)) for _ in range(20)]
     assert any(mirrored) is not expected
 
 
@@ -155,8 +157,8 @@ def test_the_crops_are_those_of_the_original():
     names, stored = list(crops), np.stack(list(crops.values()))
     drawn = Counter()
     for seed in range(300):
-        crop, clip = ClipAugmentation(multi_scale_crop=True).crop, frame.repeat(2, 1, 1, 1)
-        frames = crop(clip, Crop((size, size)), np.random.default_rng(seed))
+        augmentation, clip = ClipAugmentation(multi_scale_crop=True), frame.repeat(2, 1, 1, 1)
+        frames = changed(augmentation, clip, np.random.default_rng(seed), Crop((size, size)))
         assert frames.dtype == torch.uint8 and torch.equal(frames[0], frames[1])
         distance = np.abs(stored - frames[0].permute(1, 2, 0).numpy()).max(axis=(1, 2, 3))
         assert distance.min() <= 1
@@ -353,18 +355,10 @@ def test_each_operation_does_the_same_to_frames_as_to_images(name):
 
 
 def test_rectangles_of_noise_have_the_same_areas_places_and_values():
-    augmentation = ClipAugmentation(erasing_prob=0.5)
-    blank, generators = torch.zeros(2, 3, 32, 32), [np.random.default_rng(seed) for seed in (0, 1)]
-
-    def erase_later(generator):
-        return augmentation.draw(blank, None, generator, torch.clone)[1]
-
-    moments = []
-    for erase in (
-        partial(augmentation.erase, blank, generators[0]),
-        lambda: erase_later(generators[1])[-1](blank.clone()),
-    ):
-        frames = [erase() for _ in range(800)]
+    blank, moments = torch.zeros(2, 3, 32, 32), []
+    for seed, place in enumerate(("cpu", "device")):
+        augmentation, generator = ClipAugmentation(erasing_prob=0.5, augment_on=place), np.random.default_rng(seed)
+        frames = [changed(augmentation, blank, generator) for _ in range(800)]
         hits = [(each != 0).any(0).any(0) for each in frames if each.any()]
         areas = torch.tensor([hit.float().mean() for hit in hits])
         places = torch.tensor([hit.nonzero().float().mean(0).tolist() for hit in hits]) / 32
