@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Error numbers: the disk is full, a quota is used up, or the process may not write so large a file.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# A Hub that takes longer to answer counts as out of reach.
+SECONDS_FOR_AN_ANSWER = 10
 
 
 def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
@@ -242,6 +244,28 @@ class StoredFolder:
         system, path = self.find(name)
         with suppress(FileNotFoundError):
             system.rm(path, recursive=True)
+
+
+@contextmanager
+def hub_or_cache() -> Iterator[None]:
+    """Asks the Hub once before a block that reads from it. If it does not answer, the block has what is in the cache,
+    or raises the error of asking: by itself, each request is tried for half a minute."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session, httpx
+
+    try:
+        if not constants.HF_HUB_OFFLINE:
+            get_session().head(constants.ENDPOINT, timeout=SECONDS_FOR_AN_ANSWER)
+    except httpx.TransportError as unreached:
+        constants.HF_HUB_OFFLINE = True
+        try:
+            yield
+        except OSError:
+            raise unreached from None
+        finally:
+            constants.HF_HUB_OFFLINE = False
+    else:
+        yield
 
 
 def check_regular_file(path: str | os.PathLike) -> None:

@@ -35,9 +35,9 @@ from datasets import (
 )
 from datasets.exceptions import DatasetGenerationError
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import httpx, validate_repo_id
 
-from hf_video.io import check_regular_file
+from hf_video.io import check_regular_file, hub_or_cache
 from hf_video.reading.sources import is_url
 
 from .annotations import find_format, read_as_rows
@@ -66,6 +66,13 @@ _SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STA
 _COLUMNS_OF = {"video": (("video",), Video, "path"), "label": (("label", "labels"), ClassLabel, "cls")}
 # How programs write a number that is missing.
 _MISSING_TEXTS = ("nan", "NaN", "<NA>")
+_MAX_TOLD = 3
+
+
+def _wrong_rows(count: int, sentences: Sequence[str]) -> ValueError:
+    """What is wrong in so many rows; the sentences of the first ones say it."""
+    more = [f"{count} rows are wrong, such as these:"] if count > 1 else []
+    return ValueError("\n  ".join([*more, *sentences]))
 
 
 @dataclass(eq=False)
@@ -125,17 +132,25 @@ class Table:
         rows: Sequence[int] | np.ndarray | None = None,
     ) -> pa.Array:
         """A column, each different value of it converted by `convert(place, name, value)`. `rows` are the numbers of
-        the rows of the values, if there is not one for each."""
+        the rows of the values, if there is not one for each. Wrong values are one `ValueError`."""
         if pa.types.is_null(values.type):
             values = values.cast(pa.string())
         if pa.types.is_nested(values.type):
             place = self.place(int(rows[0]) if rows is not None else 0)
             raise ValueError(f"{place}: {name} is {values[0].as_py()!r}; one value is expected.")
         encoded = values.dictionary_encode(null_encoding="encode")
-        first = np.unique(encoded.indices.to_numpy(), return_index=True)[1]
-        places = map(self.place, (first if rows is None else np.asarray(rows)[first]).tolist())
-        distinct = zip(places, encoded.dictionary.to_pylist(), strict=True)
-        return pa.array([convert(place, name, value) for place, value in distinct], kind).take(encoded.indices)
+        numbers, codes = np.arange(len(values)) if rows is None else np.asarray(rows), encoded.indices.to_numpy()
+        places = map(self.place, numbers[np.unique(codes, return_index=True)[1]].tolist())
+        found, wrong = list[Any](), dict[int, tuple[str, str]]()
+        for code, (place, value) in enumerate(zip(places, encoded.dictionary.to_pylist(), strict=True)):
+            try:
+                found.append(convert(place, name, value))
+            except ValueError as error:
+                wrong[code] = place, str(error)
+        if len(bad := np.flatnonzero(np.isin(codes, [*wrong]))):
+            told = [(self.place(int(numbers[each])), *wrong[codes[each]]) for each in bad[:_MAX_TOLD]]
+            raise _wrong_rows(len(bad), [text.replace(place, here, 1) for here, place, text in told])
+        return pa.array(found, kind).take(encoded.indices)
 
     def texts(self, name: str) -> pa.Array:
         """A column of texts that may be missing."""
@@ -151,12 +166,11 @@ class Table:
         is_wrong = pc.less(end, begin)
         if self.point_width is None:
             is_wrong = pc.or_(is_wrong, is_point)
-        if (row := pc.index(is_wrong, True).as_py()) >= 0:
-            way_out = "; instants need seconds: --choose point_width=SECONDS" if is_point[row].as_py() else ""
-            raise ValueError(
-                f"{self.place(row)}: end is {end[row]} s, but the segment starts at {begin[row]} s; a later end is "
-                f"expected{way_out}."
-            )
+        if len(wrong := np.flatnonzero(is_wrong.fill_null(False)).tolist()):
+            way_out = "; instants need seconds: --choose point_width=SECONDS" if is_point[wrong[0]].as_py() else ""
+            told = "{}: end is {} s, but the segment starts at {} s; a later end is expected{}."
+            sentences = [told.format(self.place(row), end[row], begin[row], way_out) for row in wrong[:_MAX_TOLD]]
+            raise _wrong_rows(len(wrong), sentences)
         if half := (self.point_width or 0) / 2:
             start = pc.if_else(is_point, pc.max_element_wise(pc.subtract(begin, half), 0.0), start)
             end = pc.if_else(is_point, pc.add(end, half), end)
@@ -357,8 +371,9 @@ def find_dataset(
     if not is_hub_name(data):
         return None, None
     try:
-        return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming), None
-    except (FileNotFoundError, ConnectionError) as error:
+        with hub_or_cache():
+            return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming), None
+    except (FileNotFoundError, ConnectionError, httpx.TransportError) as error:
         raise FileNotFoundError(
             f"{data} does not exist, and no data set of this name can be read from the Hub: {error}"
         ) from error

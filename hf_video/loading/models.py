@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.io import naming
+from hf_video.io import SECONDS_FOR_AN_ANSWER, naming
 from hf_video.settings import closest, few
 
 from .released import SHIPPED, START_FOLDER, find_released, locate_released, released_models
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # The types of models that compare videos with texts.
 VIDEO_TEXT_TYPES = ("video_text_dual_encoder", "xclip", "videoprism")
-SECONDS_FOR_AN_ANSWER = 10
 
 
 def locate_model(name: str, option: str = "") -> str:

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hf_video.io import FULL_DISK, read_own_json, sha256_of, write_error_number
+from hf_video.io import FULL_DISK, hub_or_cache, read_own_json, sha256_of, write_error_number
 from hf_video.processes import is_first_process
 
 # Found by its name, since the package knows no source of checkpoints.
@@ -157,11 +157,12 @@ def fetch_released(model: ReleasedModel) -> str:
     place = f"{model.file} of {model.repository}"
     at_hand = f"or get the file elsewhere, and convert it: `{model.command}`."
     try:
-        plan = hf_hub_download(model.repository, model.file, dry_run=True)
-        if plan.will_download:
-            size = f"{plan.file_size / 1e6:,.1f} MB" if plan.file_size else "of unknown size"
-            _say(f"{model.name}: fetching {place}, {size}, {license}.")
-        file = Path(hf_hub_download(model.repository, model.file))
+        with hub_or_cache():
+            plan = hf_hub_download(model.repository, model.file, dry_run=True)
+            if plan.will_download:
+                size = f"{plan.file_size / 1e6:,.1f} MB" if plan.file_size else "of unknown size"
+                _say(f"{model.name}: fetching {place}, {size}, {license}.")
+            file = Path(hf_hub_download(model.repository, model.file))
     except RemoteEntryNotFoundError as error:
         raise ValueError(f"{model.name}: there is no {place} on the Hub. Look at {model.link}, {at_hand}") from error
     except (OSError, httpx.HTTPError) as error:

@@ -34,7 +34,7 @@ from .adaptation import freeze_layers
 from .arguments import FrameTrainingArguments
 from .data import require_training
 from .losses import make_distillation
-from .report import Measured, class_table, clip_reader, table
+from .report import Measured, class_table, clip_reader, clip_table, table
 from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix
 from .run import RunPlan
 from .task import Task, TaskData
@@ -186,37 +186,35 @@ class FramesTask(Task):
         labels = [np.asarray(row) for row in dataset.rows["frame_labels"]]
         confused = _confusions(found.predictions, labels, len(names))
 
+        clips = _worst_clips(found.predictions, labels, names, dataset)
+
         def draw(split: str) -> Iterator[tuple[str, Any]]:
             yield "confusion_matrix.png", plot_confusion_matrix(confused, names)
-            if clips := _worst_clips(found.predictions, labels, names, dataset):
+            if clips:
                 yield (
                     "worst_clips.png",
                     plot_clips(clips, f"The {len(clips)} {split} clips with the fewest right frames"),
                 )
 
-        return Measured(metrics, tables=[*tables, "", *class_table(confused, names)], pictures=draw)
+        return Measured(
+            metrics, tables=[*clip_table(clips), *tables, "", *class_table(confused, names)], pictures=draw
+        )
 
 
 def measure_clips(
     logits: np.ndarray, clips: VideoDataset, config: Any, background: str | None = None
 ) -> dict[str, Any]:
     """What `evaluate_frames` and `measure_points` say of logits (num_clips, t, num_classes) for the clips of a data
-    set, which follow each other in each video without overlap. Where one does not begin at the end of the one before,
-    a segment ends."""
+    set, which follow each other in each video without overlap. Between them may be unknown time."""
     found, truth = defaultdict[str, list[np.ndarray]](list), defaultdict[str, list[np.ndarray]](list)
-    ends, spotted = dict[str, float](), list[Spotted]()
+    spotted = list[Spotted]()
     columns = {"video", "start", "end", "frame_labels", "instants"} & {*clips.rows.column_names}
     for logit, row in zip(logits, clips.rows.select_columns([*columns]), strict=True):
         video, labels = row["video"], np.asarray(row["frame_labels"])
         logit = logit[: len(labels)]
         predictions = logit.argmax(-1) if labels.ndim == 1 else (logit > 0).astype(labels.dtype)
-        if row["start"] > ends.get(video, np.inf) + 1e-6:
-            unknown = np.full_like(labels[:1], UNKNOWN)
-            found[video].append(unknown)
-            truth[video].append(unknown)
         found[video].append(predictions)
         truth[video].append(labels)
-        ends[video] = row["end"]
         if "instants" in row:
             middles = np.arange(len(labels)) + 0.5 - config.frame_delay
             moments = row["start"] + middles * (row["end"] - row["start"]) / len(labels)
