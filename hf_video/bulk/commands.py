@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_video.data.video_listing import ListedVideo, list_videos, names_several
 from hf_video.inference.inference_settings import DetectSettings, ExtractSettings, IndexSettings, PredictSettings
-from hf_video.inference.search_model import load_search_model
+from hf_video.inference.video_text import load_search_model
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector, load_trained_model
 from hf_video.output_folders import RunLock, check_output_file
@@ -68,8 +68,6 @@ def predict(
     Raises:
         ValueError, OSError: a setting cannot be used, or there is no such model.
     """
-    if "reading_threads" in settings.given and settings.engine == "ray":
-        raise ValueError("--reading-threads has no effect with --engine ray, whose decoders have a core each.")
     if settings.engine is not None and settings.output is None:
         raise ValueError(f"--engine {settings.engine} writes Parquet files: say where with --output DIR.")
     if settings.labels is None:
@@ -78,8 +76,6 @@ def predict(
         task = predict_task(model, processor, class_names_of(model.config), settings.top_k)
     else:
         labels = split_labels(settings.labels, settings.template)
-        if given := [name for name in ("num_clips", "num_crops") if name in settings.given]:
-            raise ValueError(f"--{given[0].replace('_', '-')} has no effect with --labels: leave it out.")
         load, found = _load(settings, load_search_model)
         model, task = found.network, zero_shot_task(found, labels, settings.top_k, settings.template)
     if settings.engine is not None:
@@ -90,7 +86,7 @@ def predict(
         several = names_several(word)
         videos += list_videos([word], settings.video_root) if several else [ListedVideo(word, word)]
     predictions, todo = [], [Todo(video) for video in videos]
-    for row in run(task, model, todo, settings.batch_size, threads=settings.reading_threads, ends_run=False):
+    for row in run(task, model, todo, settings.batch_size, threads=settings.reading_threads):
         best, scores = [], []
         if row.piece is not None and row.output is not None:
             best, scores = task.values(row.piece, row.output)
@@ -100,12 +96,12 @@ def predict(
 
 
 def split_labels(labels: str, template: str = "{}") -> list[str]:
-    """The classes of "a;b;c". It is a `ValueError` if there are not two different ones, or the template has not one
-    place for a class."""
+    """The classes of "a;b;c". It is a `ValueError` if there are not two different ones, or the template has no place
+    for a class."""
     names = [name for each in labels.split(";") if (name := each.strip())]
     if len(set(names)) < max(len(names), 2):
         raise ValueError(f"--labels {labels!r}: two or more different classes are expected, as in 'a dog;a cat'.")
-    if template.count("{}") != 1 or template.count("{") + template.count("}") != 2:
+    if template.count("{}") != 1:
         raise ValueError(f"--template {template!r}: a text with {{}} once is expected, the place of the class.")
     return names
 
@@ -184,17 +180,13 @@ def detect(settings: DetectSettings, annotate: Annotate | None = None) -> Detect
     """
     from .export import ANNOTATED, WRITERS, detect_to_files
 
-    if find_spec("scipy") is None:
-        raise ImportError("hf-video detect needs scipy: pip install 'hf-video-models[detection]'")
-    output = Path(settings.output).expanduser().absolute()
-    is_file = output.suffix in WRITERS and not output.is_dir()
-    if settings.engine and (annotate or is_file or "format" in settings.given):
+    if settings.engine and (annotate or "format" in settings.given):
         raise ValueError("With --engine rows are written as Parquet into a folder, without --annotate and --format.")
-    if is_file and "format" in settings.given:
-        raise ValueError(f"--format {settings.format} has no effect: the suffix of --output {output} says the format.")
     if settings.seconds and "every" in settings.given:
         raise ValueError(f"--every {settings.every:g} has no effect with --seconds: leave out one of them.")
     videos = list_videos(settings.videos, settings.video_root)
+    output = Path(settings.output).expanduser().absolute()
+    is_file = output.suffix in WRITERS and not output.is_dir()
     suffixes = [output.suffix if is_file else f".{settings.format}", *([ANNOTATED] if annotate else [])]
     if is_file and len(videos) > 1:
         raise ValueError(f"--output {output} is a file for one video, not {len(videos)}: name a folder.")

@@ -38,13 +38,15 @@ from hf_video.data.boxes import (
     read_label_map,
     write_boxes,
 )
-from hf_video.data.folders import without_suffix
+from hf_video.data.folders import absolute, without_suffix
 from hf_video.data.video_settings import dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
+from hf_video.texts import table_lines
 
+from .classes import reading_options
 from .matching import Tell, find_annotations, interpolated_average_precision
 
 # Decimals of a detection in a file.
@@ -111,18 +113,16 @@ def detected_boxes(persons: Iterable[Mapping[str, Any]], frames: Iterable[tuple[
             gives: `boxes` (n, 4), shares of width and height, and `action_scores` (n, num_classes).
         frames: The video and the second of each key frame.
     """
-    videos, seconds, boxes, scores = list[str](), list[float](), list[np.ndarray](), list[np.ndarray]()
-    for person, (video, second) in zip(persons, frames, strict=True):
+    boxes, scores, owners = list[np.ndarray](), list[np.ndarray](), list[tuple[str, float]]()
+    for person, frame in zip(persons, frames, strict=True):
         boxes.append(np.asarray(person["boxes"], np.float64).reshape(-1, 4))
         scores.append(np.asarray(person["action_scores"], np.float64))
-        videos += [video] * len(boxes[-1])
-        seconds += [second] * len(boxes[-1])
-    all_scores = np.concatenate(scores)
-    num_persons, num_classes = all_scores.shape
+        owners += [frame] * len(boxes[-1])
+    num_persons, num_classes = (all_scores := np.concatenate(scores)).shape
     person_of = np.repeat(np.arange(num_persons), num_classes)
     return LabelledBoxes(
-        pa.array(videos, pa.string()).take(pa.array(person_of)),
-        np.array(seconds, np.float64)[person_of],
+        pa.array([video for video, _ in owners], pa.string()).take(pa.array(person_of)),
+        np.array([second for _, second in owners], np.float64)[person_of],
         np.concatenate(boxes).round(_DECIMALS)[person_of],
         np.tile(np.arange(num_classes), num_persons),
         all_scores.ravel().round(_DECIMALS),
@@ -131,19 +131,18 @@ def detected_boxes(persons: Iterable[Mapping[str, Any]], frames: Iterable[tuple[
 
 def annotated_boxes(rows: datasets.Dataset) -> LabelledBoxes:
     """The annotations of rows of `load_detections`: each action of each person."""
-    columns = (rows[name][:] for name in ("video", "second", "boxes", "actions"))
+    names = ("video", "second", "boxes", "actions")
     labels = [
         (video, second, box, action)
-        for video, second, boxes, actions in zip(*columns, strict=True)
+        for video, second, boxes, actions in zip(*(rows[name][:] for name in names), strict=True)
         for box, of_person in zip(boxes, actions, strict=True)
         for action in of_person
     ]
     if not labels:
         raise ValueError("No person has an action, so there is nothing to measure.")
     videos, seconds, boxes, actions = zip(*labels, strict=True)
-    return LabelledBoxes(
-        videos, np.array(seconds, np.float64), np.array(boxes), np.array(actions), np.ones(len(labels))
-    )
+    ones = np.ones(len(labels))
+    return LabelledBoxes(videos, np.array(seconds, np.float64), np.array(boxes), np.array(actions), ones)
 
 
 def evaluate_detection_file(
@@ -169,14 +168,13 @@ def evaluate_detection_file(
         FileNotFoundError, OSError, ValueError: A file is not as its reader expects it, or has none of the classes.
     """
     if label_map is None:
-        names = sorted(set(read_box_table(ground_truth)[0].column("action").unique().to_pylist()) - {""})
-        numbers = {name: number for number, name in enumerate(names)}
+        labels = dict(enumerate(sorted({*read_box_table(ground_truth)[0].column("action").to_pylist()} - {""})))
     else:
         labels = read_label_map(label_map)
-        names = list(labels.values())
-        numbers = {str(each): number for number, each in enumerate(labels)} | {
-            name: number for number, name in enumerate(names)
-        }
+    names = list(labels.values())
+    # Files name a class by its id or its name.
+    ids = {str(each): number for number, each in enumerate(labels)} if label_map is not None else {}
+    numbers = ids | {name: number for number, name in enumerate(names)}
     found = _without_suffixes(read_boxes(detections, numbers, scored=True))
     true = _without_suffixes(read_boxes(ground_truth, numbers))
     for path, boxes in {detections: found, ground_truth: true}.items():
@@ -244,17 +242,12 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
         )
         tell(result)
         return result
-    splits = load_detections(
-        settings.data,
-        video_root=settings.video_root,
-        label_map=settings.label_map,
-        exclude=settings.exclude,
-        first_second=settings.first_second,
-        **dataset_options(settings),
-    )
+    reading = {name: getattr(settings, name) for name in ("video_root", "label_map", "exclude", "first_second")}
+    splits = load_detections(settings.data, **reading, **dataset_options(settings))
     split = settings.choose_split(splits)
+    rows = splits[split]
     labels = None if settings.label_map is None else read_label_map(settings.label_map)
-    classes = action_names(splits[split]) if labels is None else list(labels.values())
+    classes = action_names(rows) if labels is None else list(labels.values())
     model, processor = load_action_detector(settings.model, device=settings.device, dtype=settings.dtype)
     known = class_names_of(model.config)
     if unknown := [name for name in classes if name not in known]:
@@ -262,34 +255,31 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
             f"{settings.model} does not know {len(unknown)} of the {len(classes)} actions of the data "
             f"({few(unknown)}). It knows {few(known)}; `hf-video train --task detection` teaches it others."
         )
-    columns = [known.index(name) for name in classes]
-    clips = VideoDataset(splits[split], BoxTask(processor), training=False, on_error=settings.on_error)
-    loader = ReadAheadLoader(
-        clips,
-        batch_size=settings.batch_size,
-        num_workers=settings.num_workers,
-        reading_threads=settings.reading_threads,
-        collate_fn=lambda items: clips.task.collate(items) if any(item is not None for item in items) else None,
-    )
+    numbers = [known.index(name) for name in classes]
+    clips = VideoDataset(rows, BoxTask(processor), training=False, on_error=settings.on_error)
     measured, persons = list[int](), list[dict[str, Any]]()
-    for batch in tqdm(loader, desc="Key frames"):
-        if batch is None:
+    for items in tqdm(ReadAheadLoader(clips, collate_fn=list, **reading_options(settings)), desc="Key frames"):
+        if not (items := [item for item in items if item is not None]):
             continue
+        batch = clips.task.collate(items)
         sizes = batch["original_sizes"]
         with torch.inference_mode():
             outputs = model(batch["pixel_values"].to(model.device, model.dtype), original_sizes=sizes)
         for found in processor.post_process_action_detection(outputs, original_sizes=sizes, original=True):
-            scores = found["action_scores"][:, columns]
+            scores = found["action_scores"][:, numbers]
             persons.append({"boxes": found["boxes"].cpu().numpy(), "action_scores": scores.cpu().numpy()})
         measured += [int(label["image_id"]) for label in batch["labels"]]
     broken = clips.broken_videos()
     if not measured:
         raise ValueError(f"None of the {len(clips)} key frames could be read: {few(broken)}.")
-    rows = splits[split].select(measured)
+    rows = rows.select(measured)
     if settings.detections is not None:
+        data = Path(settings.data)
+        root = absolute(settings.video_root or (data if data.is_dir() else data.parent))
+        names = [without_suffix(os.path.relpath(video, root)) for video in rows["video"]]
         seconds = [second + settings.first_second for second in rows["second"]]
-        frames = zip(_names_of_videos(rows["video"][:], settings), seconds, strict=True)
-        write_boxes(settings.detections, detected_boxes(persons, frames), list(labels or classes))
+        found = detected_boxes(persons, zip(names, seconds, strict=True))
+        write_boxes(settings.detections, found, list(labels or classes))
     result = {"model": settings.model, "data": settings.data, "split": split, "num_key_frames": len(rows)}
     result |= measure_persons(persons, rows, classes) | ({"broken_videos": broken} if broken else {})
     tell(result)
@@ -299,17 +289,6 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
 def tell_precisions(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`evaluate_detections`] gives."""
     lines = [f"{result['num_key_frames']} key frames of the {result['split']} split"] if "split" in result else []
-    width = max(map(len, ["action", *result["ap"]]))
-    lines += [f"mAP at IoU 0.5  {result['mean_ap']:.2%}", "", f"{'action':{width}}  average precision"]
-    cells = {name: "-" if value is None else f"{value:.2%}" for name, value in result["ap"].items()}
-    return lines + [f"{name:{width}}  {cell:>17}" for name, cell in cells.items()]
-
-
-def _names_of_videos(videos: list[str], settings: EvaluateSettings) -> list[str]:
-    """The names of videos in AVA's form: as in the annotations, without suffix."""
-    data = Path(settings.data).expanduser().absolute()
-    root = data if data.is_dir() else data.parent
-    if settings.video_root is not None:
-        root = Path(settings.video_root).expanduser().absolute()
-    paths = (Path(video) for video in videos)
-    return [without_suffix(str(path.relative_to(root) if path.is_relative_to(root) else path)) for path in paths]
+    rows = [(name, "-" if value is None else f"{value:.2%}") for name, value in result["ap"].items()]
+    table = table_lines([("action", "average precision"), *rows])
+    return [*lines, f"mAP at IoU 0.5  {result['mean_ap']:.2%}", "", *table]

@@ -190,7 +190,7 @@ def score_frames(
         if errors:
             raise errors[0]
 
-    process, delay = image_transform(processor, name, model.device, model.dtype, watch), model.config.frame_delay
+    process, delay = image_transform(processor, model.device, model.dtype, watch), model.config.frame_delay
     return scored()
 
 

@@ -103,7 +103,6 @@ class VideoTrainer(BaseTrainer):
         if compute_metrics is video_metrics and problem_type == "regression":
             self.compute_metrics = regression_metrics
         if isinstance(self.args, VideoTrainingArguments):
-            self.args.check_problem_type(problem_type)
             eval_sets = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
             loss_alone = compute_metrics is None or self.args.prediction_loss_only
             if compute_metrics is video_metrics:
@@ -281,8 +280,6 @@ class ClassificationTask(Task):
         problem_type = "multi_label_classification" if is_multi else "single_label_classification"
         if self.stream is not None:
             _evaluate_by_steps(arguments)
-        arguments.check_problem_type(problem_type)
-        arguments.check_metric(problem_type, len(names))
 
         def load(model: str | Path, **changes: Any) -> PreTrainedModel:
             # A checkpoint has all weights, and is frozen by the caller.

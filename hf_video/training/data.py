@@ -39,8 +39,8 @@ def require_training(data: str, splits: Mapping[str, Dataset]) -> None:
     from hf_video.data.rows import class_counts, label_names
 
     rows = splits.get("validation")
-    counted = () if rows is None else zip(label_names(rows), class_counts(rows), strict=True)
-    lacking = [repr(name) for name, count in counted if not count]
+    counts = {} if rows is None else dict(zip(label_names(rows), class_counts(rows), strict=True))
+    lacking = [repr(name) for name, count in counts.items() if not count]
     if lacking and is_first_process():
         logger.warning(f"The validation split of {data} has no clip of {listed(lacking)}: not measured.")
 

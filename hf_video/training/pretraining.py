@@ -147,7 +147,6 @@ class PretrainingTask(Task):
 
         return Measured(
             {"first": losses[0], "last": losses[-1], "num_videos": len(dataset)},
-            shown={"first loss": f"{losses[0]:.4g}", "last loss": f"{losses[-1]:.4g}"},
             by_class={"steps": steps},
             pictures=draw,
         )

@@ -170,7 +170,6 @@ def _run(task: Task, run: RunPlan, callbacks: Sequence[TrainerCallback]) -> tupl
 
     from hf_video.data.checks import readable_videos
 
-    from .arguments import check_optimization
     from .optimization import settings_by_arguments
     from .report import report_run
     from .values import make
@@ -191,9 +190,7 @@ def _run(task: Task, run: RunPlan, callbacks: Sequence[TrainerCallback]) -> tupl
         arguments = make(task.arguments, chosen, **run.of_this_machine(), **without)
         set_seed(arguments.seed)
         model, processor = task.load_model(run, data, arguments)
-        # These calls are for their errors alone: the optimizer is made after the folder is begun.
-        settings_by_arguments(model, arguments)
-        check_optimization(arguments, model)
+        settings_by_arguments(model, arguments)  # for its errors: the optimizer is made after the folder is begun
     if hasattr(chosen, "on_error"):
         data.splits, data.broken = readable_videos(data.splits, chosen.on_error)
     with failing_together():
