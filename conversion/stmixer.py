@@ -121,7 +121,7 @@ def backbone_fields(given: dict[str, Any], weights: dict[str, torch.Tensor]) -> 
     """Fields of our configuration for keys of `cfg.ViT` and the backbone's tensors."""
     fields = original_fields(given, BACKBONE_ARGUMENTS, weights, "token_count")
     # The original's table of positions is always for 16 frames.
-    return fields | {"num_frames": 16, "use_final_norm": True, "require_even_token_frames": True}
+    return fields | {"num_frames": 16, "use_final_norm": True}
 
 
 def detector_fields(sections: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:

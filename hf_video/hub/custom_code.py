@@ -7,16 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
 import hf_video
 from hf_video.auto import CONFIGURATIONS, FAMILIES, PUBLIC_NAMES
-from hf_video.loading.configurations import Processor
 
 from .folder_checks import PROCESSORS, PublishError, read_part
 
+# Classes that have files of their own, which no other class needs; and those that no part of a model has.
+_APART = ("AutoModelForPreTraining", "AutoModelForTokenClassification")
+_UNUSED = ("Processor", "AutoModelForTokenClassification")
 # An import from the folder of a module, or the one above.
 _IMPORT = re.compile(r"^\s*from (\.{1,2})(\w+) import ", re.MULTILINE)
+
+
+class Processor(BaseModel):
+    """Fields of the file of a processor."""
+
+    video_processor_type: str | None = None
 
 
 class CustomCode(NamedTuple):
@@ -29,14 +38,14 @@ class CustomCode(NamedTuple):
 
 def classes_of(model_type: str, architectures: Sequence[str] | None = None) -> dict[str, str]:
     """The class names of a family by Auto class. Empty for a model type of Transformers, which needs no code. With
-    `architectures`, the class for pre-training goes along only if it is one of them."""
+    `architectures`, the classes for pre-training and of frames go along only if they are among them."""
     config_class = _families().get(model_type)
     if config_class is None:
         return {}
     classes = {"AutoConfig": config_class} | {auto_class: name for _, name, auto_class in FAMILIES[config_class]}
-    if architectures is not None and classes.get("AutoModelForPreTraining") not in architectures:
-        classes.pop("AutoModelForPreTraining", None)
-    return classes
+    if architectures is None:
+        return classes
+    return {each: name for each, name in classes.items() if each not in _APART or name in architectures}
 
 
 def collect(classes: dict[str, str]) -> CustomCode:
@@ -63,7 +72,7 @@ def add_code(staging: Path) -> None:
     """Puts the code of all classes that Transformers does not have beside the model, and names them in `auto_map`. It
     is a `PublishError` if the model has code of others."""
     config = read_part(staging, "config.json")
-    classes = classes_of(config["model_type"], config.get("architectures") or [])
+    classes = classes_of(config["model_type"], config.get("architectures"))
     processors = {name: read_part(staging, name, Processor) for name in PROCESSORS if (staging / name).is_file()}
     if not classes and config.get("auto_map"):
         raise PublishError(f"The code of {config['model_type']!r} is not of hf_video: publish it with its own tools.")
@@ -121,7 +130,7 @@ def _collect_parts(config: dict[str, Any]) -> dict[str, CustomCode]:
     defaults = {specification.model_type for specification in specifications} & _families().keys()
     parts = {}
     for part in sorted((inside | defaults) - {own}):
-        classes = {name: each for name, each in classes_of(part).items() if not name.endswith("Processor")}
+        classes = {name: each for name, each in classes_of(part).items() if not name.endswith(_UNUSED)}
         parts[part] = collect(classes if part in inside else {"AutoConfig": classes["AutoConfig"]})
     return parts
 

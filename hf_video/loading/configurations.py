@@ -40,12 +40,6 @@ class Config(BaseModel):
     quantization_config: dict[str, Any] | None = None
 
 
-class Processor(BaseModel):
-    """Fields of the file of a processor."""
-
-    video_processor_type: str | None = None
-
-
 def load_config(model: str | os.PathLike) -> PreTrainedConfig:
     """`AutoConfig.from_pretrained`, with a `ValueError` that names the field of `config.json` that is wrong."""
     try:

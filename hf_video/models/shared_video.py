@@ -1,20 +1,20 @@
-"""What several families share: views, losses, frames, tokens and the base classes of their models."""
+"""What several families share: base classes of their models, tokens, attention, views and the loss of classes."""
 
 import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import nn
 from transformers import PreTrainedConfig
+from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
 from transformers.loss.loss_utils import ForSequenceClassificationLoss
+from transformers.modeling_outputs import BackboneOutput, ImageClassifierOutput
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
-
-UNKNOWN = -100
-# MS-TCN, section 3.3: differences of log-probabilities count up to 4.
-MOST_DIFFERENCE = 4.0
+from transformers.utils.generic import can_return_tuple
 
 
 class VideoPreTrainedModel(PreTrainedModel):
@@ -23,6 +23,15 @@ class VideoPreTrainedModel(PreTrainedModel):
     main_input_name = "pixel_values"
     supports_gradient_checkpointing = True
     _supports_views = False
+    # Where a model that is built around an encoder of videos has it.
+    _tower = "vision_model"
+
+    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
+        """Switch gradient checkpointing on or off. A tower goes last, because it may choose its layers."""
+        super()._set_gradient_checkpointing(enable, **kwargs)
+        tower = getattr(self.base_model, self._tower, None)
+        if tower is not None and tower.supports_gradient_checkpointing:
+            tower._set_gradient_checkpointing(enable, **kwargs)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """As in Transformers. Raises `ValueError` if torchao quantised the model and could not read it back."""
@@ -33,17 +42,6 @@ class VideoPreTrainedModel(PreTrainedModel):
                 "is quantised, and pass `quantization_config` whenever it is loaded."
             )
         super().save_pretrained(*args, **kwargs)
-
-    def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
-        """As in Transformers. Raises `OSError` for a model that was saved before the first release."""
-        # Those of queries, keys and values in VideoViT, and of the time steps in VideoMamba.
-        former = (".attention.qkv.weight", "_scan.dt_proj.bias")
-        if found := [name for name in loading_info.unexpected_keys if name.endswith(former)]:
-            raise OSError(
-                f"{min(found)} is of a model from before the first release, whose weights were others: convert the "
-                "original checkpoint anew, or train the model again."
-            )
-        super()._adjust_missing_and_unexpected_keys(loading_info)
 
 
 class LayeredPreTrainedModel(VideoPreTrainedModel):
@@ -63,18 +61,82 @@ class LayeredPreTrainedModel(VideoPreTrainedModel):
         """
         return [self.base_model.embeddings, *self.base_model.layers]
 
+    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
+        """
+        Change the input size of the model for good. The configuration gets the new size, and the positions are resized
+        once. Outputs are those that `interpolate_pos_encoding` gives at run time.
 
-class CompositePreTrainedModel(VideoPreTrainedModel):
-    """The base class of a family that is built around an encoder of videos."""
+        Args:
+            image_size: height and width in pixels; unchanged by default.
+            num_frames: number of frames; unchanged by default.
 
-    _tower = "vision_model"
+        Raises:
+            ValueError: if the new size holds no patch, or the positions of this model cannot be resized to it. The
+                model stays unchanged.
+        """
+        config = self.config
+        size = {"image_size": image_size or config.image_size, "num_frames": num_frames or config.num_frames}
+        self._resize_positions(type(config)(**{**config.to_dict(), **size}).token_grid)
+        config.image_size, config.num_frames = size["image_size"], size["num_frames"]
 
-    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Switch gradient checkpointing on or off. The vision tower goes last, because it may choose its layers."""
-        super()._set_gradient_checkpointing(enable, **kwargs)
-        tower = getattr(self.base_model, self._tower, None)
-        if tower is not None and tower.supports_gradient_checkpointing:
-            tower._set_gradient_checkpointing(enable, **kwargs)
+
+class ImageClassifierMixin(VideoPreTrainedModel):
+    """A classifier of single images, as that of videos which it is mixed into: each is a clip of one frame."""
+
+    def __init__(self, config: Any):
+        if config.tubelet_size != 1:
+            raise ValueError(f"Image classification needs `tubelet_size=1`, got {config.tubelet_size}.")
+        super().__init__(config)
+
+    def forward(
+        self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
+    ) -> ImageClassifierOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
+                Normalised images.
+            labels (`torch.Tensor`, *optional*):
+                As for the classifier of videos.
+            kwargs: other arguments of the encoder.
+
+        Returns:
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
+        """
+        if pixel_values.ndim != 4:
+            raise ValueError(
+                f"`pixel_values` must be (batch_size, num_channels, height, width), got {tuple(pixel_values.shape)}."
+            )
+        return super().forward(pixel_values[:, None], labels, **kwargs)
+
+
+class VideoBackboneMixin(BackboneMixin):
+    """The feature maps of the encoder `base_model`, for detection and other dense tasks."""
+
+    @can_return_tuple
+    @filter_output_hidden_states
+    def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames of any size.
+            kwargs: other arguments of the encoder.
+
+        Returns:
+            [`BackboneOutput`] with one of `feature_maps` for each stage in `config.out_features`, `(batch_size,
+            hidden_size, t, h, w)`, after the final norm.
+        """
+        t, h, w = token_grid(pixel_values, self.config)
+        outputs = self.base_model(pixel_values, return_dict=True, **kwargs)
+        feature_maps = []
+        for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
+            if stage in self.out_features:
+                patches = self.base_model.norm_of(stage)(hidden_states)[:, -t * h * w :]
+                feature_maps.append(rearrange(patches, "b (t h w) c -> b c t h w", t=t, h=h, w=w))
+        return BackboneOutput(
+            feature_maps=tuple(feature_maps),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.get("attentions"),
+        )
 
 
 def token_grid(pixel_values: torch.Tensor, config: Any) -> tuple[int, int, int]:
@@ -109,18 +171,6 @@ def token_grid(pixel_values: torch.Tensor, config: Any) -> tuple[int, int, int]:
             "width)."
         )
     return grid
-
-
-def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-    """
-    The selected tokens of every clip, in raster order, `(batch_size, num_selected, hidden_size)`. They are counted,
-    for which their device is waited for.
-
-    Args:
-        tokens: `(batch_size or 1, sequence_length, hidden_size)`.
-        selected: `(batch_size, sequence_length)`, bool, with as many true entries in every row.
-    """
-    return take_tokens(tokens, places_of(selected, int(selected[0].sum())))
 
 
 def count_masked(mask: torch.Tensor, name: str, batch_size: int, num_patches: int, known: int | None) -> int:
@@ -267,89 +317,3 @@ def mask_of_tokens(frame_mask: torch.Tensor, grid: tuple[int, int, int], num_pre
     """The mask of token frames `(batch_size, t)` for tokens: bool, `(batch_size, num_prefix_tokens + t * h * w)`."""
     patches = frame_mask.bool().repeat_interleave(math.prod(grid[1:]), dim=1)
     return F.pad(patches, (num_prefix_tokens, 0), value=True)
-
-
-def pool_frames(tokens: torch.Tensor, grid: tuple[int, int, int], config: Any) -> torch.Tensor:
-    """
-    The feature of each token frame, `config.frame_pooling` of its patches.
-
-    Args:
-        tokens: `(batch_size, sequence_length, hidden_size)`; the patches are the last `t * h * w`, frame by frame.
-        grid: token grid (t, h, w).
-        config: a configuration with `frame_pooling`.
-
-    Returns:
-        `(batch_size, t, hidden_size)`.
-    """
-    patches = tokens[:, tokens.shape[1] - math.prod(grid) :].unflatten(1, (grid[0], -1))
-    return patches[:, :, -1] if config.frame_pooling == "last" else patches.mean(dim=2)
-
-
-def frame_loss(
-    labels: torch.Tensor,
-    logits: torch.Tensor,
-    config: PreTrainedConfig,
-    attention_mask: torch.Tensor | None = None,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """
-    The mean loss of the frames whose labels are known, in float32 at least, and `config.smoothing_loss_weight` times
-    `smoothing_loss`.
-
-    Args:
-        labels: classes `(batch_size, t)`, int64, for the cross-entropy; or targets in [0, 1] `(batch_size, t,
-            num_labels)`, float, for the binary one. -100 is unknown. If `config.problem_type` is not set, the first
-            labels decide on it by their dtype.
-        logits: `(batch_size, t, num_labels)`.
-        attention_mask: `(batch_size, t)`, true for frames, false for padding.
-        num_items_in_batch: number of known labels in the whole of an accumulated batch, of which this is a part.
-
-    Raises:
-        ValueError: if labels do not fit the logits or the problem type.
-    """
-    if config.problem_type is None:
-        is_multi = labels.is_floating_point()
-        config.problem_type = "multi_label_classification" if is_multi else "single_label_classification"
-    expected = {"single_label_classification": logits.shape[:-1], "multi_label_classification": logits.shape}
-    if labels.shape != expected.get(config.problem_type):
-        raise ValueError(
-            "`labels` of frames must be classes (batch_size, token frames), int64, or targets (batch_size, token "
-            f"frames, num_labels), float. With logits of {tuple(logits.shape)} and problem_type="
-            f"{config.problem_type!r}, got {labels.dtype} of {tuple(labels.shape)}."
-        )
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if attention_mask is not None:
-        real = attention_mask.bool()
-        labels = labels.masked_fill(~(real if labels.ndim == 2 else real[..., None]), UNKNOWN)
-    is_known = labels.ne(UNKNOWN)
-    if config.problem_type == "single_label_classification":
-        losses = F.cross_entropy(logits.mT, labels, reduction="none", ignore_index=UNKNOWN)
-    else:
-        targets = labels.where(is_known, 0.0).to(logits.dtype)
-        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none") * is_known
-    num_known = is_known.sum()
-    loss = losses.sum() / num_known.clamp(min=1)
-    if weight := config.smoothing_loss_weight:
-        loss = loss + weight * smoothing_loss(logits, attention_mask, config.problem_type)
-    return loss if num_items_in_batch is None else loss * (num_known / num_items_in_batch)
-
-
-def smoothing_loss(logits: torch.Tensor, attention_mask: torch.Tensor | None, problem_type: str) -> torch.Tensor:
-    """
-    The truncated mean squared error of MS-TCN (https://arxiv.org/abs/1903.01945, section 3.3): how much the
-    log-probabilities of a frame differ from those of the frame before, which gets no gradient.
-
-    Args:
-        logits: `(batch_size, t, num_labels)`.
-        attention_mask: `(batch_size, t)`, true for frames; a pair with padding does not count.
-        problem_type: several labels at once have the logarithm of a sigmoid each, in place of a softmax.
-    """
-    is_multi = problem_type == "multi_label_classification"
-    log_probabilities = F.logsigmoid(logits) if is_multi else logits.log_softmax(dim=-1)
-    differences = log_probabilities[:, 1:] - log_probabilities[:, :-1].detach()
-    squares = differences.square().clamp(max=MOST_DIFFERENCE**2)
-    if attention_mask is None:
-        return squares.sum() / max(squares.numel(), 1)
-    pairs = attention_mask[:, 1:].bool()[..., None].expand_as(squares)
-    return (squares * pairs).sum() / pairs.sum().clamp(min=1)

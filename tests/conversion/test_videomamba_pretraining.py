@@ -6,7 +6,7 @@ from transformers import AutoModelForPreTraining, AutoModelForVideoClassificatio
 
 from conversion.helpers.weight_rules import apply_rules
 from conversion.videomamba import ENCODER_RULES, PRE_TRAINING_RULES, main, patch_rule
-from hf_video.models.shared_video import select_tokens
+from hf_video.models.videomamba.modeling_videomamba_pretraining import select_tokens
 from tests.models.videomamba.videomamba_testing import record_blocks
 from tests.testing.goldens import assert_float32_close, assert_gradients_close, load_golden, write_original_config
 

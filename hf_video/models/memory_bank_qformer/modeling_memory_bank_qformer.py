@@ -23,7 +23,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from ..shared_video import CompositePreTrainedModel, average_views, classification_loss, eager_attention_forward
+from ..shared_video import VideoPreTrainedModel, average_views, classification_loss, eager_attention_forward
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .memory_bank import MemoryBank, unfinished_on_error
 from .token_bank import TokenBank
@@ -237,7 +237,7 @@ class MemoryBankQFormerLayer(GradientCheckpointingLayer):
         return torch.cat([queries, self.output(self.intermediate(text), text)], dim=1)
 
 
-class MemoryBankQFormerPreTrainedModel(CompositePreTrainedModel):
+class MemoryBankQFormerPreTrainedModel(VideoPreTrainedModel):
     config: MemoryBankQFormerConfig
     base_model_prefix = "memory_bank_qformer"
     input_modalities = ("video", "text")

@@ -16,7 +16,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..shared_video import CompositePreTrainedModel
+from ..shared_video import VideoPreTrainedModel
 from .configuration_stmixer import STMixerConfig
 from .loss_stmixer import check_labels, detection_losses
 
@@ -375,7 +375,7 @@ class STMixerLayer(GradientCheckpointingLayer):
         return xyzr, spatial_queries, temporal_queries, self.person_head(spatial_queries), action_logits
 
 
-class STMixerPreTrainedModel(CompositePreTrainedModel):
+class STMixerPreTrainedModel(VideoPreTrainedModel):
     config: STMixerConfig
     base_model_prefix = "stmixer"
     input_modalities = ("video",)

@@ -1,25 +1,23 @@
 """VideoEncoder model configuration."""
 
-from typing import Any, Literal
+from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..shared_configuration import CheckedConfigMixin, check_limits
+from ..shared_configuration import FRAME_LIMITS, CheckedConfigMixin, FrameLabelsConfigMixin, check_limits
 
 # The encoders of Transformers, and how many tokens precede those of the patches.
 PREFIX_TOKENS = {"videomae": 0, "timesformer": 1, "vivit": 1, "vjepa2": 0, "videoprism_vision_model": 0}
-LIMITS = {
-    "at least 0": ["smoothing_loss_weight", "frame_delay", "point_width"],
-    "in [0, 1)": ["classifier_dropout"],
-}
+LIMITS = FRAME_LIMITS | {"in [0, 1)": ["classifier_dropout"]}
 
 
 @strict
-class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
+class VideoEncoderConfig(CheckedConfigMixin, FrameLabelsConfigMixin, PreTrainedConfig):
     r"""
     Configuration of [`VideoEncoderForFrameClassification`], which is made around a video encoder of Transformers.
+    Labels of frames have the fields of [`FrameLabelsConfigMixin`].
 
     Args:
         encoder_config (`PreTrainedConfig` or `dict`, *optional*):
@@ -27,18 +25,6 @@ class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
             final norm (`use_mean_pooling=False`).
         classifier_dropout (`float`, defaults to 0.0):
             Dropout before the classifier.
-        frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
-            Which feature is classified: the mean of a frame's patches, or the last.
-        smoothing_loss_weight (`float`, defaults to 0.0):
-            Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
-        frame_delay (`int`, defaults to 0):
-            Token frames by which the logits are late: those of a frame are for the one `frame_delay` before it.
-        background_label (`str`, *optional*):
-            Class of frames in which nothing happens: a run of them is no segment.
-        point_labels (`list[str]`, *optional*):
-            Classes of instants, such as a whistle: a run of their frames is no segment, but has one instant.
-        point_width (`float`, *optional*):
-            Seconds around an instant that were labelled with its class.
 
     Raises:
         ValueError: if a value is out of range, or the encoder is another one. The message names it.
@@ -50,12 +36,6 @@ class VideoEncoderConfig(CheckedConfigMixin, PreTrainedConfig):
     # `__post_init__` turns it into a configuration.
     encoder_config: Any = None
     classifier_dropout: float | int = 0.0
-    frame_pooling: Literal["mean", "last"] = "mean"
-    smoothing_loss_weight: float | int = 0.0
-    frame_delay: int = 0
-    background_label: str | None = None
-    point_labels: list[str] | None = None
-    point_width: float | int | None = None
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)

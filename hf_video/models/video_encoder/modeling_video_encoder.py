@@ -6,16 +6,14 @@ import torch
 from torch import nn
 from transformers import AutoModel
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput, TokenClassifierOutput
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
-from transformers.utils.generic import can_return_tuple
+from transformers.modeling_outputs import BaseModelOutput
 
-from ..shared_video import VideoPreTrainedModel, check_frame_mask, frame_loss, pool_frames, take_tokens
+from ..shared_frames import FrameClassifierMixin, pool_frames
+from ..shared_video import check_frame_mask, take_tokens
 from .configuration_video_encoder import PREFIX_TOKENS, VideoEncoderConfig
 
 
-class VideoEncoderForFrameClassification(VideoPreTrainedModel):
+class VideoEncoderForFrameClassification(FrameClassifierMixin):
     """
     A video encoder of Transformers with a linear classifier on the feature of each token frame: `config.frame_pooling`
     of its patches after the final norm. Parts of the encoder that only other heads use are left out.
@@ -40,7 +38,6 @@ class VideoEncoderForFrameClassification(VideoPreTrainedModel):
             self.video_encoder.register_forward_pre_hook(_without_predictor, with_kwargs=True)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.encoder_config.hidden_size, config.num_labels)
-        self.loss_function = frame_loss
         self.post_init()
 
     def layer_groups(self) -> list[nn.Module]:
@@ -53,33 +50,13 @@ class VideoEncoderForFrameClassification(VideoPreTrainedModel):
         layers = [module for module in modules.values() if isinstance(module, GradientCheckpointingLayer)]
         return [nn.ModuleList(embeddings), *layers]
 
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames of the size of the configuration, at most `config.num_frames`. The encoder knows
-                clips of one length alone: shorter ones go on with their last frame. `t = num_frames //
-                config.tubelet_size` token frames have logits.
-            labels (`torch.Tensor`, *optional*):
-                Classes `(batch_size, t)`, int64, or, for several at once, targets in [0, 1] `(batch_size, t,
-                num_labels)`, float; -100 where they are unknown. `config.problem_type` says which; if it is not set,
-                the first labels decide by their dtype.
-            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
-                1 or true for token frames, 0 or false for padding behind them, which the last frame replaces.
-            kwargs: other arguments of the encoder.
-
-        Returns:
-            [`TokenClassifierOutput`] with `logits` of shape `(batch_size, t, num_labels)`.
-
-        Raises:
-            ValueError: for clips that are longer or of another size, and for labels or masks of another shape.
+    def read_frames(
+        self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Any
+    ) -> tuple[BaseModelOutput, torch.Tensor]:
+        """
+        As in [`FrameClassifierMixin`]. The encoder knows clips of one length alone: those of fewer frames than
+        `config.num_frames` go on with their last frame, which also replaces padding. Raises `ValueError` for clips
+        that are longer or of another size.
         """
         num_token_frames, t = (n // self.config.tubelet_size for n in (pixel_values.shape[1], self.config.num_frames))
         if attention_mask is None:
@@ -92,14 +69,7 @@ class VideoEncoderForFrameClassification(VideoPreTrainedModel):
             # Its tokens are those of a patch at all times, then those of the next patch.
             tokens = tokens.unflatten(1, (-1, t)).transpose(1, 2).flatten(1, 2)
         grid = (t, tokens.shape[1] // t, 1)
-        features = pool_frames(tokens, grid, self.config)[:, :num_token_frames]
-        logits = self.classifier(self.dropout(features))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels, logits, self.config, attention_mask=attention_mask, **kwargs)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return outputs, pool_frames(tokens, grid, self.config)[:, :num_token_frames]
 
     def _fill_clips(self, pixel_values: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Clips of `config.num_frames` frames, in which the last frame takes the place of padding and missing ones."""

@@ -19,7 +19,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..shared_video import CompositePreTrainedModel, eager_attention_forward
+from ..shared_video import VideoPreTrainedModel, eager_attention_forward
 from .configuration_video_text import LOSSES, VideoTextDualEncoderConfig
 from .losses_video_text import (
     contrastive_loss,
@@ -141,7 +141,7 @@ class VideoTextMLMHead(nn.Module):
         return self.decoder(self.layer_norm(self.activation_fn(self.dense(hidden_states))))
 
 
-class VideoTextDualEncoderPreTrainedModel(CompositePreTrainedModel):
+class VideoTextDualEncoderPreTrainedModel(VideoPreTrainedModel):
     config: VideoTextDualEncoderConfig
     base_model_prefix = "video_text"
     input_modalities = ("video", "text")

@@ -4,14 +4,13 @@ from .configuration_videomamba import VideoMambaConfig
 from .modeling_videomamba import (
     VideoMambaBackbone,
     VideoMambaClassifierOutput,
-    VideoMambaForFrameClassification,
     VideoMambaForImageClassification,
     VideoMambaForVideoClassification,
-    VideoMambaFrameClassifierOutput,
     VideoMambaModel,
     VideoMambaOutput,
     VideoMambaPreTrainedModel,
 )
+from .modeling_videomamba_frames import VideoMambaForFrameClassification, VideoMambaFrameClassifierOutput
 from .modeling_videomamba_pretraining import VideoMambaForPreTraining
 from .state_videomamba import VideoMambaState
 

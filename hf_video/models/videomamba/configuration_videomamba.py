@@ -4,11 +4,16 @@ import math
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers.activations import ACT2FN
-from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..shared_configuration import CheckedConfigMixin, LayeredConfigMixin, check_limits
+from ..shared_configuration import (
+    FRAME_LIMITS,
+    CheckedConfigMixin,
+    EncoderConfigMixin,
+    FrameLabelsConfigMixin,
+    check_limits,
+    pair,
+)
 
 PRESETS = {
     "tiny": {"hidden_size": 192, "num_hidden_layers": 24},
@@ -20,8 +25,7 @@ PRESETS = {
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "state_size", "conv_kernel"]
     + ["time_step_rank", "projection_dim", "num_aligned_layers"],
-    "at least 0": ["num_hidden_layers", "time_step_floor", "time_step_scale"]
-    + ["smoothing_loss_weight", "frame_delay", "point_width"],
+    "at least 0": ["num_hidden_layers", "time_step_floor", "time_step_scale"],
     "above 0": ["expand", "layer_norm_eps", "initializer_range", "aligned_layer_interval"]
     + ["time_step_min", "time_step_max"],
     "in [0, 1)": ["hidden_dropout_prob", "drop_path_rate", "classifier_dropout"],
@@ -30,7 +34,7 @@ LIMITS = {
 
 
 @strict
-class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin, PreTrainedConfig):
+class VideoMambaConfig(CheckedConfigMixin, FrameLabelsConfigMixin, EncoderConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the VideoMamba family (https://arxiv.org/abs/2403.06977): a video is a sequence of patches, and
     bidirectional selective state spaces mix it at a cost that grows linearly with its length. The defaults are
@@ -40,7 +44,7 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
     `hidden_act`, `hidden_dropout_prob`, `initializer_range` and `layer_norm_eps` are those of Transformers' VideoMAE;
     height and width may differ. `state_size`, `conv_kernel`, `expand`, `use_bias`, `use_conv_bias`,
     `residual_in_fp32`, `time_step_rank`, `time_step_min`, `time_step_max`, `time_step_floor` and `time_step_scale` are
-    those of its Mamba. The others:
+    those of its Mamba; labels of frames have the fields of [`FrameLabelsConfigMixin`]. The others:
 
     Args:
         patch_stride (`int` or `(int, int)`, *optional*):
@@ -76,19 +80,6 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
             call chooses the layers.
         use_mean_pooling (`bool`, defaults to `False`):
             Whether the feature of a clip is the mean over its patch tokens. Otherwise it is the class token.
-        frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
-            Which feature [`VideoMambaForFrameClassification`] classifies: the mean of a frame's patches, or the last.
-        frame_delay (`int`, defaults to 0):
-            Token frames by which the logits of a frame classifier are late: those of a frame are for the one
-            `frame_delay` before it.
-        background_label (`str`, *optional*):
-            Class of frames in which nothing happens: a run of them is no segment.
-        point_labels (`list[str]`, *optional*):
-            Classes of instants, such as a whistle: a run of their frames is no segment, but has one instant.
-        point_width (`float`, *optional*):
-            Seconds around an instant that were labelled with its class.
-        smoothing_loss_weight (`float`, defaults to 0.0):
-            Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         use_pool_norm (`bool`, defaults to `False`):
             Whether [`VideoMambaModel`] returns a vector for each token frame: a layer norm of the class token plus the
             mean over the patches of the frame, as multimodal models compare it with text.
@@ -159,12 +150,6 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
     residual_in_fp32: bool = True
     gradient_checkpointing_layers: int | list[int] | None = None
     use_mean_pooling: bool = False
-    frame_pooling: Literal["mean", "last"] = "mean"
-    smoothing_loss_weight: float | int = 0.0
-    frame_delay: int = 0
-    background_label: str | None = None
-    point_labels: list[str] | None = None
-    point_width: float | int | None = None
     use_pool_norm: bool = False
     projection_dim: int = 512
     num_aligned_layers: int = 1
@@ -181,10 +166,6 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
             self.use_temporal_position_embeddings = self.num_frames > 1
         if self.time_step_rank == "auto":
             self.time_step_rank = math.ceil(self.hidden_size / 16)
-        self.stage_names = ["stem"] + [f"stage{i}" for i in range(1, self.num_hidden_layers + 1)]
-        self.set_output_features_output_indices(
-            out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
-        )
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -209,24 +190,9 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
         return int(self.expand * self.hidden_size)
 
     @property
-    def patch_shape(self) -> tuple[int, int, int]:
-        """Frames, rows and columns of pixels in a patch."""
-        return (self.tubelet_size, *_pair(self.patch_size))
-
-    @property
     def patch_steps(self) -> tuple[int, int, int]:
         """Frames, rows and columns of pixels from one patch to the next."""
-        return (self.tubelet_size, *_pair(self.patch_size if self.patch_stride is None else self.patch_stride))
-
-    @property
-    def image_shape(self) -> tuple[int, int]:
-        """Height and width of a frame in pixels."""
-        return _pair(self.image_size)
-
-    @property
-    def token_grid(self) -> tuple[int, int, int]:
-        """Token grid (t, h, w) of an input of the configured size."""
-        return self.token_grid_of(self.num_frames, *self.image_shape)
+        return (self.tubelet_size, *pair(self.patch_size if self.patch_stride is None else self.patch_stride))
 
     def token_grid_of(self, num_frames: int, height: int, width: int) -> tuple[int, int, int]:
         """Token grid (t, h, w) of `num_frames` frames of `height` x `width` pixels; what fills no patch is dropped."""
@@ -242,25 +208,15 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
 
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
-        check_limits(self, LIMITS)
+        check_limits(self, LIMITS, FRAME_LIMITS)
+        self.check_encoder("image_size", "patch_size", "patch_stride")
         if self.intermediate_size < 1:
             raise ValueError(
                 f"`intermediate_size` must be at least 1, got {self.intermediate_size}: it is `expand` "
                 f"({self.expand}) times `hidden_size` ({self.hidden_size})."
             )
-        for name in ("image_size", "patch_size", "patch_stride"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1):
-                raise ValueError(f"`{name}` must be one positive number or (height, width), got {value}.")
-        if min(self.token_grid) < 1:
-            raise ValueError(
-                f"{self.num_frames} frames of {self.image_size} pixels hold no patch of {self.patch_shape} (frames, "
-                "height, width): enlarge `num_frames` or `image_size`, or shrink `tubelet_size` or `patch_size`."
-            )
         if self.scan_order == "spatiotemporal" and not self.bidirectional:
             raise ValueError("`scan_order='spatiotemporal'` is one order a direction: it needs `bidirectional=True`.")
-        if self.hidden_act not in ACT2FN:
-            raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
         if self.time_step_min > self.time_step_max:
             raise ValueError(
                 f"`time_step_min` must be not above `time_step_max`, got {self.time_step_min}, {self.time_step_max}."
@@ -270,24 +226,12 @@ class VideoMambaConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMix
                 "`alignment_loss='cosine'` needs features of unit length: set `normalize_features=True`, or "
                 '`alignment_loss` to "mse" or "smooth_l1".'
             )
-        recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers
-        if chosen is not None and not (recomputed and set(recomputed) <= set(range(self.num_hidden_layers))):
-            raise ValueError(
-                f"`gradient_checkpointing_layers` must be a number from 1 to {self.num_hidden_layers}, the layers "
-                f"there are, or a list of their indices from 0, got {chosen}; for none of them, leave gradient "
-                "checkpointing off."
-            )
         layers = self.aligned_layers
         if self.num_hidden_layers and (layers[0] < 0 or len(set(layers)) < len(layers)):
             raise ValueError(
                 f"{self.num_aligned_layers} aligned layers, {self.aligned_layer_interval} apart, are the layers "
                 f"{layers} of {self.num_hidden_layers}: change `num_aligned_layers` or `aligned_layer_interval`."
             )
-
-
-def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
 
 
 __all__ = ["VideoMambaConfig"]

@@ -12,28 +12,22 @@ from einops import rearrange
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BackboneOutput,
-    BaseModelOutputWithPooling,
-    ImageClassifierOutput,
-    TokenClassifierOutput,
-)
+from transformers.modeling_outputs import BaseModelOutputWithPooling, ImageClassifierOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ..shared_video import (
+    ImageClassifierMixin,
     LayeredPreTrainedModel,
+    VideoBackboneMixin,
     VideoDropPath,
     average_views,
     check_frame_mask,
     classification_loss,
-    frame_loss,
     mask_of_tokens,
-    pool_frames,
     take_tokens,
     token_grid,
     visible_places,
@@ -95,13 +89,6 @@ class VideoMambaOutput(BaseModelOutputWithPooling):
 @dataclass
 class VideoMambaClassifierOutput(ImageClassifierOutput):
     """Output of classifiers of clips. `state` is the one to go on with, if the call had a state."""
-
-    state: VideoMambaState | None = None
-
-
-@dataclass
-class VideoMambaFrameClassifierOutput(TokenClassifierOutput):
-    """Output of [`VideoMambaForFrameClassification`]. `state` is the one to go on with, if the call had a state."""
 
     state: VideoMambaState | None = None
 
@@ -505,25 +492,8 @@ class VideoMambaPreTrainedModel(LayeredPreTrainedModel):
         # The inverse of softplus.
         init.copy_(scan.dt_bias, steps + torch.log(-torch.expm1(-steps)))
 
-    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
-        """
-        Change the input size of the model for good. The configuration gets the new size, and the positions are resized
-        once. Outputs are those that `interpolate_pos_encoding` gives at run time.
-
-        Args:
-            image_size: height and width in pixels; unchanged by default.
-            num_frames: number of frames; unchanged by default.
-
-        Raises:
-            ValueError: if the new size holds no patch.
-        """
-        config = self.config
-        new_size: dict[str, Any] = {
-            "image_size": image_size or config.image_size,
-            "num_frames": num_frames or config.num_frames,
-        }
-        self.base_model.embeddings.set_grid(type(config)(**{**config.to_dict(), **new_size}).token_grid)
-        config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
+    def _resize_positions(self, grid: TokenGrid) -> None:
+        self.base_model.embeddings.set_grid(grid)
 
 
 class VideoMambaModel(VideoMambaPreTrainedModel):
@@ -539,6 +509,10 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         self.norm_f = VideoMambaNorm(config)
         self.pool_norm = nn.LayerNorm(config.hidden_size, eps=1e-5) if config.use_pool_norm else None
         self.post_init()
+
+    def norm_of(self, stage: str) -> nn.Module:
+        """The norm after a stage: the final one."""
+        return self.norm_f
 
     @merge_with_config_defaults
     @can_return_tuple
@@ -703,96 +677,12 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
         )
 
 
-class VideoMambaForImageClassification(VideoMambaForVideoClassification):
-    """
-    VideoMamba for single images, each a clip of one frame. The configuration needs `num_frames=1` and
-    `tubelet_size=1`.
-    """
-
-    def __init__(self, config: VideoMambaConfig):
-        if config.tubelet_size != 1:
-            raise ValueError(f"Image classification needs `tubelet_size=1`, got {config.tubelet_size}.")
-        super().__init__(config)
-
-    def forward(
-        self,
-        pixel_values: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> VideoMambaClassifierOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
-                Normalised images.
-            labels (`torch.Tensor`, *optional*):
-                As for [`VideoMambaForVideoClassification`].
-            kwargs: other arguments of [`VideoMambaModel`].
-
-        Returns:
-            [`VideoMambaClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
-        """
-        if pixel_values.ndim != 4:
-            raise ValueError(
-                f"`pixel_values` must be (batch_size, num_channels, height, width), got {tuple(pixel_values.shape)}."
-            )
-        return super().forward(pixel_values[:, None], labels, **kwargs)
+class VideoMambaForImageClassification(ImageClassifierMixin, VideoMambaForVideoClassification):
+    """VideoMamba for single images. The configuration needs `num_frames=1` and `tubelet_size=1`."""
 
 
-class VideoMambaForFrameClassification(VideoMambaClassifier):
-    """
-    VideoMamba with a linear classifier on the feature of each token frame: `config.frame_pooling` of its patches after
-    the final norm.
-    """
-
-    _supports_views = False
-    loss_function = staticmethod(frame_loss)
-
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        state: VideoMambaState | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> VideoMambaFrameClassifierOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames. `t = num_frames // config.tubelet_size` token frames have logits.
-            labels (`torch.Tensor`, *optional*):
-                Classes `(batch_size, t)`, int64, or, for several at once, targets in [0, 1] `(batch_size, t,
-                num_labels)`, float; -100 where they are unknown. `config.problem_type` says which; if it is not set,
-                the first labels decide by their dtype.
-            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
-                1 or true for token frames, 0 or false for padding behind them, which no token sees.
-            state ([`VideoMambaState`], *optional*):
-                What is known of earlier frames of the same videos. Without one, a video begins and ends here.
-            kwargs: other arguments of [`VideoMambaModel`]. Positions are not interpolated over time:
-                `interpolate_pos_encoding="space"` is the default.
-
-        Returns:
-            [`VideoMambaFrameClassifierOutput`] with `logits` of shape `(batch_size, t, num_labels)` and, if there was
-            a state, the next one.
-
-        Raises:
-            ValueError: for more token frames than positions, for labels or masks of another shape, and for a state
-                that does not fit or that this model cannot continue.
-        """
-        grid = token_grid(pixel_values, self.config)
-        kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
-        outputs: VideoMambaOutput = self.videomamba(pixel_values, frame_mask=attention_mask, state=state, **kwargs)
-        logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels, logits, self.config, attention_mask=attention_mask, **kwargs)
-        return VideoMambaFrameClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state
-        )
-
-
-class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
-    """Feature maps for detection and other dense tasks."""
+class VideoMambaBackbone(VideoBackboneMixin, VideoMambaPreTrainedModel):
+    """VideoMamba that returns feature maps."""
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__(config)
@@ -801,36 +691,12 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
         self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
         self.post_init()
 
-    @can_return_tuple
-    @filter_output_hidden_states
-    def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames of any size.
-            kwargs: other arguments of [`VideoMambaModel`].
-
-        Returns:
-            [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,
-            hidden_size, t, h, w)`, after the final norm.
-        """
-        t, h, _ = token_grid(pixel_values, self.config)
-        outputs: VideoMambaOutput = self.videomamba(pixel_values, return_dict=True, **kwargs)
-        feature_maps = []
-        for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
-            if stage in self.out_features:
-                tokens = self.videomamba.norm_f(hidden_states)
-                feature_maps.append(rearrange(tokens[:, 1:], "b (t h w) c -> b c t h w", t=t, h=h))
-        return BackboneOutput(feature_maps=tuple(feature_maps), hidden_states=outputs.hidden_states)
-
 
 __all__ = [
     "VideoMambaBackbone",
     "VideoMambaClassifierOutput",
-    "VideoMambaForFrameClassification",
     "VideoMambaForImageClassification",
     "VideoMambaForVideoClassification",
-    "VideoMambaFrameClassifierOutput",
     "VideoMambaModel",
     "VideoMambaOutput",
     "VideoMambaPreTrainedModel",

@@ -17,7 +17,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..shared_video import select_tokens, sinusoidal_positions, token_grid
+from ..shared_video import places_of, sinusoidal_positions, take_tokens, token_grid
 from .configuration_videomamba import VideoMambaConfig
 from .modeling_videomamba import TokenGrid, VideoMambaModel, VideoMambaOutput, VideoMambaPreTrainedModel
 
@@ -56,6 +56,18 @@ class VideoMambaForPreTrainingOutput(ModelOutput):
     logits: torch.Tensor | None = None
     mask: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
+
+
+def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+    """
+    The selected tokens of every clip, in raster order, `(batch_size, num_selected, hidden_size)`. They are counted,
+    for which their device is waited for.
+
+    Args:
+        tokens: `(batch_size or 1, sequence_length, hidden_size)`.
+        selected: `(batch_size, sequence_length)`, bool, with as many true entries in every row.
+    """
+    return take_tokens(tokens, places_of(selected, int(selected[0].sum())))
 
 
 def visible_targets(targets: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -228,11 +240,10 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
         """Table that is added to all tokens before the heads, the class token's row first."""
         return sinusoidal_positions(1 + math.prod(grid), self.config.hidden_size)
 
-    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
-        """As in [`VideoMambaPreTrainedModel`]. The heads get the table of the new size as well."""
-        super().set_input_size(image_size, num_frames)
-        table = self.position_table(self.config.token_grid)
-        self.position_embeddings = table.to(self.position_embeddings.device)
+    def _resize_positions(self, grid: TokenGrid) -> None:
+        """The heads get the table of the new size as well."""
+        super()._resize_positions(grid)
+        self.position_embeddings = self.position_table(grid).to(self.position_embeddings.device)
 
     def set_teacher(self, teacher: str | PreTrainedModel, **kwargs: Any) -> None:
         """

@@ -5,37 +5,37 @@ import math
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers.activations import ACT2FN
-from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from ..shared_configuration import CheckedConfigMixin, LayeredConfigMixin, check_limits
+from ..shared_configuration import (
+    FRAME_LIMITS,
+    CheckedConfigMixin,
+    EncoderConfigMixin,
+    FrameLabelsConfigMixin,
+    check_limits,
+)
 
 LIMITS = {
     "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
     + ["intermediate_size", "pooler_num_attention_heads", "pooler_num_clips", "rope_grid_size"],
-    "at least 0": ["num_hidden_layers", "pooler_num_hidden_layers", "classifier_init_scale", "layer_scale_init_value"]
-    + ["smoothing_loss_weight", "frame_delay", "point_width"],
+    "at least 0": ["num_hidden_layers", "pooler_num_hidden_layers", "classifier_init_scale", "layer_scale_init_value"],
     "above 0": ["initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"],
     "in [0, 1)": ["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"],
     "between 0 and 1": ["mask_ratio"],
 }
-PRETRAINING_LIMITS = {
-    "at least 1": ["decoder_hidden_size", "decoder_num_attention_heads", "decoder_intermediate_size"],
-    "at least 0": ["decoder_num_hidden_layers"],
-}
 
 
 @strict
-class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin, PreTrainedConfig):
+class VideoViTConfig(CheckedConfigMixin, FrameLabelsConfigMixin, EncoderConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the VideoViT family: the video vision transformers of VideoMAE (https://arxiv.org/abs/2203.12602),
     VideoMAE V2 (https://arxiv.org/abs/2303.16727), STMixer (https://arxiv.org/abs/2303.15879) and V-JEPA 2
     (https://arxiv.org/abs/2506.09985). The defaults are VideoMAE ViT-B on 16 frames of 224 x 224 pixels.
 
-    Fields that are not described here are those of Transformers' `VideoMAEConfig`. Inputs may have another size than
-    `image_size` and `num_frames`, for which the positions are made.
+    Fields that are not described here are those of Transformers' `VideoMAEConfig`, and for labels of frames those of
+    [`FrameLabelsConfigMixin`]. Inputs may have another size than `image_size` and `num_frames`, of which the
+    positions are.
 
     Args:
         image_size, patch_size (`int` or `(int, int)`, default to 224 and 16):
@@ -50,9 +50,9 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
         initializer_range (`float`, defaults to 0.02):
             Standard deviation of the truncated normal initialisation.
         weight_init (`"trunc_normal"` or `"xavier_uniform"`, defaults to `"trunc_normal"`):
-            Distribution of the initial weights of linear layers. VideoMAE uses the former for fine-tuning and the
-            latter (Glorot and Bengio, 2010) for pre-training, but for the patches and the layer between encoder and
-            decoder, which begin as PyTorch makes them. The classifier always uses the former.
+            Distribution of the initial weights of linear layers in [`VideoViTForPreTraining`]. VideoMAE pre-trains
+            with the latter (Glorot and Bengio, 2010), but for the patches and the layer between encoder and decoder,
+            which begin as PyTorch makes them. All other models use the former.
         classifier_init_scale (`float`, defaults to 1.0):
             Factor on the initial weights of the classifier; VideoMAE fine-tunes with 0.001.
         norm_type (`"layer_norm"` or `"rms_norm"`, defaults to `"layer_norm"`):
@@ -121,19 +121,6 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
             and [`VideoViTForPreTraining`], [`VideoViTForFrameClassification`] and [`VideoViTBackbone`] set it to
             `True` in their configuration. In a classifier of clips that is made from a pre-training checkpoint,
             `use_mean_pooling` decides, as in VideoMAE.
-        frame_pooling (`"mean"` or `"last"`, defaults to `"mean"`):
-            Which feature [`VideoViTForFrameClassification`] classifies: the mean of a frame's patches, or the last.
-        frame_delay (`int`, defaults to 0):
-            Token frames by which the logits of a frame classifier are late: those of a frame are for the one
-            `frame_delay` before it.
-        background_label (`str`, *optional*):
-            Class of frames in which nothing happens: a run of them is no segment.
-        point_labels (`list[str]`, *optional*):
-            Classes of instants, such as a whistle: a run of their frames is no segment, but has one instant.
-        point_width (`float`, *optional*):
-            Seconds around an instant that were labelled with its class.
-        smoothing_loss_weight (`float`, defaults to 0.0):
-            Weight of the loss by which neighbouring frames get similar log-probabilities; MS-TCN has 0.15.
         mask_ratio (`float`, defaults to 0.9):
             Share of patches that [`VideoViTForPreTraining`] hides from the encoder if it draws the mask.
         image_mean, image_std (`list[float]`, default to ImageNet's):
@@ -142,8 +129,6 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
             Layers that are recomputed in the backward pass while gradient checkpointing is on: the first n, those with
             the given indices, or by default all. If the call that switches it on has `every_n_layers` above 1, that
             call chooses the layers. All layers of the pre-training decoder are recomputed: it has the most tokens.
-        require_even_token_frames (`bool`, defaults to `False`):
-            Whether [`VideoViTBackbone`] refuses an odd number of token frames, as STMixer does.
         out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
             Stages (`"stem"`, `"stage1"`, ...) whose feature maps [`VideoViTBackbone`] returns; by default the last.
 
@@ -209,12 +194,6 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     use_class_token: bool = False
     use_mean_pooling: bool = True
     use_final_norm: bool | None = None
-    frame_pooling: Literal["mean", "last"] = "mean"
-    smoothing_loss_weight: float | int = 0.0
-    frame_delay: int = 0
-    background_label: str | None = None
-    point_labels: list[str] | None = None
-    point_width: float | int | None = None
     decoder_hidden_size: int = 384
     decoder_num_hidden_layers: int = 4
     decoder_num_attention_heads: int = 6
@@ -224,33 +203,13 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
     image_mean: list[float] | tuple[float, ...] = tuple(IMAGENET_DEFAULT_MEAN)
     image_std: list[float] | tuple[float, ...] = tuple(IMAGENET_DEFAULT_STD)
     gradient_checkpointing_layers: int | list[int] | None = None
-    require_even_token_frames: bool = False
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
 
     def __post_init__(self, **kwargs):
         if self.head_dim is None:
-            self.head_dim = self._width_of_a_head("hidden_size", "num_attention_heads")
-        self.stage_names = ["stem"] + [f"stage{i}" for i in range(1, self.num_hidden_layers + 1)]
-        self.set_output_features_output_indices(
-            out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
-        )
+            self.head_dim = self.width_of_a_head("hidden_size", "num_attention_heads")
         super().__post_init__(**kwargs)
-
-    @property
-    def patch_shape(self) -> tuple[int, int, int]:
-        """Number of frames, rows and columns in a patch."""
-        return (self.tubelet_size, *_pair(self.patch_size))
-
-    @property
-    def image_shape(self) -> tuple[int, int]:
-        """Height and width of a frame in pixels."""
-        return _pair(self.image_size)
-
-    @property
-    def token_grid(self) -> tuple[int, int, int]:
-        """Token grid (t, h, w) of an input of the configured size."""
-        return self.token_grid_of(self.num_frames, *self.image_shape)
 
     def token_grid_of(self, num_frames: int, height: int, width: int) -> tuple[int, int, int]:
         """Token grid (t, h, w) of `num_frames` frames of `height` x `width` pixels. It holds whole patches alone."""
@@ -265,12 +224,8 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
         config.use_final_norm = True
         return config
 
-    def check_pretraining(self) -> None:
-        """Raise `ValueError` for values that pre-training cannot have. Other models may have them."""
-        check_limits(self, PRETRAINING_LIMITS)
-        self._width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
-
-    def _width_of_a_head(self, size_name: str, heads_name: str) -> int:
+    def width_of_a_head(self, size_name: str, heads_name: str) -> int:
+        """The channels of a head, by the fields that have their sum and the number of heads."""
         size, heads = getattr(self, size_name), getattr(self, heads_name)
         if heads < 1 or size % heads:
             raise ValueError(f"`{size_name}` ({size}) must be a multiple of `{heads_name}` ({heads}).")
@@ -278,25 +233,14 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
 
     def validate_architecture(self):
         """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
-        check_limits(self, LIMITS)
-        for name in ("image_size", "patch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1:
-                raise ValueError(f"`{name}` must be one positive number or (height, width), got {value}.")
-        if min(self.token_grid) < 1:
-            raise ValueError(
-                f"{self.num_frames} frames of {self.image_size} pixels hold no patch of {self.patch_shape} (frames, "
-                "height, width): enlarge `num_frames` or `image_size`, or shrink `tubelet_size` or `patch_size`."
-            )
+        check_limits(self, LIMITS, FRAME_LIMITS)
+        self.check_encoder("image_size", "patch_size")
         if self.qk_scale is not None and self.use_cosine_attention:
             raise ValueError("`qk_scale` has no meaning with `use_cosine_attention`: leave one of them out.")
         if self.position_embedding_type == "rope" and self.head_dim not in range(6, 1 << 16, 2):
             raise ValueError(f"RoPE over three axes needs an even `head_dim` of at least 6, got {self.head_dim}.")
-        if self.pooler_type is not None and self.hidden_size % self.pooler_num_attention_heads:
-            raise ValueError(
-                f"`hidden_size` ({self.hidden_size}) must be a multiple of `pooler_num_attention_heads` "
-                f"({self.pooler_num_attention_heads})."
-            )
+        if self.pooler_type is not None:
+            self.width_of_a_head("hidden_size", "pooler_num_attention_heads")
         for name in ("intermediate_norm_layers", "pooler_out_layers"):
             if not set(getattr(self, name) or ()) <= set(range(self.num_hidden_layers)):
                 raise ValueError(
@@ -314,26 +258,6 @@ class VideoViTConfig(CheckedConfigMixin, LayeredConfigMixin, BackboneConfigMixin
                 f"`position_embedding_grid` {grid} must have {self.token_grid[0]} token frames, as the input has: "
                 '`position_embedding_resize="token_count"` resizes over space only.'
             )
-        recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers
-        if chosen is not None and not (recomputed and set(recomputed) <= set(range(self.num_hidden_layers))):
-            raise ValueError(
-                f"`gradient_checkpointing_layers` must be a number of layers from 1 to {self.num_hidden_layers}, or a "
-                f"list of their indices, which start at 0, got {chosen}. To recompute none of them, leave gradient "
-                "checkpointing off."
-            )
-        is_finite = all(map(math.isfinite, (*self.image_mean, *self.image_std)))
-        if len(self.image_mean) != len(self.image_std) or not is_finite or min(self.image_std, default=1) <= 0:
-            raise ValueError(
-                "`image_mean` and `image_std` must have as many finite values as each other, the latter above 0, got "
-                f"{self.image_mean} and {self.image_std}."
-            )
-        if self.hidden_act not in ACT2FN:
-            raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
-
-
-def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
 
 
 __all__ = ["VideoViTConfig"]

@@ -11,15 +11,9 @@ from einops import rearrange
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BackboneOutput,
-    BaseModelOutput,
-    ImageClassifierOutput,
-    TokenClassifierOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -27,15 +21,15 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from ..shared_video import (
+    ImageClassifierMixin,
     LayeredPreTrainedModel,
+    VideoBackboneMixin,
     VideoDropPath,
     average_views,
     check_frame_mask,
     classification_loss,
     eager_attention_forward,
-    frame_loss,
     mask_of_tokens,
-    pool_frames,
     sinusoidal_positions,
     take_tokens,
     token_grid,
@@ -444,13 +438,11 @@ class VideoViTPreTrainedModel(LayeredPreTrainedModel):
         std = self.config.initializer_range
         super()._init_weights(module)
         if isinstance(module, nn.Linear):
-            scale = self.config.classifier_init_scale if module is getattr(self, "classifier", None) else None
+            scale = self.config.classifier_init_scale if module is getattr(self, "classifier", None) else 1.0
             if scale == 0:
                 init.zeros_(module.weight)
-            elif scale is None and self.config.weight_init == "xavier_uniform":
-                self._init_pretraining_weights(module)
             else:
-                init.trunc_normal_(module.weight, std=std if scale is None else std * scale)
+                init.trunc_normal_(module.weight, std=std * scale)
         elif isinstance(module, VideoViTPositionEmbeddings):
             if isinstance(module.weight, nn.Parameter):
                 init.trunc_normal_(module.weight, std=std)
@@ -475,48 +467,14 @@ class VideoViTPreTrainedModel(LayeredPreTrainedModel):
             init.constant_(module.layer_scale1, self.config.layer_scale_init_value)
             init.constant_(module.layer_scale2, self.config.layer_scale_init_value)
 
-    def _init_pretraining_weights(self, module: nn.Linear) -> None:
-        """As VideoMAE's `modeling_pretrain.py`, which leaves the convolution of patches and the layer between encoder
-        and decoder as PyTorch makes them."""
-        embeddings = self.base_model.embeddings.patch_embeddings
-        if module is not embeddings.projection and module is not getattr(self, "encoder_to_decoder", None):
-            attentions = [each for each in self.modules() if isinstance(each, VideoViTAttention)]
-            is_third = any(module in (each.query, each.key, each.value) for each in attentions)
-            # The original draws queries, keys and values as one matrix.
-            bound = math.sqrt(6 / (module.in_features + module.out_features * (3 if is_third else 1)))
-            init.uniform_(module.weight, -bound, bound)
-            return
-        init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-        if module.bias is not None:
-            bound = 1 / math.sqrt(module.in_features)
-            init.uniform_(module.bias, -bound, bound)
-
-    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
-        """
-        Change the input size of the model for good. The configuration gets the new size, and the positions are resized
-        once. Outputs are those that `interpolate_pos_encoding` gives at run time.
-
-        Args:
-            image_size: height and width in pixels; unchanged by default.
-            num_frames: number of frames; unchanged by default.
-
-        Raises:
-            ValueError: if the new size holds no patch, or the positions of this model cannot be resized to it. The
-                model stays unchanged.
-        """
-        config, old_grid = self.config, self.config.token_grid
-        new_size: dict[str, Any] = {
-            "image_size": image_size or config.image_size,
-            "num_frames": num_frames or config.num_frames,
-        }
-        grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
+    def _resize_positions(self, grid: TokenGrid) -> None:
+        config = self.config
         tables = [module for module in self.modules() if isinstance(module, VideoViTPositionEmbeddings)]
         with torch.no_grad():
             for module in tables:
-                module(grid)
-        config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
+                module(grid)  # raises before any table is changed
         if config.position_embedding_type != "learned" and config.position_embedding_resize != "rebuild":
-            config.position_embedding_grid = list(config.position_embedding_grid or old_grid)
+            config.position_embedding_grid = list(config.position_embedding_grid or config.token_grid)
         for module in tables:
             module.set_grid(grid)
 
@@ -623,8 +581,8 @@ class VideoViTModel(VideoViTPreTrainedModel):
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
-class VideoViTClassifier(VideoViTPreTrainedModel):
-    """Base class of the video and the image classifier, with pooling, head and loss."""
+class VideoViTForVideoClassification(VideoViTPreTrainedModel):
+    """VideoViT with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
 
     def __init__(self, config: VideoViTConfig):
         if config.architectures == ["VideoViTForPreTraining"]:
@@ -651,9 +609,27 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
             return tokens[:, 0]
         return self.fc_norm(tokens[:, int(self.config.use_class_token) :].mean(dim=1))
 
-    def classify(
-        self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> ImageClassifierOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames. For several views of a video (clips and crops) they are `(batch_size, num_views,
+                num_frames, num_channels, height, width)`, and `average_views` joins the logits.
+            labels (`torch.Tensor`, *optional*):
+                Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
+                num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
+                says which; if it is not set, the first labels decide by their dtype.
+            kwargs: other arguments of [`VideoViTModel`].
+
+        Returns:
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
+        """
         clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
         layers = self.config.pooler_out_layers
         if layers is not None:
@@ -684,129 +660,13 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
         )
 
 
-class VideoViTForVideoClassification(VideoViTClassifier):
-    """VideoViT with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
-
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames. For several views of a video (clips and crops) they are `(batch_size, num_views,
-                num_frames, num_channels, height, width)`, and `average_views` joins the logits.
-            labels (`torch.Tensor`, *optional*):
-                Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
-                num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
-                says which; if it is not set, the first labels decide by their dtype.
-            kwargs: other arguments of [`VideoViTModel`].
-
-        Returns:
-            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
-        """
-        return self.classify(pixel_values, labels, **kwargs)
+class VideoViTForImageClassification(ImageClassifierMixin, VideoViTForVideoClassification):
+    """VideoViT for single images. The configuration needs `num_frames=1` and `tubelet_size=1`."""
 
 
-class VideoViTForImageClassification(VideoViTClassifier):
+class VideoViTBackbone(VideoBackboneMixin, VideoViTPreTrainedModel):
     """
-    VideoViT for single images, each a clip of one frame. The configuration needs `num_frames=1` and `tubelet_size=1`.
-    """
-
-    def __init__(self, config: VideoViTConfig):
-        if config.tubelet_size != 1:
-            raise ValueError(f"Image classification needs `tubelet_size=1`, got {config.tubelet_size}.")
-        super().__init__(config)
-
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
-                Normalised images.
-            labels (`torch.Tensor`, *optional*):
-                As for [`VideoViTForVideoClassification`].
-            kwargs: other arguments of [`VideoViTModel`].
-
-        Returns:
-            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
-        """
-        if pixel_values.ndim != 4:
-            raise ValueError(
-                f"`pixel_values` must be (batch_size, num_channels, height, width), got {tuple(pixel_values.shape)}."
-            )
-        return self.classify(pixel_values[:, None], labels, **kwargs)
-
-
-class VideoViTForFrameClassification(VideoViTPreTrainedModel):
-    """
-    VideoViT with a linear classifier on the feature of each token frame: `config.frame_pooling` of its patches after
-    the final norm.
-    """
-
-    _supports_views = False
-
-    def __init__(self, config: VideoViTConfig):
-        config = config.with_final_norm()
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.videovit = VideoViTModel(config)
-        self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
-        self.loss_function = frame_loss
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames. `t = num_frames // config.tubelet_size` token frames have logits.
-            labels (`torch.Tensor`, *optional*):
-                Classes `(batch_size, t)`, int64, or, for several at once, targets in [0, 1] `(batch_size, t,
-                num_labels)`, float; -100 where they are unknown. `config.problem_type` says which; if it is not set,
-                the first labels decide by their dtype.
-            attention_mask (`torch.Tensor` of shape `(batch_size, t)`, *optional*):
-                1 or true for token frames, 0 or false for padding behind them, which no token sees.
-            kwargs: other arguments of [`VideoViTModel`]. Positions are not interpolated over time:
-                `interpolate_pos_encoding="space"` is the default.
-
-        Returns:
-            [`TokenClassifierOutput`] with `logits` of shape `(batch_size, t, num_labels)`.
-
-        Raises:
-            ValueError: for more token frames than positions, and for labels or masks of another shape.
-        """
-        grid = token_grid(pixel_values, self.config)
-        kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
-        outputs: BaseModelOutput = self.videovit(pixel_values, frame_mask=attention_mask, **kwargs)
-        logits = self.classifier(self.dropout(pool_frames(outputs.last_hidden_state, grid, self.config)))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels, logits, self.config, attention_mask=attention_mask, **kwargs)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
-    """
-    VideoViT that returns feature maps, for detection and other dense tasks. STMixer takes the last map four times:
-    `list(outputs.feature_maps) * 4`.
+    VideoViT that returns feature maps. STMixer takes the last map four times: `list(outputs.feature_maps) * 4`.
     """
 
     def __init__(self, config: VideoViTConfig):
@@ -817,42 +677,9 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
         self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
         self.post_init()
 
-    @can_return_tuple
-    @filter_output_hidden_states
-    def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames of any size.
-            kwargs: other arguments of [`VideoViTModel`].
-
-        Returns:
-            [`BackboneOutput`] with one of `feature_maps` for each stage in `config.out_features`, `(batch_size,
-            hidden_size, t, h, w)`, after the final norm.
-
-        Raises:
-            ValueError: for an odd number of token frames if `config.require_even_token_frames` is set.
-        """
-        grid = token_grid(pixel_values, self.config)
-        if self.config.require_even_token_frames and grid[0] % 2:
-            raise ValueError(
-                f"{pixel_values.shape[1]} frames make {grid[0]} token frames, but this backbone needs an even number."
-            )
-        outputs: BaseModelOutput = self.videovit(pixel_values, return_dict=True, **kwargs)
-        feature_maps = []
-        for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
-            if stage in self.out_features:
-                hidden_states = self.videovit.norm_of(stage)(hidden_states)
-                patch_tokens = hidden_states[:, int(self.config.use_class_token) :]
-                feature_maps.append(rearrange(patch_tokens, "b (t h w) c -> b c t h w", t=grid[0], h=grid[1]))
-        return BackboneOutput(
-            feature_maps=tuple(feature_maps), hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
 
 __all__ = [
     "VideoViTBackbone",
-    "VideoViTForFrameClassification",
     "VideoViTForImageClassification",
     "VideoViTForVideoClassification",
     "VideoViTModel",

@@ -11,11 +11,13 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from ..shared_configuration import check_limits
 from ..shared_video import count_masked, places_of, take_tokens, token_grid
 from .configuration_videovit import VideoViTConfig
 from .masking_videovit import DrawsMasks, tube_mask
 from .modeling_videovit import (
     TokenGrid,
+    VideoViTAttention,
     VideoViTModel,
     VideoViTPositionEmbeddings,
     VideoViTPreTrainedModel,
@@ -24,6 +26,11 @@ from .modeling_videovit import (
     make_norm,
     patchify,
 )
+
+LIMITS = {
+    "at least 1": ["decoder_hidden_size", "decoder_num_attention_heads", "decoder_intermediate_size"],
+    "at least 0": ["decoder_num_hidden_layers"],
+}
 
 
 @dataclass
@@ -127,13 +134,17 @@ class VideoViTForPreTraining(DrawsMasks, VideoViTPreTrainedModel):
     def __init__(self, config: VideoViTConfig):
         config = config.with_final_norm()
         super().__init__(config)
-        config.check_pretraining()
+        check_limits(config, LIMITS)
+        config.width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
         if config.use_class_token:
             raise ValueError("Pre-training reconstructs patches alone: set `use_class_token=False`.")
-        if not len(config.image_mean) == len(config.image_std) == config.num_channels:
+        is_finite = all(map(math.isfinite, (*config.image_mean, *config.image_std)))
+        is_complete = len(config.image_mean) == len(config.image_std) == config.num_channels
+        if not is_complete or not is_finite or min(config.image_std) <= 0:
             raise ValueError(
-                f"`image_mean` {config.image_mean} and `image_std` {config.image_std} must have one value for each of "
-                f"`num_channels`={config.num_channels} channels: pre-training undoes the normalisation."
+                f"`image_mean` {config.image_mean} and `image_std` {config.image_std} must have one finite value for "
+                f"each of `num_channels`={config.num_channels} channels, the latter above 0: pre-training undoes the "
+                "normalisation."
             )
         self.videovit = VideoViTModel(config)
         self.encoder_to_decoder = nn.Linear(config.hidden_size, config.decoder_hidden_size, bias=False)
@@ -149,6 +160,23 @@ class VideoViTForPreTraining(DrawsMasks, VideoViTPreTrainedModel):
             # VideoMAE's own function draws within one standard deviation.
             std = self.config.initializer_range
             init.trunc_normal_(self.mask_token, std=std, a=-std, b=std)
+        elif isinstance(module, nn.Linear) and self.config.weight_init == "xavier_uniform":
+            self._init_as_videomae(module)
+
+    def _init_as_videomae(self, module: nn.Linear) -> None:
+        """As VideoMAE's `modeling_pretrain.py`, which leaves the convolution of patches and the layer between encoder
+        and decoder as PyTorch makes them."""
+        if module is self.videovit.embeddings.patch_embeddings.projection or module is self.encoder_to_decoder:
+            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+            if module.bias is not None:
+                bound = 1 / math.sqrt(module.in_features)
+                init.uniform_(module.bias, -bound, bound)
+            return
+        attentions = [each for each in self.modules() if isinstance(each, VideoViTAttention)]
+        is_third = any(module in (each.query, each.key, each.value) for each in attentions)
+        # The original draws queries, keys and values as one matrix.
+        bound = math.sqrt(6 / (module.in_features + module.out_features * (3 if is_third else 1)))
+        init.uniform_(module.weight, -bound, bound)
 
     @torch.no_grad()
     def reconstruction_targets(self, pixel_values: torch.Tensor) -> torch.Tensor:

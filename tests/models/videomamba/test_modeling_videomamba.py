@@ -67,14 +67,6 @@ def test_initial_weights_are_the_same_by_construction_and_by_from_pretrained(tmp
         assert 0.9 * bound < mixer.out_proj.weight.abs().max() <= bound
 
 
-def test_a_folder_from_before_the_first_release_is_refused(tmp_path):
-    model = make(VideoMambaModel)
-    former = {name.replace("dt_bias", "dt_proj.bias"): weight for name, weight in model.state_dict().items()}
-    model.save_pretrained(tmp_path, state_dict=former)
-    with pytest.raises(OSError, match=r"dt_proj.bias is of .*: convert the original checkpoint anew"):
-        VideoMambaModel.from_pretrained(tmp_path)
-
-
 def test_both_directions_are_summed_and_none_is_dropped():
     mixer = make(VideoMambaModel).layers[0].mixer
     tokens = torch.randn(2, 17, 32)

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel
 
@@ -155,12 +154,3 @@ def test_lora_changes_the_output_and_merges(use_dora, settings):
         after = adapted(clips).logits
         assert (after - before).abs().max() > 1e-2
         torch.testing.assert_close(adapted.merge_and_unload()(clips).logits, after, atol=1e-4, rtol=1e-3)
-
-
-def test_a_folder_from_before_the_first_release_is_refused(tmp_path):
-    make().save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    fused = {name.replace("query", "qkv"): tensor for name, tensor in weights.items()}
-    save_file(fused, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(OSError, match=r"layers.0.attention.qkv.weight is of .*: convert the original checkpoint anew"):
-        AutoModel.from_pretrained(tmp_path)

@@ -247,7 +247,5 @@ def test_another_size_is_refused_where_positions_may_not_or_cannot_follow():
         make(VideoViTModel)(clips, interpolate_pos_encoding=False)
     with pytest.raises(ValueError, match="3 token frames, expected 4"):
         make(VideoViTModel, position_embedding_resize="token_count")(clips)
-    with pytest.raises(ValueError, match="even number"):
-        make(VideoViTBackbone, require_even_token_frames=True)(clips)
     with pytest.raises(ValueError, match="tubelet_size=1"):
         make(VideoViTForImageClassification)

@@ -1,5 +1,7 @@
 """Masks and the masked autoencoder beyond the originals' numbers."""
 
+import math
+
 import pytest
 import torch
 
@@ -132,3 +134,9 @@ def test_wrong_masks_are_refused(change, message):
 def test_masks_that_cannot_be_are_refused(draw, arguments, message):
     with pytest.raises(ValueError, match=message):
         draw(*arguments)
+
+
+@pytest.mark.parametrize("image_std", [[0.5, math.nan, 0.5], [0.5, -0.5, 0.5], [0.5]])
+def test_a_normalisation_that_cannot_be_undone_is_refused(image_std):
+    with pytest.raises(ValueError, match="`image_std` .* must have one finite value for each of `num_channels`=3"):
+        VideoViTForPreTraining(tiny_config(image_std=image_std))
