@@ -103,7 +103,9 @@ def test_the_predicted_class_is_explained_unless_another_is_named(model_folder, 
 
 
 def test_a_class_without_a_font_and_one_without_evidence_are_drawn(model_folder, video, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("hf_video.inference.evidence.explain", lambda model, clips, target: torch.zeros(1, 8, 32, 32))
+    monkeypatch.setattr(
+        "hf_video.inference.explanation.explain", lambda model, clips, target: torch.zeros(1, 8, 32, 32)
+    )
     assert run(model_folder, video, "--class", NAMES[1], "--output", tmp_path / "out") == 0
     assert f"nothing in the clip speaks for {NAMES[1]}" in capsys.readouterr().out
     assert not list((tmp_path / "out" / "top_frames").iterdir())
