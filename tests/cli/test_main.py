@@ -95,7 +95,6 @@ def test_unknown_and_missing_words_are_named(words, name, fails):
     assert name in fails(*words)
 
 
-
 def test_env_lists_versions_and_what_decides_about_the_last_bits(says):
     facts = dict(line.removeprefix("- ").split(": ", 1) for line in says("env").splitlines() if line)
     assert facts["hf_video"] == hf_video.__version__
