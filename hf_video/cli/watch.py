@@ -127,7 +127,7 @@ def _check_files(settings: WatchSettings) -> None:
     if not settings.resume:
         if memory is not None and memory.exists():
             raise ValueError(f"{memory} exists already. Go on from it with --resume, or choose another name.")
-        check_output_file("memory", memory and str(memory))
+        check_output_file("memory", None if memory is None else str(memory))
     elif memory is None or not memory.is_file():
         raise ValueError("--resume continues from a memory: name it with --memory FILE.")
     elif not os.path.isfile(settings.video):

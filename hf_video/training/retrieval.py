@@ -152,7 +152,7 @@ class RetrievalTask(Task):
         found = {metric.name: value for metric, value in measured_in(measured, "test_")}
         found["loss"] = measured["test_loss"]
         num_videos, num_captions = len(one_row_a_video(dataset.rows)), len(dataset)
-        metrics = {"num_captions": num_captions, "num_videos": num_videos, **found}
+        metrics: dict[str, Any] = {"num_captions": num_captions, "num_videos": num_videos, **found}
         metrics["chance"] = 1 / num_videos
         metrics["interval"] = [*wilson_interval(found["text_to_video_r1"] / 100, num_captions)]
         ways = ("text_to_video", "video_to_text")
