@@ -56,14 +56,9 @@ class RowsResult(NamedTuple):
 def predict(
     settings: PredictSettings, tell: Callable[[Prediction], object] = lambda prediction: None
 ) -> list[Prediction] | RowsResult:
-    """Classifies videos, as `hf-video predict`. A video that fails has an error, and the others go on.
-
-    Args:
-        settings: the videos, the model, and what differs from the defaults.
-        tell: is called with each prediction as soon as it is there; not with an engine.
-
-    Returns:
-        The predictions in the order of the videos; or with an engine what the folder of rows holds.
+    """Classifies videos, as `hf-video predict`: the predictions in the order of the videos, with which `tell` is
+    called as soon as they are there; or with an engine what the folder of rows holds. A video that fails has an error,
+    and the others go on.
 
     Raises:
         ValueError, OSError: a setting cannot be used, or there is no such model.
@@ -107,13 +102,8 @@ def split_labels(labels: str, template: str = "{}") -> list[str]:
 
 
 def extract(settings: ExtractSettings) -> dict[str, dict[str, Any]] | RowsResult:
-    """Writes features into a folder, as `hf-video extract`. The same call continues after an interruption.
-
-    Args:
-        settings: the videos, the model, the folder, and what differs from the defaults.
-
-    Returns:
-        What `features.json` says of each video, by id; or with an engine what the folder of rows holds.
+    """Writes features into a folder, as `hf-video extract`: what `features.json` says of each video, by id; or with an
+    engine what the folder of rows holds. The same call continues after an interruption.
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model, or the folder holds something else.
@@ -136,14 +126,8 @@ def extract(settings: ExtractSettings) -> dict[str, dict[str, Any]] | RowsResult
 
 
 def build_index(settings: IndexSettings) -> RowsResult:
-    """Writes the index of videos, as `hf-video index`. The same call continues after an interruption. It adds videos,
-    does changed ones again, and with `prune` removes those that are not named.
-
-    Args:
-        settings: the videos, the model, the folder, and what differs from the defaults.
-
-    Returns:
-        What the folder holds.
+    """Writes the index of videos, as `hf-video index`: what the folder holds. The same call continues after an
+    interruption, adds videos, does changed ones again, and with `prune` removes those that are not named.
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model or video, or the folder holds something
@@ -163,15 +147,9 @@ def build_index(settings: IndexSettings) -> RowsResult:
 
 
 def detect(settings: DetectSettings, annotate: Annotate | None = None) -> DetectionResult | RowsResult:
-    """Finds the people of videos and their actions, as `hf-video detect`. A video that fails has an error, and the
-    others go on. With a folder, the same call continues after an interruption.
-
-    Args:
-        settings: the videos, the model, the file or folder, and what differs from the defaults.
-        annotate: also writes a video with what was found, such as [`hf_video.drawing.annotate_detections`].
-
-    Returns:
-        What was found; or with an engine what the folder of rows holds.
+    """Finds the people of videos and their actions, as `hf-video detect`: what was found; or with an engine what the
+    folder of rows holds. A video that fails has an error, and the others go on. With a folder, the same call continues
+    after an interruption. `annotate` also writes a video, such as [`hf_video.drawing.annotate_detections`].
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model, or something else is at the output.

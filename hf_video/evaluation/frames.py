@@ -65,9 +65,8 @@ def evaluate_frames(
         scores: for each video the class probabilities of its frames, (num_frames, num_classes).
 
     Returns:
-        `num_videos`, `num_frames` and `num_segments` that are annotated; `frame_accuracy`, the share of right frames;
-        `edit_score`, None if there is no segment; `tious`, and for each of them `f1`; and `classes`, which holds
-        `num_frames`, `num_segments` and `f1` by the name of a class. All figures are shares. With `scores` a class has
+        Numbers; the shares `frame_accuracy`, `edit_score`, None if there is no segment, and `f1` for each of `tious`;
+        and `classes`, with `num_frames`, `num_segments` and `f1`, by name. With `scores` a class has
         `average_precision` over the known frames of all videos together, as scikit-learn and FERAL count it, None if
         it has no frames (0 in FERAL), and `mean_average_precision` is the mean without background.
 

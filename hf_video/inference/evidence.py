@@ -31,12 +31,9 @@ def explain(
 
     All others (VideoMamba, TimeSformer, VideoPrism) are explained by integrated gradients from a blank clip, which has
     the median colour of the clip: equation 1 of Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks"
-    (ICML 2017), in 8 steps. A patch that looks like the blank clip has no evidence, whatever the model has learned:
-    where one thing moves before an even background, any model's map is on that thing, and what has been learned
-    decides which of its places and moments count.
+    (ICML 2017), in 8 steps. A patch that looks like the blank clip has no evidence, whatever the model has learned.
 
-    The model computes in evaluation mode, one video after the other. Afterwards it is as it was, also after an error,
-    and no parameter has got a gradient.
+    The model computes in evaluation mode, one video after the other. Afterwards it is as it was, also after an error.
 
     Args:
         model: a video classifier, also a `PeftModel`, a quantised or a compiled one.
@@ -46,9 +43,8 @@ def explain(
             By default the class with the highest score.
 
     Returns:
-        (batch_size, num_frames, height, width) float32 in [0, 1], on the CPU. The highest value of a video is 1, or 0
-        if nothing speaks for the class. Values have the resolution of the model's patches, linear between their
-        centres; frames of one tubelet have the same values.
+        (batch_size, num_frames, height, width) float32 in [0, 1], on the CPU; the highest value of a video is 1, or 0
+        if nothing speaks for the class. Values are linear between the centres of the model's patches.
 
     Raises:
         ValueError: the model has no classes of clips, reads frames into a memory (MemoryBankQFormer), or its patches
@@ -149,16 +145,12 @@ def _class_score(model: PreTrainedModel, logits: torch.Tensor, target: int) -> t
 
 
 class RollOut:
-    """Adds up the evidence of tokens while the gradient of a class runs back through the layers.
+    """Adds up the evidence of tokens while the gradient of a class runs back through the layers: for attention A with
+    gradient G, with the mean over heads, A_bar = mean(max(G * A, 0)) and R <- R + A_bar R, from R = 1.
 
-    The equations of the paper are, for attention A with gradient G in a layer, with the mean over its heads:
-
-        A_bar = mean(max(G * A, 0)),    R <- R + A_bar R,    R = 1 before the first layer.
-
-    The evidence of a token is the mean of its column in R over the rows that the head of the model reads: all tokens,
-    or the class token. Those rows have a gradient in the last layer, others have none. The 1 of the start says nothing
-    of evidence and is left out. As the last layer's gradient comes first, the mean of rows is rolled out from there:
-    a row of numbers takes the place of a matrix for each layer.
+    The evidence of a token is the mean of its column in R - 1 over the rows that the head of the model reads: all
+    tokens, or the class token. Those rows have a gradient in the last layer, others have none. As the last layer's
+    gradient comes first, the mean of rows is rolled out from there: a row takes the place of a matrix a layer.
     """
 
     def __init__(self) -> None:
@@ -215,10 +207,9 @@ def integrate_gradients(model: PreTrainedModel, clip: torch.Tensor, target: int)
 
 
 def find_patch_shape(model: PreTrainedModel) -> tuple[int, int, int]:
-    """Frames, rows and columns of the patches that a model cuts a clip into. The layer that turns a patch into a token
-    tells them: the only convolution or linear layer in the input embeddings of the model or, if these read text, of
-    the vision tower within it. A convolution's kernel is the patch. A linear layer does not tell its patch: there the
-    `patch_shape` of the embeddings' configuration does."""
+    """Frames, rows and columns of the patches that a model cuts a clip into: the kernel of the only convolution in the
+    input embeddings of the model or, if these read text, of the vision tower within it; of a linear layer the
+    `patch_shape` of the embeddings' configuration."""
     for part in (part for part in model.modules() if isinstance(part, PreTrainedModel)):
         try:
             embedding = part.get_input_embeddings()

@@ -64,20 +64,15 @@ def export_model(
     to: ExportFormat = "onnx",
     processor: Any | None = None,
 ) -> Export:
-    """
-    Writes a classifier or backbone as ONNX (`torch.onnx.export`) or as a program of `torch.export`, and compares what
-    the file gives, in ONNX Runtime or loaded again, with the model for batches of one, two and three random clips. The
-    folder has the file, and the configuration and the processor beside it. It is whole or not there at all.
-
-    The batch is free; frames, height and width are those of `clip_shape`, since positions are written into the file.
-    A clip is one view: averages over views are for the caller.
+    """Writes a classifier or backbone as ONNX (`torch.onnx.export`) or as a program of `torch.export`, and compares
+    what the file gives, in ONNX Runtime or loaded again, with the model for three random batches.
+    The folder is whole or not there at all. The batch is free; a clip is one view.
 
     Args:
         model: in evaluation mode, float32, on the CPU.
-        folder: does not exist, or is empty.
+        folder: does not exist, or is empty; gets the file, the configuration, and the processor if there is one.
         clip_shape: (num_frames, num_channels, height, width); of an image classifier (num_channels, height, width).
         to: the format.
-        processor: saved beside the file, if there is one.
 
     Raises:
         ExportError: the model is not a classifier or backbone, is quantised, has a memory, cannot be traced, or its

@@ -126,13 +126,11 @@ class VideoSearch:
     Args:
         index: the folder of an index.
         model: where it is; by default where it was when the index was begun.
-        device: see `load_search_model`.
-        dtype: type of the weights; by default that of the model that made the index.
+        device, dtype: see `load_search_model`; by default the dtype of the model that made the index.
         batch_size: clips in one forward pass of re-ranking.
 
     Raises:
-        FileNotFoundError, OSError: there is no index, or no such model.
-        ValueError: the index is of another model.
+        OSError, ValueError: there is no index, or no such model, or the index is of another model.
     """
 
     def __init__(
@@ -160,18 +158,9 @@ class VideoSearch:
     def search(
         self, text: str | None = None, *, video: Any = None, top_k: int = 10, rerank: int | None = None
     ) -> SearchResult:
-        """The clips closest to a text, or to a video.
-
-        Args:
-            text: words.
-            video: what `read_video` takes, instead of words; one clip of it is searched for.
-            top_k: hits to give.
-            rerank: the number of best clips that are matched with the text and ordered anew, at least `top_k`.
-
-        Raises:
-            ValueError: there is neither a text nor a video, or both; the text is empty; or the model does not re-rank.
-            VideoReadError: a video cannot be read.
-        """
+        """The `top_k` clips closest to a text, or to one clip of a `video`, which is what `read_video` takes. The
+        `rerank` best ones, at least `top_k`, are matched with the text and ordered anew. It is a `ValueError` if there
+        is neither a text nor a video, or both; the text is empty; or the model does not re-rank."""
         if (text is None) == (video is None):
             raise ValueError("Search for a text, or for a video.")
         if text is not None and not text.strip():

@@ -71,7 +71,7 @@ def commit_of(data: str, revision: str | None) -> str | None:
     """The commit of a data set of the Hub; None for other data."""
     from huggingface_hub import HfApi
 
-    from hf_video.data.tables import is_hub_name
+    from hf_video.data.folders import is_hub_name
 
     return HfApi().dataset_info(data, revision=revision).sha if is_hub_name(data) else None
 
