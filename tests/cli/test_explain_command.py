@@ -63,7 +63,7 @@ def test_the_files_show_what_the_heat_map_says(model_folder, video, tmp_path, ca
     shares = frame_shares(heat_map)
     np.testing.assert_allclose([frame["share"] for frame in found["frames"]], shares, atol=1e-5)
     np.testing.assert_allclose([frame["seconds"] for frame in found["frames"]], clip.times, atol=1e-3)
-    assert (found["image_size"], found["video_size"]) == ([32, 32], [64, 96]) and "torch" in found["versions"]
+    assert (found["image_size"], found["video_size"]) == ([32, 32], [64, 96])
     # The clip is 64 x 96 pixels squeezed into 32 x 32.
     row, column = np.unravel_index(heat_map[0].argmax(), (32, 32))
     assert found["frames"][0]["highest"] == pytest.approx([column * 3 + 1, row * 2 + 0.5], abs=0.1)
