@@ -25,8 +25,6 @@ from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file, lo
 from hf_video.io import naming, read_object
 from hf_video.settings import few
 
-# Building so many takes seconds. Published video models have about a thousand.
-MOST_TENSORS = 20_000
 GIB = 2**30
 
 
@@ -63,21 +61,19 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 @contextmanager
 def bounded_models() -> Iterator[None]:
     """Ends the building of a model, with a `ValueError`, when its configuration takes no such settings, or it has more
-    than 20,000 tensors or more bytes than this machine has memory."""
+    bytes than this machine has memory."""
     memory = psutil.virtual_memory().total
     # Apart for tensors without memory, and for those that take their places when the weights are loaded.
-    counts, sizes = Counter[bool](), Counter[bool]()
+    sizes = Counter[bool]()
 
     def add(module: nn.Module, name: str, tensor: Any) -> None:
-        if tensor is None:
-            return
-        counts[tensor.is_meta] += 1
-        sizes[tensor.is_meta] += tensor.nbytes
-        if counts[tensor.is_meta] > MOST_TENSORS or sizes[tensor.is_meta] > memory:
-            raise ValueError(
-                f"These sizes make a model of more than {MOST_TENSORS:,} tensors or {memory / GIB:.0f} GiB, the "
-                "memory of this machine: correct the configuration or the options, such as the number of layers."
-            )
+        if tensor is not None:
+            sizes[tensor.is_meta] += tensor.nbytes
+            if sizes[tensor.is_meta] > memory:
+                raise ValueError(
+                    f"These sizes make a model of more than {memory / GIB:.0f} GiB, the memory of this machine: "
+                    "correct the configuration or the options, such as the number of layers."
+                )
 
     try:
         with register_module_parameter_registration_hook(add), register_module_buffer_registration_hook(add):

@@ -19,7 +19,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..shared_video import VideoPreTrainedModel, eager_attention_forward
+from ..shared_video import VideoPreTrainedModel
 from .configuration_video_text import LOSSES, VideoTextDualEncoderConfig
 from .losses_video_text import (
     contrastive_loss,
@@ -95,9 +95,7 @@ class VideoTextAttention(nn.Module):
             tensor.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for tensor in (self.query(hidden_states), self.key(states), self.value(states))
         )
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation)
         dropout = self.dropout_prob if self.training else 0.0
         context, _ = attention_interface(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
