@@ -25,8 +25,6 @@ from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file, lo
 from hf_video.io import naming, read_object
 from hf_video.settings import few
 
-GIB = 2**30
-
 
 class Config(BaseModel):
     """Fields of `config.json`. As in the other files, each may be missing or null, unless it has no default."""
@@ -71,7 +69,7 @@ def bounded_models() -> Iterator[None]:
             sizes[tensor.is_meta] += tensor.nbytes
             if sizes[tensor.is_meta] > memory:
                 raise ValueError(
-                    f"These sizes make a model of more than {memory / GIB:.0f} GiB, the memory of this machine: "
+                    f"These sizes make a model of more than {memory / 2**30:.0f} GiB, the memory of this machine: "
                     "correct the configuration or the options, such as the number of layers."
                 )
 
@@ -94,7 +92,7 @@ def loading(model: str | os.PathLike) -> Iterator[None]:
 
 
 def load_weights(
-    auto_class: Any, model: str | os.PathLike, head: str | None = None, **options: Any
+    auto_class: Any, model: str | os.PathLike, head: str = "$", **options: Any
 ) -> tuple[Any, dict[str, list[Any]]]:
     """A model, and the sorted `missing_keys` and `unexpected_keys` of its checkpoint, which Transformers then does not
     list. Weights of another shape than the configuration says are a `ValueError`, except for those whose names begin
@@ -108,8 +106,7 @@ def load_weights(
             )
     finally:
         logging.set_verbosity(level)
-    wrong = [row for row in sorted(report["mismatched_keys"]) if head is None or not re.match(head, row[0])]
-    if wrong:
+    if wrong := [row for row in sorted(report["mismatched_keys"]) if not re.match(head, row[0])]:
         shapes = [f"{name} {tuple(saved)} instead of {tuple(expected)}" for name, saved, expected in wrong]
         raise ValueError(f"Weights of {model} have other shapes than its config.json says: {few(shapes)}.")
     return network, {name: sorted(report[name]) for name in ("missing_keys", "unexpected_keys")}

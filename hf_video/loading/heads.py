@@ -113,8 +113,7 @@ def load_trained_classifier(
     config = load_config(model)
     _check_classifies(model, config, is_trained=True)
     is_classifier, of_frames = part.endswith("classifier"), classifies_frames(config)
-    if of_frames and part == "features":
-        part = "base"
+    part = "base" if of_frames and part == "features" else part
     if of_frames and part == "classifier":
         raise ValueError(
             f"{model} is a classifier of frames, which gives no class of a clip: `hf-video timeline` finds when a "
@@ -227,10 +226,9 @@ def load_detector(
     _check_type(model, config, is_detector or has_maps, expected)
     fields = _read_fields(detector_config) | ({} if num_queries is None else {"num_queries": num_queries})
     changes: dict[str, Any] = {} if drop_path_rate is None else {"drop_path_rate": drop_path_rate}
-    given: dict[str, Any] = {"num_frames": num_frames, "frame_sampling_rate": frame_sampling_rate}
-    given |= {"size": image_size and {"shortest_edge": image_size}}
+    size = None if image_size is None else {"shortest_edge": image_size}
+    given: Any = {"num_frames": num_frames, "frame_sampling_rate": frame_sampling_rate, "size": size}
     given = {name: value for name, value in given.items() if value is not None}
-    network: Any
     if is_detector:
         if other := [name for name, value in fields.items() if getattr(config, name) != value]:
             raise ValueError(f"{model} is a detector with a configuration of its own: leave out its {few(other)}.")
@@ -245,10 +243,12 @@ def load_detector(
         side = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
         given = {"num_frames": config.num_frames, "size": {"shortest_edge": side}} | given
         processor = VideoDetectionProcessor(**given)
-        own = {"num_temporal_points": processor.num_frames // config.tubelet_size} | label_fields(class_names)
         config.update(changes)
-        backbone_class, own = MODEL_FOR_BACKBONE_MAPPING[type(config)], own | {"backbone_config": config} | fields
-        network = _around(AutoModelForObjectDetection, backbone_class, model, DETECTOR, **own)
+        own: Any = {"num_temporal_points": processor.num_frames // config.tubelet_size, "backbone_config": config}
+        own |= label_fields(class_names) | fields
+        network = _around(
+            AutoModelForObjectDetection, MODEL_FOR_BACKBONE_MAPPING[type(config)], model, DETECTOR, **own
+        )
     network.config.original_loss_means = original_loss_means
     if action_weight is not None:
         network.config.loss_weights["bce"] = action_weight
@@ -267,12 +267,8 @@ def drop_query_axis(model: Any) -> Any:
     """The same model. A VideoPrism classifier gets features (batch_size, hidden_size) and logits (batch_size,
     num_classes), like all others: Transformers leaves the axis of its single pooling query in between."""
     if model.config.model_type == "videoprism_vision_model" and not model.head_layernorm._forward_hooks:
-        model.head_layernorm.register_forward_hook(_without_query_axis)
+        model.head_layernorm.register_forward_hook(lambda module, inputs, pooled: pooled.flatten(1))
     return model
-
-
-def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
-    return pooled.flatten(1)
 
 
 def _load_for(

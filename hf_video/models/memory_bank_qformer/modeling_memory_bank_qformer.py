@@ -18,6 +18,7 @@ from transformers.models.instructblip.modeling_instructblip import (
     InstructBlipQFormerOutput,
     InstructBlipQFormerSelfOutput,
 )
+from transformers.models.videomae.modeling_videomae import eager_attention_forward
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
@@ -168,17 +169,11 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         query, key, value = (
             tensor.to(query.dtype).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for tensor in (query, key, value)
         )
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation)
-        context, weights = attention_interface(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.dropout_prob if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
         )
+        kwargs |= {"dropout": self.dropout_prob if self.training else 0.0, "scaling": self.scaling}
+        context, weights = attention_interface(self, query, key, value, attention_mask, **kwargs)
         return context.flatten(2), weights
 
 

@@ -15,6 +15,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.videomae.modeling_videomae import eager_attention_forward
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
@@ -308,7 +309,9 @@ class VideoViTAttention(nn.Module):
         if rotary is not None:
             query, key = rotate(query, rotary), rotate(key, rotary)
 
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation)
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
         kwargs |= {"dropout": dropout, "scaling": self.scaling}
         context, weights = attention_interface(self, query, key, value, attention_mask, **kwargs)
@@ -406,7 +409,9 @@ class VideoViTAttentivePooler(nn.Module):
         query, key, value = (
             project(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for project, states in pairs
         )
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation)
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
         context, _ = attention_interface(self, query, key, value, None, dropout=0.0, scaling=self.scaling)
         pooled = pooled + context.flatten(2)
         return (pooled + self.mlp(self.layernorm_after(pooled)))[:, 0]
