@@ -85,22 +85,27 @@ class Probe:
         found = self.model.predict(self._scaled(test.features)) if len(self.classes) > 1 else one
         return f1_score(test.labels, found, average="macro", zero_division=0)
 
-    def uncertainties(self, features: np.ndarray) -> np.ndarray:
+    def scores(self, features: np.ndarray) -> np.ndarray:
+        """Probabilities (n, classes)."""
         if len(self.classes) < 2:
-            return np.ones(len(features))
-        lower, higher = np.sort(self.model.predict_proba(self._scaled(features)), axis=1)[:, -2:].T
-        return 1 - (higher - lower)
+            return np.full((len(features), 2), 0.5)
+        return self.model.predict_proba(self._scaled(features))
 
 
 def choose(way: str, pool: Pool, probe: Probe, is_labelled: np.ndarray, order: np.ndarray) -> list[int]:
     """The next stretches to label; `order` is random."""
     if way == RANDOM:
         return order[~is_labelled[order]][:STEP].tolist()
-    uncertainties = pool.means(probe.uncertainties(pool.windows.features))
+    scores = probe.scores(pool.windows.features)
+    lower, higher = np.sort(scores, axis=1)[:, -2:].T
+    uncertainties = pool.means(1 - (higher - lower))
     if way == UNCERTAIN:
         return np.where(is_labelled, -1, uncertainties).argsort()[-STEP:].tolist()
-    weights = uncertainties if way == CHOSEN else np.ones(len(order))
-    return choose_stretches(weights, pool.means(pool.windows.features), pool.places, STEP, is_labelled)
+    features = pool.means(pool.windows.features)
+    if way == DIFFERENT:
+        return choose_stretches(np.ones(len(order)), features, pool.places, STEP, is_labelled)
+    ids = pool.means(scores).argmax(axis=1)
+    return choose_stretches(uncertainties, features, pool.places, STEP, is_labelled, ids)
 
 
 def labels_needed(pool: Pool, way: str, goal: float, seed: int, draw: int = 0) -> tuple[int, int]:

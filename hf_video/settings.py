@@ -1,6 +1,6 @@
 """How a setting is declared: one field of a dataclass, with its name, type, bounds, default and help.
 
-    layer_decay: Annotated[Positive[float], Mark(common=True)] = setting(1.0, "Factor of the learning rate ...")
+    layer_decay: Common[Positive[float]] = setting(1.0, "Factor of the learning rate ...")
 
 Flags, recipes, `--help`, what a resumed run holds fixed, and the reference pages are derived from that line. A class
 of settings is composed of groups, which it inherits. `transformers.HfArgumentParser` reads the same classes.
@@ -13,7 +13,6 @@ import functools
 import importlib.util
 import inspect
 import json
-import math
 import os
 import re
 import types
@@ -31,8 +30,7 @@ T = TypeVar("T")
 OTHER_FLAGS = {
     "resume_from_checkpoint": "is set by the option --resume.",
     "use_cpu": "is set by the option --device.",
-    "parallelism_config": "has no effect here: no model trains with context or sequence parallelism, and FSDP2 shards "
-    "the weights with `accelerate launch --config_file recipes/accelerate/fsdp2.yaml`. Leave it out.",
+    "parallelism_config": "has no effect here: FSDP2 shards weights, see recipes/accelerate/fsdp2.yaml.",
 }
 AtLeast1 = Annotated[T, Ge(1)]
 NotNegative = Annotated[T, Ge(0)]
@@ -81,6 +79,8 @@ class Mark:
 
 
 COMMON, CHANGEABLE = Mark(common=True), Mark(changeable=True)
+Common = Annotated[T, COMMON]
+Changeable = Annotated[T, CHANGEABLE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +130,10 @@ class Setting(Mark):
 
     def describe_default(self) -> str:
         """The default as `--help` shows it; "" if there is none, or if the text of the help states it."""
-        if (self.from_scratch, self.from_start) != (None, None):
-            shown = [_as_text(self.default) or ("none" if self.from_scratch is None else "as the model")]
-            ways = {"from scratch": self.from_scratch, "from the start": self.from_start}
-            return "; ".join(shown + [f"{_as_text(value)} {way}" for way, value in ways.items() if value is not None])
         words = _as_text(self.default)
+        ways = {"from scratch": self.from_scratch, "from the start": self.from_start}
+        if others := [f"{_as_text(value)} {way}" for way, value in ways.items() if value is not None]:
+            return "; ".join([words or ("none" if self.from_scratch is None else "as the model"), *others])
         return words.replace(",", " ") if self.form == "several" else words
 
 
@@ -171,13 +170,11 @@ class _Read(type):
 
     def __call__(cls, **values: Any) -> Any:
         fields = values.pop("training_arguments", {})
-        if doubled := fields.keys() & values.keys():
-            raise ValueError(f"{min(doubled)} is given twice, once in training_arguments. Keep one of them.")
         read = read_values(cls, values | fields)
-        given = tuple(read)
-        others = {name: read.pop(name) for name in given if name not in settings_of(cls)}
-        settings = super().__call__(**read, **({"training_arguments": others} if others else {}))
-        settings.given = given
+        own = {name: value for name, value in read.items() if name in settings_of(cls)}
+        others = {name: value for name, value in read.items() if name not in own}
+        settings = super().__call__(**own, **({"training_arguments": others} if others else {}))
+        settings.given = tuple(read)
         return settings
 
 
@@ -205,12 +202,12 @@ def _declared(kind: Any) -> dict[str, Setting]:
     hints, found = typing.get_type_hints(kind, include_extras=True), {}
     for each in dataclasses.fields(kind):
         if each.init:
-            hint = hints[each.name]
-            marks = [vars(mark).items() for mark in _marks(hint) if isinstance(mark, Mark)]
+            marks = [vars(mark).items() for mark in _marks(hints[each.name]) if isinstance(mark, Mark)]
             said = {name: value for mark in marks for name, value in mark if value != getattr(Mark, name)}
             if said.get("alias") in hints:
                 del said["alias"]
-            found[each.name] = Setting(name=each.name, type=hint, default=_default_of(each), **each.metadata, **said)
+            options = {"type": hints[each.name], "default": _default_of(each), **each.metadata, **said}
+            found[each.name] = Setting(name=each.name, **options)
     return found
 
 
@@ -231,19 +228,13 @@ def training_argument_fields() -> dict[str, Setting]:
     hints, found = typing.get_type_hints(TrainingArguments), {}
     for each in dataclasses.fields(TrainingArguments):
         if each.init:
-            hint, help = hints[each.name], each.metadata.get("help", "").partition(". ")[0]
+            hint, options = hints[each.name], {"help": each.metadata.get("help", "").partition(". ")[0]}
             kinds: list[Any] = [kind for kind in _members(hint) if isinstance(kind, enum.EnumMeta)]
-            choices = each.metadata.get("choices") or [str(one.value) for kind in kinds for one in kind]
-            # Of a text or a boolean, "true" is the boolean.
-            has_both = _members(hint) == {bool, str}
-            hint = Annotated[bool | str, Field(union_mode="left_to_right")] if has_both else hint
-            found[each.name] = Setting(
-                name=each.name,
-                type=Literal[*choices] | None if choices else hint,
-                default=_default_of(each),
-                help=help,
-                bare="true" if has_both else None,
-            )
+            if choices := each.metadata.get("choices") or [str(one.value) for kind in kinds for one in kind]:
+                hint = Literal[*choices] | None
+            elif _members(hint) == {bool, str}:  # of both, "true" is the boolean
+                hint, options["bare"] = Annotated[bool | str, Field(union_mode="left_to_right")], "true"
+            found[each.name] = Setting(name=each.name, type=hint, default=_default_of(each), **options)
     return found
 
 
@@ -256,15 +247,14 @@ def find_setting(kind: Any, name: str) -> Setting:
     """A setting by its name or alias, or a field of `TrainingArguments` where `kind` takes these. A `ValueError` says
     that there is no such setting, and names a similar one, or that it has no effect."""
     known = settings_of(kind)
-    takes_fields = "training_arguments" in known
-    if name in OTHER_FLAGS and takes_fields:
+    others = training_argument_names() if "training_arguments" in known else []
+    if name in OTHER_FLAGS and others:
         raise ValueError(f"{name} {OTHER_FLAGS[name]}")
     for each in known.values():
         if name in (each.name, each.alias):
             return each
     if name in getattr(kind, "no_effect", ()):
         raise ValueError(f"{name} has no effect here: leave it out.")
-    others = training_argument_names() if takes_fields else []
     if name not in others:
         hint = closest(name, [*known, *(each.alias for each in known.values() if each.alias), *others])
         raise ValueError(f"{name!r} is not a setting. {hint or '`hf-video COMMAND --help` lists them.'}")
@@ -292,11 +282,11 @@ def groups_of(kind: Any) -> dict[str, list[Setting]]:
     a setting first."""
     known, groups = settings_of(kind), dict[str, list[Setting]]()
     classes: list[Any] = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
-    names = {base: inspect.get_annotations(base) for base in classes}
-    for number, base in enumerate(classes):
+    declared = {base: inspect.get_annotations(base) for base in classes}
+    owners = {name: base for base, names in declared.items() for name in names}
+    for base, names in declared.items():
         listed = groups.setdefault(str(base.__doc__).partition("\n")[0], [])
-        later = {name for other in classes[number + 1 :] for name in names[other]}
-        listed += [known[name] for name in names[base] if name in known and name not in later]
+        listed += [known[name] for name in names if name in known and owners[name] is base]
     return {title: listed for title, listed in groups.items() if listed}
 
 
@@ -326,12 +316,11 @@ def check_values(settings: Any, kind: type) -> None:
         # Other values are checked where they are used. With DeepSpeed a number may be "auto".
         if isinstance(value, int | float) and _members(each.type) & {int, float}:
             read_value(each.type, value, name)
-        needed, _, wanted = (each.needs or "").partition("=")
-        has_effect = not needed or (
-            getattr(settings, needed) in wanted.split(" or ") if wanted else getattr(settings, needed)
-        )
-        if value != each.default and not has_effect:
-            raise ValueError(f"{name} is {value}, which has no effect without {each.needs}.")
+        if value != each.default and each.needs:
+            needed, _, wanted = each.needs.partition("=")
+            found = getattr(settings, needed)
+            if not (found in wanted.split(" or ") if wanted else found):
+                raise ValueError(f"{name} is {value}, which has no effect without {each.needs}.")
 
 
 def few(names: Iterable[object], limit: int = 3) -> str:
@@ -349,17 +338,13 @@ def closest(name: str, known: Iterable[str]) -> str:
 def describe_type(hint: Any) -> str:
     """The values that a type with bounds allows, in words, such as "a whole number of at least 1"."""
     marks, members = _marks(hint), _members(hint)
-    for mark in marks:
-        if isinstance(mark, Expected):
-            return mark.text
+    if texts := [mark.text for mark in marks if isinstance(mark, Expected)]:
+        return texts[0]
     if choices := _choices(hint):
-        *first, last = choices
-        return f"{', '.join(first)} or {last}" if first else last
+        return " or ".join(part for part in (", ".join(choices[:-1]), choices[-1]) if part)
     if members & {int, float}:
         words = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
-        bounds = [
-            f"{word} {getattr(mark, name)}" for name, word in words.items() for mark in marks if hasattr(mark, name)
-        ]
+        bounds = [f"{words[name]} {getattr(mark, name)}" for name in words for mark in marks if hasattr(mark, name)]
         return " ".join(["a whole number" if int in members else "a number", " and ".join(bounds)]).rstrip()
     if bool in members:
         return "true or false"
@@ -369,31 +354,28 @@ def describe_type(hint: Any) -> str:
 
 
 def _choices(hint: Any) -> list[str]:
-    for mark in _marks(hint):
-        if isinstance(mark, Expected) and mark.choices:
-            return list(mark.choices)
-    for member in _members(hint):
-        if typing.get_origin(member) is Literal:
-            return [str(choice) for choice in typing.get_args(member)]
-    return []
+    marks = [mark.choices for mark in _marks(hint) if isinstance(mark, Expected)]
+    literals = [typing.get_args(member) for member in _members(hint) if typing.get_origin(member) is Literal]
+    return next(([str(choice) for choice in choices] for choices in (*marks, *literals) if choices), [])
 
 
 def _marks(hint: Any) -> list[Any]:
     """The marks beside a type in `Annotated`, also those inside of a union."""
-    if typing.get_origin(hint) is Annotated:
-        return [*_marks(typing.get_args(hint)[0]), *hint.__metadata__]
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        return [mark for part in typing.get_args(hint) for mark in _marks(part)]
-    return []
+    inner = [mark for part in _parts(hint) if part is not hint for mark in _marks(part)]
+    return [*inner, *getattr(hint, "__metadata__", ())]
 
 
 def _members(hint: Any) -> set[Any]:
     """The types of a union without None, or the type itself, all without marks."""
+    parts = _parts(hint)
+    return {*parts} - {type(None)} if parts == [hint] else {member for part in parts for member in _members(part)}
+
+
+def _parts(hint: Any) -> list[Any]:
+    """The type inside of `Annotated`, the types of a union, or the type itself."""
     if typing.get_origin(hint) is Annotated:
-        return _members(typing.get_args(hint)[0])
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        return {member for part in typing.get_args(hint) for member in _members(part)}
-    return set() if hint is type(None) else {hint}
+        return [typing.get_args(hint)[0]]
+    return [*typing.get_args(hint)] if typing.get_origin(hint) in (Union, types.UnionType) else [hint]
 
 
 def _origins(hint: Any) -> set[Any]:
@@ -410,12 +392,10 @@ def _adapter(hint: Any) -> Any:
 
 def _as_text(value: Any) -> str:
     """A value as the user writes it behind a flag."""
-    if value is None or value is MISSING or value == "":
+    if value is None or value is MISSING:
         return ""
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, list):
         return ",".join(map(str, value))
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, float):
         return f"{value:g}"
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+    return json.dumps(value) if isinstance(value, bool | dict) else str(value)

@@ -4,7 +4,9 @@ classes."""
 import json
 import os
 import re
+from collections.abc import Iterable, Sequence
 from colorsys import hsv_to_rgb
+from itertools import zip_longest
 from typing import Any
 
 from hf_video.io import replace_text
@@ -66,6 +68,14 @@ def replace_json(path: str | os.PathLike, content: Any) -> None:
     them are those of JSON."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     replace_text(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+
+
+def table_lines(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column begins in one place, the others end in one. Rows may have fewer cells than
+    others, and names in the first column line breaks."""
+    cells = [[" ".join(row[0].split()), *row[1:]] for row in rows]
+    widths = [max(map(len, column)) for column in zip_longest(*cells, fillvalue="")]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
 
 
 def shorten(text: str, length: int) -> str:

@@ -122,8 +122,6 @@ def find_segments(model: LoadedModel, file: Path, *values: float) -> Iterator[St
             damage, timeline.ending = error, "the video is damaged"
         timeline.finish()
         timeline.write({"model": model.name, **thresholds, "background": finder.background, **sizes})
-        if timeline.errors:
-            raise timeline.errors[0]
         save_figure(draw_timeline(timeline), folder / "timeline.png")
         segments, end = timeline.segments, timeline.end
         said = f"{_count(segments)} in {clock(end)}." + " Choose one to see it." * bool(segments)

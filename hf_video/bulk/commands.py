@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_video.data.video_listing import ListedVideo, list_videos, names_several
 from hf_video.inference.inference_settings import DetectSettings, ExtractSettings, IndexSettings, PredictSettings
-from hf_video.inference.search_model import load_search_model
+from hf_video.inference.video_text import load_search_model
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector, load_trained_model
 from hf_video.output_folders import RunLock, check_output_file
@@ -56,20 +56,13 @@ class RowsResult(NamedTuple):
 def predict(
     settings: PredictSettings, tell: Callable[[Prediction], object] = lambda prediction: None
 ) -> list[Prediction] | RowsResult:
-    """Classifies videos, as `hf-video predict`. A video that fails has an error, and the others go on.
-
-    Args:
-        settings: the videos, the model, and what differs from the defaults.
-        tell: is called with each prediction as soon as it is there; not with an engine.
-
-    Returns:
-        The predictions in the order of the videos; or with an engine what the folder of rows holds.
+    """Classifies videos, as `hf-video predict`: the predictions in the order of the videos, with which `tell` is
+    called as soon as they are there; or with an engine what the folder of rows holds. A video that fails has an error,
+    and the others go on.
 
     Raises:
         ValueError, OSError: a setting cannot be used, or there is no such model.
     """
-    if "reading_threads" in settings.given and settings.engine == "ray":
-        raise ValueError("--reading-threads has no effect with --engine ray, whose decoders have a core each.")
     if settings.engine is not None and settings.output is None:
         raise ValueError(f"--engine {settings.engine} writes Parquet files: say where with --output DIR.")
     if settings.labels is None:
@@ -78,8 +71,6 @@ def predict(
         task = predict_task(model, processor, class_names_of(model.config), settings.top_k)
     else:
         labels = split_labels(settings.labels, settings.template)
-        if given := [name for name in ("num_clips", "num_crops") if name in settings.given]:
-            raise ValueError(f"--{given[0].replace('_', '-')} has no effect with --labels: leave it out.")
         load, found = _load(settings, load_search_model)
         model, task = found.network, zero_shot_task(found, labels, settings.top_k, settings.template)
     if settings.engine is not None:
@@ -90,7 +81,7 @@ def predict(
         several = names_several(word)
         videos += list_videos([word], settings.video_root) if several else [ListedVideo(word, word)]
     predictions, todo = [], [Todo(video) for video in videos]
-    for row in run(task, model, todo, settings.batch_size, threads=settings.reading_threads, ends_run=False):
+    for row in run(task, model, todo, settings.batch_size, threads=settings.reading_threads):
         best, scores = [], []
         if row.piece is not None and row.output is not None:
             best, scores = task.values(row.piece, row.output)
@@ -100,24 +91,19 @@ def predict(
 
 
 def split_labels(labels: str, template: str = "{}") -> list[str]:
-    """The classes of "a;b;c". It is a `ValueError` if there are not two different ones, or the template has not one
-    place for a class."""
+    """The classes of "a;b;c". It is a `ValueError` if there are not two different ones, or the template has no place
+    for a class."""
     names = [name for each in labels.split(";") if (name := each.strip())]
     if len(set(names)) < max(len(names), 2):
         raise ValueError(f"--labels {labels!r}: two or more different classes are expected, as in 'a dog;a cat'.")
-    if template.count("{}") != 1 or template.count("{") + template.count("}") != 2:
+    if template.count("{}") != 1:
         raise ValueError(f"--template {template!r}: a text with {{}} once is expected, the place of the class.")
     return names
 
 
 def extract(settings: ExtractSettings) -> dict[str, dict[str, Any]] | RowsResult:
-    """Writes features into a folder, as `hf-video extract`. The same call continues after an interruption.
-
-    Args:
-        settings: the videos, the model, the folder, and what differs from the defaults.
-
-    Returns:
-        What `features.json` says of each video, by id; or with an engine what the folder of rows holds.
+    """Writes features into a folder, as `hf-video extract`: what `features.json` says of each video, by id; or with an
+    engine what the folder of rows holds. The same call continues after an interruption.
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model, or the folder holds something else.
@@ -140,14 +126,8 @@ def extract(settings: ExtractSettings) -> dict[str, dict[str, Any]] | RowsResult
 
 
 def build_index(settings: IndexSettings) -> RowsResult:
-    """Writes the index of videos, as `hf-video index`. The same call continues after an interruption. It adds videos,
-    does changed ones again, and with `prune` removes those that are not named.
-
-    Args:
-        settings: the videos, the model, the folder, and what differs from the defaults.
-
-    Returns:
-        What the folder holds.
+    """Writes the index of videos, as `hf-video index`: what the folder holds. The same call continues after an
+    interruption, adds videos, does changed ones again, and with `prune` removes those that are not named.
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model or video, or the folder holds something
@@ -167,15 +147,9 @@ def build_index(settings: IndexSettings) -> RowsResult:
 
 
 def detect(settings: DetectSettings, annotate: Annotate | None = None) -> DetectionResult | RowsResult:
-    """Finds the people of videos and their actions, as `hf-video detect`. A video that fails has an error, and the
-    others go on. With a folder, the same call continues after an interruption.
-
-    Args:
-        settings: the videos, the model, the file or folder, and what differs from the defaults.
-        annotate: also writes a video with what was found, such as [`hf_video.drawing.annotate_detections`].
-
-    Returns:
-        What was found; or with an engine what the folder of rows holds.
+    """Finds the people of videos and their actions, as `hf-video detect`: what was found; or with an engine what the
+    folder of rows holds. A video that fails has an error, and the others go on. With a folder, the same call continues
+    after an interruption. `annotate` also writes a video, such as [`hf_video.drawing.annotate_detections`].
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model, or something else is at the output.
@@ -184,17 +158,13 @@ def detect(settings: DetectSettings, annotate: Annotate | None = None) -> Detect
     """
     from .export import ANNOTATED, WRITERS, detect_to_files
 
-    if find_spec("scipy") is None:
-        raise ImportError("hf-video detect needs scipy: pip install 'hf-video-models[detection]'")
-    output = Path(settings.output).expanduser().absolute()
-    is_file = output.suffix in WRITERS and not output.is_dir()
-    if settings.engine and (annotate or is_file or "format" in settings.given):
+    if settings.engine and (annotate or "format" in settings.given):
         raise ValueError("With --engine rows are written as Parquet into a folder, without --annotate and --format.")
-    if is_file and "format" in settings.given:
-        raise ValueError(f"--format {settings.format} has no effect: the suffix of --output {output} says the format.")
     if settings.seconds and "every" in settings.given:
         raise ValueError(f"--every {settings.every:g} has no effect with --seconds: leave out one of them.")
     videos = list_videos(settings.videos, settings.video_root)
+    output = Path(settings.output).expanduser().absolute()
+    is_file = output.suffix in WRITERS and not output.is_dir()
     suffixes = [output.suffix if is_file else f".{settings.format}", *([ANNOTATED] if annotate else [])]
     if is_file and len(videos) > 1:
         raise ValueError(f"--output {output} is a file for one video, not {len(videos)}: name a folder.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.lib.format import write_array_header_1_0
 
-from hf_video.inference.detection import as_csv, as_json, read_persons, thresholds_of
+from hf_video.inference.detection import WRITERS, read_persons, thresholds_of
 from hf_video.inference.windows import Piece
 from hf_video.io import read_own_json, replace_text, replacing_file
 from hf_video.loading.class_names import class_names_of
@@ -19,17 +19,8 @@ from hf_video.output_folders import RunLock
 from hf_video.reading import VideoReadError, probe_video
 from hf_video.reading.sources import kind_of
 
-from .run import (
-    Row,
-    Todo,
-    by_video,
-    content_of,
-    reason_of,
-    require_no_files,
-    require_same_settings,
-    run,
-    telling_what_is_kept,
-)
+from . import run as running
+from .run import Row, Todo
 from .tasks import Task, Windows
 
 if TYPE_CHECKING:
@@ -39,13 +30,11 @@ if TYPE_CHECKING:
     from hf_video.inference.inference_settings import DetectSettings
     from hf_video.processing import VideoDetectionProcessor
 
-WRITERS = {".json": as_json, ".csv": as_csv}
 ANNOTATED = ".annotated.mp4"
 # A run that is killed does again what it did after the last summary.
 _SECONDS_OF_SUMMARY = 10
 
 Record = dict[str, Any]
-Records = dict[str, Record]
 # Writes the files of a video from its pieces, and gives what there is to say of it.
 Write = Callable[["ListedVideo", Iterator[tuple[Piece, np.ndarray]], Sequence[Path]], Record]
 # Writes a video, as `hf_video.drawing.annotate_detections`.
@@ -67,10 +56,6 @@ class DetectionResult(NamedTuple):
     errors: list[tuple[str, str]]
 
 
-class _Unread(Exception):
-    """A video has a piece with an error."""
-
-
 class VideoFiles:
     """A folder with files `FOLDER/ID.SUFFIX` of each video, which follow from a key, and a summary. Its `videos` has
     by the id of a video its `source`, and `content` or `error`; `head` gives what the summary says besides."""
@@ -78,29 +63,37 @@ class VideoFiles:
     def __init__(self, folder: Path, summary: str, suffixes: Sequence[str], task: Task, form: str):
         self.folder, self.summary, self.suffixes, self.task = folder, folder / summary, suffixes, task
         self.key: Record = json.loads(json.dumps(task.key | {"format": form}))
-        self.videos, self._written = dict[str, Record](), 0.0
+        self.videos = dict[str, Record]()
         self.head: Callable[[], Record] = dict
-        known = read_own_json(self.summary)
-        if isinstance(known, dict) and isinstance(known.get("videos"), dict):
-            require_same_settings(str(folder), task.quantity, known.get("key", {}), self.key)
-            self.videos = known["videos"]
+        if (known := read_own_json(self.summary)) is None:
+            running.require_no_files(str(folder), folder.is_file(), [path.name for path in folder.glob("*")])
         else:
-            require_no_files(str(folder), folder.is_file(), [path.name for path in folder.glob("*")])
+            running.require_same_settings(str(folder), task.quantity, known["key"], self.key)
+            self.videos = known["videos"]
 
-    def fill(self, model: PreTrainedModel, videos: Sequence[ListedVideo], batch_size: int, write: Write) -> Records:
+    def fill(
+        self, model: PreTrainedModel, videos: Sequence[ListedVideo], batch_size: int, write: Write
+    ) -> dict[str, Record]:
         """Writes the files of videos that are not there, and the summary, also after an error. Gives what there is to
         say of the videos that were read, by id."""
-        found: Records = {}
+        found: dict[str, Record] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
-        kept = self.task.quantity, str(self.folder), len(videos), lambda: self.left(videos)
-        with RunLock() as lock, telling_what_is_kept(*kept):
+        kept = self.task.quantity, str(self.folder), len(videos), lambda: self._left(videos)
+        with RunLock() as lock, running.telling_what_is_kept(*kept):
             lock.take(self.folder)
-            todo = self.left(videos)
+            todo = self._left(videos)
+            written = self._write_summary()
             try:
-                self._write_summary()
-                for each, rows in by_video(run(self.task, model, todo, batch_size, total=len(videos))):
-                    found[each.video.id] = _written(write, each.video, rows, self._paths(each.video))
-                    self._note(each, found[each.video.id])
+                for each, rows in running.by_video(running.run(self.task, model, todo, batch_size, total=len(videos))):
+                    video, content, _ = each
+                    record = found[video.id] = write_video(write, video, rows, self._paths(video))
+                    if "error" in record and content is None and video.id in self.videos:
+                        continue  # it is out of reach, and its files stay
+                    self.videos[video.id] = record | ({} if "error" in record else {"content": content})
+                    for path in self._paths(video) if "error" in record else ():
+                        path.unlink(missing_ok=True)
+                    if time.monotonic() - written > _SECONDS_OF_SUMMARY:
+                        written = self._write_summary()
             finally:
                 self._write_summary()
         return found
@@ -108,11 +101,11 @@ class VideoFiles:
     def _paths(self, video: ListedVideo) -> list[Path]:
         return [self.folder / f"{video.id}{suffix}" for suffix in self.suffixes]
 
-    def left(self, videos: Sequence[ListedVideo]) -> list[Todo]:
+    def _left(self, videos: Sequence[ListedVideo]) -> list[Todo]:
         """The videos without files, or with those of another content. Refuses a video whose files are another's."""
         todo = []
         for video in videos:
-            record, content = self.videos.get(video.id, {}), content_of(video)
+            record, content = self.videos.get(video.id, {}), running.content_of(video)
             if (known := record.get("source", video.source)) != video.source:
                 raise ValueError(
                     f"{self.folder} has {self.task.quantity} of {known} under the name {video.id!r}, which "
@@ -123,44 +116,32 @@ class VideoFiles:
                 todo.append(Todo(video, content))
         return todo
 
-    def _note(self, todo: Todo, record: Record) -> None:
-        """A video is done, or has an `error` and no files; those of one that is out of reach stay."""
-        video = todo.video
-        if "error" in record:
-            if todo.content is None and video.id in self.videos:
-                return
-            for path in self._paths(video):
-                path.unlink(missing_ok=True)
-        self.videos[video.id] = record if "error" in record else record | {"content": todo.content}
-        if time.monotonic() - self._written > _SECONDS_OF_SUMMARY:
-            self._write_summary()
-
-    def _write_summary(self) -> None:
+    def _write_summary(self) -> float:
         content = self.head() | {"videos": dict(sorted(self.videos.items())), "key": self.key}
         replace_text(self.summary, json.dumps(content) + "\n")
-        self._written = time.monotonic()
+        return time.monotonic()
 
 
-def _written(write: Write, video: ListedVideo, rows: Iterator[Row], paths: Sequence[Path]) -> Record:
+def write_video(write: Write, video: ListedVideo, rows: Iterator[Row], paths: Sequence[Path]) -> Record:
     """What `write` says of a video and its files, or the `error` of one that cannot be read."""
 
     def pieces() -> Iterator[tuple[Piece, np.ndarray]]:
         for row in rows:
             if row.error is not None:
-                raise _Unread(reason_of(row.error))
+                raise VideoReadError(running.reason_of(row.error))
             if row.piece is not None and row.output is not None:
                 yield row.piece, row.output
 
     paths[0].parent.mkdir(parents=True, exist_ok=True)
     try:
         return {"source": video.source} | write(video, pieces(), paths)
-    except (_Unread, VideoReadError) as error:
-        return {"source": video.source, "error": reason_of(error)}
+    except VideoReadError as error:
+        return {"source": video.source, "error": running.reason_of(error)}
 
 
 def extract_to_folder(
     task: Task, model: PreTrainedModel, videos: Sequence[ListedVideo], folder: Path, windows: Windows, batch_size: int
-) -> Records:
+) -> dict[str, Record]:
     """Writes the features of the windows of videos, `FOLDER/ID.npy` for the video `ID`, and `FOLDER/features.json`
     with what code for temporal localisation asks for (`feat_stride` and `num_frames` of a window in frames,
     `default_fps`, `input_dim`, `file_ext`), the settings, and of each video what is returned: its `source`, `file`,
@@ -177,34 +158,25 @@ def extract_to_folder(
         return sizes | {"input_dim": shape[-1], "file_ext": ".npy"}
 
     def write(video: ListedVideo, pieces: Iterator[tuple[Piece, np.ndarray]], paths: Sequence[Path]) -> Record:
-        times = _write_npy(paths[0], pieces, shape)
+        times = list[tuple[float, float]]()
+        header: Record = {"descr": "<f4", "fortran_order": False, "shape": (0, *shape)}
+        # One batch is in memory: the header, with room for any number of windows, is written once more at the end.
+        with replacing_file(paths[0]) as unfinished, open(unfinished, "wb") as file:
+            write_array_header_1_0(file, header)
+            for piece, output in pieces:
+                file.write(np.ascontiguousarray(output, dtype="<f4").data)
+                times.append((piece.start, piece.end))
+            file.seek(0)
+            write_array_header_1_0(file, header | {"shape": (len(times), *shape)})
         of_folder = windows["source_fps"] if kind_of(video.source) == "folder" else None
         rate = fps or of_folder or probe_video(video.open()).fps
-        record = {"file": paths[0].relative_to(folder).as_posix(), "fps": rate and round(rate, 6)}
         starts, ends = [start for start, _ in times], [end for _, end in times]
+        record = {"file": paths[0].relative_to(folder).as_posix(), "fps": rate and round(rate, 6)}
         return record | {"num_windows": len(times), "starts": starts, "ends": ends}
 
     files.head = head
     found = files.fill(model, videos, batch_size, write)
     return {video.id: found.get(video.id) or files.videos[video.id] for video in videos}
-
-
-def _write_npy(
-    path: Path, pieces: Iterable[tuple[Piece, np.ndarray]], shape: Sequence[int]
-) -> list[tuple[float, float]]:
-    """Writes an array (num_windows, *shape) float32 for `numpy.load`, and gives the times of the windows. Memory holds
-    one batch."""
-    times: list[tuple[float, float]] = []
-    header: Record = {"descr": "<f4", "fortran_order": False, "shape": (0, *shape)}
-    with replacing_file(path) as unfinished, open(unfinished, "wb") as file:
-        write_array_header_1_0(file, header)
-        for piece, output in pieces:
-            file.write(np.ascontiguousarray(output, dtype="<f4").data)
-            times.append((piece.start, piece.end))
-        # NumPy leaves room in a header for any number of rows.
-        file.seek(0)
-        write_array_header_1_0(file, header | {"shape": (len(times), *shape)})
-    return times
 
 
 def detect_to_files(
@@ -234,9 +206,9 @@ def detect_to_files(
         return counts | {"highest": max(float(each[:, 0].max()) for each in outputs)}
 
     if output.suffix == suffixes[0] and not output.is_dir():
-        paths = [output.with_suffix(suffix) for suffix in suffixes]
-        (video,) = videos
-        found = {video.id: _written(write, video, run(task, model, [Todo(video)], settings.batch_size), paths)}
+        (video,), paths = videos, [output.with_suffix(suffix) for suffix in suffixes]
+        rows = running.run(task, model, [Todo(video)], settings.batch_size)
+        found = {video.id: write_video(write, video, rows, paths)}
     else:
         files = VideoFiles(output, ".detections.json", suffixes, task, settings.format)
         found = files.fill(model, videos, settings.batch_size, write)

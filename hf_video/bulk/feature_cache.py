@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
@@ -16,7 +15,7 @@ from transformers import PreTrainedModel
 from hf_video.data import ReadAheadLoader, VideoDataset
 from hf_video.data.rows import stored_sha256
 from hf_video.inference.features import Pooling, choose_features, encode_clips, feature_key, video_identity
-from hf_video.io import replace_file, replace_text
+from hf_video.io import replace_file
 
 from .run import telling_what_is_kept
 
@@ -46,8 +45,7 @@ def extract_features(
 ) -> Features:
     """The features of all videos of a data set. They are read from `folder`, or computed and written there.
 
-    The name of a file of features follows from all that decides them: weights and configuration of the model without
-    its head, the processor, the version of this package, and path, size, time of change and segment of each video. An
+    The name of a file of features follows from all that decides them, see `feature_key` and `video_identity`. An
     interruption loses less than `SHARD_SIZE` videos.
 
     Args:
@@ -67,26 +65,22 @@ def extract_features(
     if dataset.training:
         raise ValueError("Features are computed of fixed clips: make the data set with training=False.")
     settings = choose_features(model.eval(), pooling)
-    key = feature_key(model, dataset.task.processor, pooling=settings.pooling)
-    place = Path(folder) / _digest(key)
+    place = Path(folder) / _digest(feature_key(model, dataset.task.processor, pooling=settings.pooling))
     place.mkdir(parents=True, exist_ok=True)
-    replace_text(place / "features.json", json.dumps(key, indent=2, sort_keys=True) + "\n")
-    # A hidden bar does not count.
-    values, rows, done = [], [], list[int]()
-    with (
-        tqdm(desc="Videos", unit="video", total=len(dataset), disable=None if progress else True) as bar,
-        telling_what_is_kept("features", str(folder), len(dataset), lambda: range(len(done), len(dataset))),
-    ):
-        for start in range(0, len(dataset), SHARD_SIZE):
-            numbers = range(start, min(start + SHARD_SIZE, len(dataset)))
+    reading = {"num_workers": num_workers, "reading_threads": reading_threads, "collate_fn": list}
+    values, rows, starts = [], [], range(0, len(dataset), SHARD_SIZE)
+    num_done = 0
+    with telling_what_is_kept("features", str(folder), len(dataset), lambda: range(num_done, len(dataset))):
+        # A hidden bar does not count.
+        for num_done in tqdm(starts, "Videos", unit=f"{SHARD_SIZE} videos", disable=None if progress else True):
+            numbers = range(num_done, min(num_done + SHARD_SIZE, len(dataset)))
             videos = [dataset.rows[number] for number in numbers]
             of_videos = [video_identity(row["video"], stored_sha256(row)) for row in videos]
             segments = [[row.get("start"), row.get("end")] for row in videos]
             file = place / f"{_digest([of_videos, segments])}.safetensors"
-            try:
+            if file.exists():
                 shard = load_file(file)
-            except (FileNotFoundError, SafetensorError):
-                reading = {"num_workers": num_workers, "reading_threads": reading_threads, "collate_fn": list}
+            else:
                 is_read, encoded = [], []
                 for items in ReadAheadLoader(dataset, batch_size, sampler=numbers, **reading):
                     is_read += [item is not None for item in items]
@@ -96,9 +90,7 @@ def extract_features(
                 shard = {"is_read": torch.tensor(is_read)} | ({"values": torch.cat(encoded)} if encoded else {})
                 replace_file(file, partial(save_file, shard))
             values += [shard["values"]] if "values" in shard else []
-            rows += (start + shard["is_read"].nonzero().flatten()).tolist()
-            done += numbers
-            bar.update(len(numbers))
+            rows += (num_done + shard["is_read"].nonzero().flatten()).tolist()
     if not values:
         raise ValueError(f"None of the {len(dataset)} videos can be read.")
     return Features(torch.cat(values), torch.tensor(rows))

@@ -11,7 +11,6 @@ import os
 import pickle
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -27,9 +26,6 @@ from hf_video.data.loader import available_cores
 from .rows import RowFolder, table_of
 from .run import Row, Todo, batches, encode, read_rows, reason_of
 from .tasks import Task
-
-# Ray would read a video that ends its process for ever.
-_RETRIES = 3
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +60,9 @@ class Model:
         yield table_of(self.task, list(chain.from_iterable(found)))
 
 
-class _PartNames(FilenameProvider):
+class PartNames(FilenameProvider):
+    """Names the files as those of the other engine."""
+
     def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
         return f"part-{write_uuid}-{task_index:06}.parquet"
 
@@ -78,48 +76,60 @@ def run_on_ray(
 ) -> None:
     """Writes rows as far as they can be had. `load` loads the model, in each process that computes, as the first of
     what it gives; `left` gives the videos whose rows are not all there."""
-    with _connected(settings.ray_address) if todo else nullcontext():
+    if not todo:
+        return
+    # What ends a run is raised, and what is tried again is said.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    where: dict[str, Any] = {"address": settings.ray_address}
+    added = dict[str, str]()
+    if settings.ray_address is None:
+        # Whoever reaches a cluster can run programs on it. Without a token in the environment, Ray would write one
+        # into the home of the user.
+        added = {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+        added = {name: value for name, value in added.items() if name not in os.environ}
+        # A model and a decoder need a core each.
+        where = {"num_cpus": max(available_cores(), 2), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    os.environ |= added
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
         # What a node took with it is done by the second try. The last one leaves out what ends its process each time.
         for is_final in (False, False, True):
-            if not todo:
-                return
             try:
                 _write_rows(folder, todo, load, settings, is_final)
             except RayError as error:
                 if (cause := _cause_of(error)) is not None:
                     raise cause from None
                 logger.warning(f"What processes of Ray did not do is tried again: {error}")
-            todo = left()
+            if not (todo := left()):
+                return
+    finally:
+        ray.shutdown()
+        for name in added:
+            del os.environ[name]
 
 
 def _write_rows(
     folder: RowFolder, todo: list[Todo], load: Callable[[], Sequence[Any]], settings: Any, is_final: bool
 ) -> None:
     context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
+    context.enable_progress_bars = context.print_on_execution_start = False
     context.max_errored_blocks = -1 if is_final else 0
     resources = ray.cluster_resources()
     cores, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
     num_gpus = float(gpus > 0 and settings.device != "cpu") if settings.num_gpus is None else settings.num_gpus
     models = settings.models or max(int(gpus / num_gpus) if num_gpus else cores // 2, 1)
     most = settings.max_decoders or max(cores - models, settings.min_decoders)
-    least = min(settings.min_decoders, most)
-    if cores < models + least or gpus < models * num_gpus:
-        logger.warning(
-            f"{models} models with a core and {num_gpus:g} GPUs each, and {least} decoders with a core each, are more "
-            f"than the {cores} cores and {gpus:g} GPUs of the cluster: some wait until it grows."
-        )
     # Enough blocks for all decoders.
     num_blocks = len(todo) if is_final else max(math.ceil(len(todo) / settings.part_size), min(len(todo), 2 * most))
     system, root = folder.stored.find()
     items = [{"todo": pickle.dumps(each)} for each in todo]
+    # Without a limit of retries Ray would read a video that ends its process for ever.
+    options: dict[str, Any] = {"num_cpus": 1, "max_task_retries": 3}
     pieces = from_items(items, override_num_blocks=num_blocks).flat_map(
         Reader,
         fn_constructor_args=(folder.task,),
-        compute=ActorPoolStrategy(min_size=least, max_size=most),
-        num_cpus=1,
-        max_task_retries=_RETRIES,
+        compute=ActorPoolStrategy(min_size=min(settings.min_decoders, most), max_size=most),
+        **options,
     )
     rows = pieces.map_batches(
         Model,
@@ -128,45 +138,16 @@ def _write_rows(
         compute=ActorPoolStrategy(min_size=1, max_size=models),
         batch_size=settings.batch_size,
         batch_format="pyarrow",
-        num_cpus=1,
         num_gpus=num_gpus,
-        max_task_retries=_RETRIES,
+        **options,
     )
     rows.write_parquet(
-        root, filesystem=system, filename_provider=_PartNames(), try_create_dir=False, ray_remote_args={"num_cpus": 0}
+        root, filesystem=system, filename_provider=PartNames(), try_create_dir=False, ray_remote_args={"num_cpus": 0}
     )
-
-
-@contextmanager
-def _connected(address: str | None) -> Iterator[None]:
-    """Ray on this machine for this process alone, or a cluster."""
-    where: dict[str, Any] = {"address": address}
-    # Whoever reaches a cluster can run programs on it. Without a token in the environment, Ray would write one into
-    # the home of the user.
-    changed = {} if address else {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    # What ends a run is raised, and what is tried again is said.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    before = {name: os.environ.get(name) for name in changed}
-    if address is None:
-        # A model and a decoder need a core each.
-        where = {"num_cpus": max(available_cores(), 2), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    os.environ.update(changed)
-    try:
-        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
-        yield
-    finally:
-        ray.shutdown()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def _cause_of(error: Any) -> BaseException | None:
     """What a process of Ray raised; None if it died."""
-    while error is not None:
-        cause = getattr(error, "cause", None) or error.__cause__
-        if not isinstance(error, (RayError, SystemException)):
-            return error
-        error = cause
-    return None
+    while isinstance(error, (RayError, SystemException)):
+        error = getattr(error, "cause", None) or error.__cause__
+    return error

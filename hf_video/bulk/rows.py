@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -20,9 +19,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from hf_video.inference.detection import KeyFrame, Person, with_tracks
+from hf_video.inference.video_search import SETTINGS_FILE, part_names
 from hf_video.io import StoredFolder
 
-from .run import Row, Todo, as_utf8, content_of, reason_of, require_no_files, require_same_settings
+from .run import Row, Todo, content_of, reason_of, require_no_files, require_same_settings
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Hidden, since `datasets` reads every other file of a folder.
-SETTINGS_FILE, NOTES = ".bulk.json", "notes"
-PART = "part-{}-{:06}-0.parquet"
-# A file of another name was not written here.
-BOX = ("x1", "y1", "x2", "y2")
-_PART_NAME = re.compile(r"part-[0-9a-f]{32}-\d{6}-\d+\.parquet")
 FACTS = pa.schema(
     {"key": pa.string(), "path": pa.string(), "content": pa.string(), "piece": pa.int64()}
     | {"is_last": pa.bool_(), "error": pa.string()}
@@ -66,13 +60,8 @@ class RowFolder:
             system, root = self.stored.find()
             require_no_files(str(self), system.isfile(root), self.stored.names())
             return False
-        try:
-            known = json.loads(text)
-        except ValueError as error:
-            raise ValueError(
-                f"{self}/{SETTINGS_FILE} is damaged ({error}): remove it if you need none of the rows there."
-            ) from error
-        known.pop(NOTES, None)
+        known = json.loads(text)
+        known.pop("notes", None)
         require_same_settings(str(self), "rows", known, self.key)
         return True
 
@@ -80,15 +69,15 @@ class RowFolder:
         """Makes the folder, and notes the settings of its rows. Raises what `is_claimed` does."""
         if not self.is_claimed():
             with self.stored.writing(SETTINGS_FILE) as file:
-                content = self.key if self.notes is None else self.key | {NOTES: self.notes}
+                content = self.key if self.notes is None else self.key | {"notes": self.notes}
                 file.write(json.dumps(content, indent=1, sort_keys=True).encode())
 
     def left(self, videos: Sequence[ListedVideo], *, retry_errors: bool = False, prune: bool = False) -> list[Todo]:
         """The videos whose rows are not all there. Rows of a file that has changed since are removed, and rows that
         are there twice; with `retry_errors` those of videos with an error, and with `prune` those of videos that are
         not among these. Refuses a video whose key is another's."""
-        facts, contents = self.facts(), {as_utf8(each.id): content_of(each) for each in videos}
-        paths = facts["key"].map({as_utf8(each.id): as_utf8(each.source) for each in videos})
+        facts, contents = self.facts(), {each.id: content_of(each) for each in videos}
+        paths = facts["key"].map({each.id: each.source for each in videos})
         if (others := facts[paths.notna() & (paths != facts["path"])]).size:
             key, known = others.iloc[0][["key", "path"]]
             raise ValueError(
@@ -106,19 +95,20 @@ class RowFolder:
         found = {key: (pieces, ends) for key, pieces, ends in known_pieces.itertuples()}
         todo = []
         for video in videos:
-            pieces, ends = found.get(as_utf8(video.id), (frozenset(), False))
+            pieces, ends = found.get(video.id, (frozenset(), False))
             # Only one row says that it is the last one.
             if not ends or len(pieces) <= max(pieces):
-                todo.append(Todo(video, contents[as_utf8(video.id)], pieces))
+                todo.append(Todo(video, contents[video.id], pieces))
         return todo
 
     def facts(self) -> pd.DataFrame:
-        """The columns `FACTS` of all rows, and in `part` the file of each. A damaged part is removed, and its videos
-        count as not done."""
+        """The columns `FACTS` of all rows, and in `part` the file of each. A part that a process was writing when it
+        died is removed, and its videos count as not done."""
+        names = part_names(self.stored)
         try:
-            return self._facts(self._part_names())
-        except (pa.ArrowInvalid, OSError):  # one of them: which shows singly
-            return self._facts([name for name in self._part_names() if self._read_or_remove(name) is not None])
+            return self._facts(names)
+        except pa.ArrowInvalid:
+            return self._facts([name for name in names if self._is_whole(name)])
 
     def _facts(self, names: list[str]) -> pd.DataFrame:
         system, root = self.stored.find()
@@ -128,27 +118,24 @@ class RowFolder:
         facts = parts.to_table(columns=[*FACTS.names, "__filename"])
         return facts.rename_columns([*FACTS.names, "part"]).to_pandas()
 
-    def _part_names(self) -> list[str]:
-        return [name for name in self.stored.names() if _PART_NAME.fullmatch(name)]
-
-    def _read_or_remove(self, name: str) -> pa.Table | None:
-        """The rows of a part; None if it is damaged, and then it is removed. It is fetched before it is parsed, since
-        Arrow raises OSError for damaged pages as well, and a part that cannot be reached must stay."""
-        with self.stored.open(name) as file:
-            content = file.read()
+    def _is_whole(self, name: str) -> bool:
         try:
-            return pq.read_table(pa.BufferReader(content))
-        except (pa.ArrowInvalid, OSError) as error:
+            with self.stored.open(name) as file:
+                pq.read_metadata(file)
+        except pa.ArrowInvalid as error:
             logger.warning(f"{self}/{name} is damaged, and its videos are done again: {error}")
             self.stored.remove(name)
-            return None
+            return False
+        return True
 
     def _remove(self, facts: pd.DataFrame, is_stale: pd.Series) -> None:
         for path in facts["part"][is_stale].unique():
             name, is_kept = path.rsplit("/", 1)[-1], ~is_stale[facts["part"] == path]
-            if is_kept.any() and (table := self._read_or_remove(name)) is not None:
-                self._write(name, table.filter(pa.array(is_kept)))
-            elif not is_kept.any():
+            if is_kept.any():
+                with self.stored.open(name) as file:
+                    table = pq.read_table(file)
+                self._write(table.filter(pa.array(is_kept)), name)
+            else:
                 self.stored.remove(name)
 
     def write(self, rows: Iterable[Row], part_size: int) -> None:
@@ -162,15 +149,15 @@ class RowFolder:
                 num_bytes += 0 if row.output is None else row.output.nbytes
                 if num_videos == part_size or num_bytes >= _PART_BYTES:
                     done, waiting, num_videos, num_bytes = waiting, [], 0, 0
-                    self._write(PART.format(uuid4().hex, 0), table_of(self.task, done))
+                    self._write(table_of(self.task, done))
         finally:
             if waiting:
-                self._write(PART.format(uuid4().hex, 0), table_of(self.task, waiting))
+                self._write(table_of(self.task, waiting))
 
-    def _write(self, name: str, table: pa.Table) -> None:
+    def _write(self, table: pa.Table, name: str | None = None) -> None:
         # A dictionary of floats, which seldom repeat, would take half of the time to read them.
         texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
-        with self.stored.writing(name) as file:
+        with self.stored.writing(name or f"part-{uuid4().hex}.parquet") as file:
             pq.write_table(table, file, use_dictionary=texts)
 
 
@@ -186,22 +173,19 @@ def read_detections(place: str | os.PathLike) -> dict[str, list[KeyFrame]]:
     """
     stored = StoredFolder(place)
     system, root = stored.find()
-    names = [f"{root}/{name}" for name in stored.names() if _PART_NAME.fullmatch(name)]
+    names = [f"{root}/{name}" for name in part_names(stored)]
     rows = ds.dataset(names, format="parquet", filesystem=system).to_table(columns=["path", "second", "persons"])
-    found: dict[str, list[KeyFrame]] = {}
     by_time = rows.filter(rows["second"].is_valid()).sort_by([("path", "ascending"), ("second", "ascending")])
+    found = {}
     for path, of_video in groupby(by_time.to_pylist(), itemgetter("path")):
-        frames = list(of_video)
-        persons = [
-            [Person(-1, each["score"], tuple(each[side] for side in BOX), _actions(each)) for each in frame["persons"]]
-            for frame in frames
-        ]
-        found[path] = with_tracks([frame["second"] for frame in frames], persons)
+        seconds, persons = zip(*((frame["second"], map(_person, frame["persons"])) for frame in of_video), strict=True)
+        found[path] = with_tracks(seconds, [[*each] for each in persons])
     return found
 
 
-def _actions(person: dict[str, list]) -> dict[str, float]:
-    return dict(zip(person["actions"], person["action_scores"], strict=True))
+def _person(entry: dict[str, Any]) -> Person:
+    actions = dict(zip(entry["actions"], entry["action_scores"], strict=True))
+    return Person(-1, entry["score"], tuple(entry[side] for side in ("x1", "y1", "x2", "y2")), actions)
 
 
 def table_of(task: Task, rows: Sequence[Row]) -> pa.Table:
@@ -210,8 +194,7 @@ def table_of(task: Task, rows: Sequence[Row]) -> pa.Table:
     columns = []
     for todo, number, is_last, piece, output, error in rows:
         values = [None] * len(task.columns) if piece is None or output is None else task.values(piece, output)
-        texts = (todo.video.id, todo.video.source, todo.content, None if error is None else reason_of(error))
-        key, path, content, reason = (None if text is None else as_utf8(text) for text in texts)
-        columns.append((key, path, content, number, is_last, reason, *values))
+        reason = None if error is None else reason_of(error)
+        columns.append((todo.video.id, todo.video.source, todo.content, number, is_last, reason, *values))
     arrays = [pa.array(values, field.type) for values, field in zip(zip(*columns, strict=True), schema, strict=True)]
     return pa.table(arrays, schema=schema)

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from hf_video.data.loader import iterate_ahead, map_ahead
 from hf_video.inference.windows import Piece
 from hf_video.io import FULL_DISK, write_error_number
+from hf_video.settings import few
 
 from .tasks import Task
 
@@ -55,26 +56,25 @@ def run(
     *,
     threads: int | None = None,
     total: int | None = None,
-    ends_run: bool = True,
 ) -> Iterator[Row]:
     """The rows of videos that are not known, in their order. The next pieces are read while the model computes; videos
     of a single piece are read by several threads, those of others in one. With a `total` number of videos there is a
-    progress bar. Without `ends_run`, an error of the machine is one of a video, as all others are."""
+    progress bar. An error of the machine, such as too little memory, ends the run; others are those of a video."""
     model.eval()
     if task.is_single:
-        found = map_ahead(lambda each: list(read_rows(task, each, ends_run)), todo, threads, 2 * batch_size)
+        found = map_ahead(lambda each: list(read_rows(task, each)), todo, threads, 2 * batch_size)
         read = batches(chain.from_iterable(found), batch_size)
     else:
-        read = iterate_ahead(batches((row for each in todo for row in read_rows(task, each, ends_run)), batch_size))
+        read = iterate_ahead(batches((row for each in todo for row in read_rows(task, each)), batch_size))
     initial = (total or 0) - len(todo)
     with tqdm(desc="Videos", unit="video", total=total, initial=initial, disable=None if total else True) as bar:
         for batch in read:
-            for row in encode(task, model, batch, ends_run):
+            for row in encode(task, model, batch):
                 yield row
                 bar.update(row.is_last)
 
 
-def read_rows(task: Task, todo: Todo, ends_run: bool = True) -> Iterator[Row]:
+def read_rows(task: Task, todo: Todo) -> Iterator[Row]:
     """The pieces of a video that are not known. An error is the last row."""
     number, held = 0, None
     try:
@@ -87,9 +87,7 @@ def read_rows(task: Task, todo: Todo, ends_run: bool = True) -> Iterator[Row]:
         last = Row(todo, number, True, held)
     # There is no complete list of the errors that a decoder raises for strange files.
     except Exception as error:
-        if ends_run and is_of_machine(error):
-            raise
-        last = Row(todo, number, True, error=_without_frames(error))
+        last = Row(todo, number, True, error=_of_video(error))
     yield last
 
 
@@ -99,8 +97,7 @@ def by_video(rows: Iterator[Row]) -> Iterator[tuple[Todo, Iterator[Row]]]:
     def of_video(row: Row) -> Iterator[Row]:
         yield row
         while not row.is_last:
-            row = next(rows)
-            yield row
+            yield (row := next(rows))
 
     for first in rows:
         found = of_video(first)
@@ -110,22 +107,15 @@ def by_video(rows: Iterator[Row]) -> Iterator[tuple[Todo, Iterator[Row]]]:
 
 def batches(rows: Iterable[Row], batch_size: int) -> Iterator[list[Row]]:
     """Rows whose pieces have one shape."""
-    shape: tuple[int, ...] | None = None
-
-    def shape_of(row: Row) -> tuple[int, ...] | None:
-        nonlocal shape
-        shape = shape if row.piece is None else row.piece.pixel_values.shape
-        return shape
-
-    for _, of_shape in groupby(rows, shape_of):
+    for _, of_shape in groupby(rows, lambda row: None if row.piece is None else row.piece.pixel_values.shape):
         while batch := list(islice(of_shape, batch_size)):
             yield batch
 
 
-def encode(task: Task, model: PreTrainedModel, rows: Sequence[Row], ends_run: bool = True) -> Iterator[Row]:
+def encode(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> Iterator[Row]:
     """Rows with what a model makes of their pieces, which have one shape, and are then without their pixels."""
     pieces = [row.piece.pixel_values for row in rows if row.piece is not None]
-    outputs = iter(_encode(task, model, np.stack(pieces), ends_run) if pieces else ())
+    outputs = iter(_encode(task, model, np.stack(pieces)) if pieces else ())
     for row in rows:
         if row.piece is not None:
             found = next(outputs)
@@ -137,18 +127,23 @@ def encode(task: Task, model: PreTrainedModel, rows: Sequence[Row], ends_run: bo
         yield row
 
 
-def _encode(
-    task: Task, model: PreTrainedModel, pixel_values: np.ndarray, ends_run: bool
-) -> list[np.ndarray | Exception]:
+def _encode(task: Task, model: PreTrainedModel, pixel_values: np.ndarray) -> list[np.ndarray | Exception]:
     """The output of each piece, or why it has none. If the model refuses a batch, its pieces are tried alone."""
     try:
         return list(task.encode(model, torch.from_numpy(pixel_values)))
     except Exception as error:
-        if ends_run and is_of_machine(error):
-            raise
-        if len(pixel_values) == 1:
-            return [_without_frames(error)]
-    return [output for piece in pixel_values for output in _encode(task, model, piece[None], ends_run)]
+        found = _of_video(error)
+    return [found] if len(pixel_values) == 1 else [_encode(task, model, piece[None])[0] for piece in pixel_values]
+
+
+def _of_video(error: Exception) -> Exception:
+    """An error of a video, whose traceback keeps no frames and no tensors. One of the machine, which the next video
+    would meet as well, is raised."""
+    is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError))
+    if is_memory or (isinstance(error, OSError) and write_error_number(error) in FULL_DISK):
+        raise error
+    traceback.clear_frames(error.__traceback__)
+    return error
 
 
 def content_of(video: ListedVideo) -> str | None:
@@ -160,19 +155,6 @@ def content_of(video: ListedVideo) -> str | None:
     except OSError:
         return None
     return None if known is None else hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
-
-
-def is_of_machine(error: BaseException) -> bool:
-    """Whether an error is one of the machine, which the next video would meet as well."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
-        return True
-    return isinstance(error, OSError) and write_error_number(error) in FULL_DISK
-
-
-def _without_frames(error: Exception) -> Exception:
-    """The error, whose traceback keeps no frames of a video that is too large, and no tensors."""
-    traceback.clear_frames(error.__traceback__)
-    return error
 
 
 @contextmanager
@@ -192,19 +174,12 @@ def reason_of(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def as_utf8(text: str) -> str:
-    """The text for a column. Names of files, and messages with them, may have bytes that are not UTF-8."""
-    return text.encode(errors="backslashreplace").decode()
-
-
 def require_no_files(place: str, is_file: bool, names: Sequence[str]) -> None:
     """Raises `ValueError` if a place that no run has begun is a file, or a folder with files."""
-    visible = sorted(name for name in names if not name.startswith("."))
     if is_file:
         raise ValueError(f"{place} is a file; a folder is expected.")
-    if visible:
-        listed = ", ".join(visible[:3]) + (", ..." if len(visible) > 3 else "")
-        raise ValueError(f"{place} has other files ({listed}): choose another folder for the results.")
+    if visible := sorted(name for name in names if not name.startswith(".")):
+        raise ValueError(f"{place} has other files ({few(visible)}): choose another folder for the results.")
 
 
 def require_same_settings(place: str, contents: str, known: dict[str, Any], key: dict[str, Any]) -> None:
@@ -212,9 +187,8 @@ def require_same_settings(place: str, contents: str, known: dict[str, Any], key:
     mixed."""
 
     def difference(name: str) -> str:
-        values = known.get(name), key.get(name)
-        is_short = not isinstance(values[1], dict) and sum(len(str(value)) for value in values) < 60
-        return f"{name} {values[0]!r}, not {values[1]!r}" if is_short else f"other {name}"
+        one, other = known.get(name), key.get(name)
+        return f"{name} {one!r}, not {other!r}" if len(f"{one}{other}") < 60 else f"other {name}"
 
     if differing := sorted(name for name in key.keys() | known.keys() if known.get(name) != key.get(name)):
         raise ValueError(

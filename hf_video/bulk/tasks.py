@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.inference.inference_settings import DetectSettings, ExtractSettings
-    from hf_video.inference.search_model import SearchModel
+    from hf_video.inference.video_text import SearchModel
     from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
 
 Windows = dict[str, Any]
-Encode = Callable[["PreTrainedModel", torch.Tensor], np.ndarray]
+# Outputs (batch_size, ...) float32 on the CPU, of clips as the model takes them.
+Embed = Callable[["PreTrainedModel", torch.Tensor], torch.Tensor]
 
-_FLOATS = pa.list_(pa.float32())
 _PERSON = {name: pa.float32() for name in ("score", "x1", "y1", "x2", "y2")}
-_PERSON |= {"actions": pa.list_(pa.string()), "action_scores": _FLOATS}
+_PERSON |= {"actions": pa.list_(pa.string()), "action_scores": pa.list_(pa.float32())}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,6 @@ class Task:
     normalised: a quarter of the bytes then passes between processes.
 
     Attributes:
-        name: what it is called in a folder of rows.
         quantity: what the outputs are, for messages.
         key: all that a row follows from, besides the video.
         columns: those of a piece. They are null where there is an error, or a video has no piece.
@@ -50,12 +49,11 @@ class Task:
         is_single: whether a video is a single piece, so that threads can read many videos ahead.
     """
 
-    name: str
     quantity: str
     key: dict[str, Any]
     columns: pa.Schema
     read: Callable[[Any], Iterator[Piece]]
-    encode: Encode
+    encode: Callable[[PreTrainedModel, torch.Tensor], np.ndarray]
     values: Callable[[Piece, np.ndarray], tuple[Any, ...]]
     is_single: bool = False
 
@@ -67,13 +65,10 @@ def predict_task(
     from hf_video.inference.features import weights_digest
     from hf_video.inference.scores import predict_scores
 
-    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        return predict_scores(network, _normalize(processor, pixel_values, network.device)).numpy()
-
     # What scores follow from, besides the features.
     head = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
     more = {"problem_type": model.config.problem_type, "head": weights_digest(head)}
-    return _class_task(model, processor, class_names, top_k, encode, more)
+    return _class_task(model, processor, class_names, top_k, predict_scores, more)
 
 
 def zero_shot_task(model: SearchModel, labels: Sequence[str], top_k: int, template: str) -> Task:
@@ -81,16 +76,13 @@ def zero_shot_task(model: SearchModel, labels: Sequence[str], top_k: int, templa
     temperature. It is a `ValueError` if the model knows no texts."""
     from hf_video.inference.video_text import adapter_of
 
-    processor = model.processor
     with torch.inference_mode():
         texts = adapter_of(model.network).embed_texts(model.tokenize([template.format(each) for each in labels]))
 
-    @torch.inference_mode()
-    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        clips = _normalize(processor, pixel_values, network.device)
-        return adapter_of(network).score_texts(clips, texts).softmax(-1).numpy()
+    def score(network: PreTrainedModel, clips: torch.Tensor) -> torch.Tensor:
+        return adapter_of(network).score_texts(clips, texts).softmax(-1)
 
-    return _class_task(model.network, processor, labels, top_k, encode, {"template": template})
+    return _class_task(model.network, model.processor, labels, top_k, score, {"template": template})
 
 
 def extract_task(
@@ -100,40 +92,35 @@ def extract_task(
     `ValueError` if an option is out of range, or the model does not take such windows."""
     from hf_video.inference.features import choose_features, encode_clips, feature_shape
 
-    chosen = choose_features(model, settings.pooling, settings.layer)
-    shape = feature_shape(model, processor, chosen, windows["num_frames"])
+    chosen = choose_features(model.eval(), settings.pooling, settings.layer)
+    embed = partial(encode_clips, settings=chosen)
+    shape = feature_shape(partial(embed, model), processor, windows["num_frames"])
     kind = pa.float32()
     for size in reversed(shape):
         kind = pa.list_(kind, size)
-
-    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        return encode_clips(network, _normalize(processor, pixel_values, network.device), chosen).numpy()
-
     key = _key("extract", model, processor, **chosen._asdict(), **windows, shape=shape)
-    return _window_task("extract", "features", key, kind, processor, windows, encode)
+    return _window_task("features", key, kind, processor, windows, embed)
 
 
 def index_task(model: SearchModel, windows: Windows | None, source_fps: float | None) -> Task:
     """The `vector` of each clip, the mean of the clip's unit vectors; None for windows takes one clip of each video.
     It is a `ValueError` if the model does not take such clips."""
+    from hf_video.inference.features import feature_shape
     from hf_video.inference.video_text import adapter_of
 
-    processor = model.processor
-
     @torch.inference_mode()
-    def encode(network: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        return adapter_of(network).embed_videos(_normalize(processor, pixel_values, network.device)).numpy()
+    def embed(network: PreTrainedModel, clips: torch.Tensor) -> torch.Tensor:
+        return adapter_of(network).embed_videos(clips)
 
-    num_frames = (windows or {}).get("num_frames", processor.num_frames)
-    black = processor(np.zeros((num_frames, 256, 256, 3), np.uint8), do_sample_frames=False, num_crops=1)
-    with torch.inference_mode():
-        clip = torch.as_tensor(np.stack(black[processor.model_input_names[0]]))
-        width = adapter_of(model.network).embed_videos(clip).shape[-1]
+    network, processor = model.network, model.processor
+    (width,) = feature_shape(
+        partial(embed, network), processor, (windows or {}).get("num_frames", processor.num_frames)
+    )
     # What `VideoSearch` reads clips with.
     settings = {"windows": windows and {name: windows[name] for name in windows if name != "source_fps"}}
-    key = _key("index", model.network, processor, **settings, source_fps=source_fps, width=width)
+    key = _key("index", network, processor, **settings, source_fps=source_fps, width=width)
     windows = windows or {"source_fps": source_fps}
-    return _window_task("index", "vector", key, pa.list_(pa.float32(), width), processor, windows, encode)
+    return _window_task("vector", key, pa.list_(pa.float32(), width), processor, windows, embed)
 
 
 def detect_task(
@@ -158,17 +145,16 @@ def detect_task(
 
     key = {"class_names": class_names, "seconds": times[0], "every": times[1], **thresholds}
     columns = pa.schema({"second": pa.float64(), "persons": pa.list_(pa.struct(_PERSON))})
-    return Task("detect", "detections", _key("detect", model, processor, **key), columns, read, encode, values)
+    return Task("detections", _key("detect", model, processor, **key), columns, read, encode, values)
 
 
 def _window_task(
-    name: str,
     quantity: str,
     key: dict[str, Any],
     kind: pa.DataType,
     processor: VideoClipProcessor,
     windows: Windows,
-    encode: Encode,
+    embed: Embed,
 ) -> Task:
     columns, frames = pa.schema({"start": pa.float64(), "end": pa.float64(), quantity: kind}), dict(windows)
     source_fps, frame_processor = frames.pop("source_fps"), _without_normalizing(processor)
@@ -176,36 +162,34 @@ def _window_task(
     def read(source: Any) -> Iterator[Piece]:
         from hf_video.inference.video_search import read_clips
 
-        piece = None
         for piece in read_clips(frame_processor, source, frames or None, source_fps=source_fps, dtype=torch.uint8):
             yield piece._replace(pixel_values=piece.pixel_values.numpy())
-        if piece is None and name == "index":
-            raise ValueError("The video is shorter than a window: change --last-window, or take a smaller --window.")
 
     def values(piece: Piece, output: np.ndarray) -> tuple[Any, ...]:
         # Arrow takes nested arrays as lists of one dimension.
         return piece.start, piece.end, output if output.ndim == 1 else list(output)
 
-    return Task(name, quantity, key, columns, read, encode, values, is_single=not frames)
+    encode = partial(_encode, processor, embed)
+    return Task(quantity, key, columns, read, encode, values, is_single=not frames)
 
 
 def _class_task(
-    model: PreTrainedModel, processor: Any, names: Sequence[str], top_k: int, encode: Encode, more: dict[str, Any]
+    model: PreTrainedModel, processor: Any, names: Sequence[str], top_k: int, score: Embed, more: dict[str, Any]
 ) -> Task:
+    frame_processor = _without_normalizing(processor)
+
+    def read(source: Any) -> Iterator[Piece]:
+        inputs = frame_processor(source, return_tensors="pt", return_metadata=True)
+        warn_if_sparse(frame_processor, inputs["video_metadata"][0], describe(source))
+        yield Piece(inputs[frame_processor.model_input_names[0]][0].numpy())
+
     def values(piece: Piece, output: np.ndarray) -> tuple[list[str], list[float]]:
         best = torch.from_numpy(output).topk(min(top_k, len(names)))
         return [names[index] for index in best.indices.tolist()], best.values.tolist()
 
     key = _key("predict", model, processor, top_k=top_k, classes=names, **more)
-    columns = pa.schema({"labels": pa.list_(pa.string()), "scores": _FLOATS})
-    read = partial(_read_clip, _without_normalizing(processor))
-    return Task("predict", "scores", key, columns, read, encode, values, is_single=True)
-
-
-def _read_clip(frame_processor: VideoClipProcessor, source: Any) -> Iterator[Piece]:
-    inputs = frame_processor(source, return_tensors="pt", return_metadata=True)
-    warn_if_sparse(frame_processor, inputs["video_metadata"][0], describe(source))
-    yield Piece(inputs[frame_processor.model_input_names[0]][0].numpy())
+    columns = pa.schema({"labels": pa.list_(pa.string()), "scores": pa.list_(pa.float32())})
+    return Task("scores", key, columns, read, partial(_encode, processor, score), values, is_single=True)
 
 
 def _key(name: str, model: PreTrainedModel, processor: Any, **settings: Any) -> dict[str, Any]:
@@ -222,10 +206,13 @@ def _without_normalizing(processor: VideoClipProcessor) -> VideoClipProcessor:
     return changed
 
 
-def _normalize(processor: VideoClipProcessor, frames: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """What the processor makes of frames that are resized and cropped: (..., num_frames, num_channels, height, width)
-    float32, on the device."""
+@torch.inference_mode()
+def _encode(
+    processor: VideoClipProcessor, embed: Embed, network: PreTrainedModel, pixel_values: torch.Tensor
+) -> np.ndarray:
+    """What a model gives for frames that are resized and cropped: (..., num_frames, num_channels, height, width)
+    uint8, which are normalised on its device."""
     options = {"do_sample_frames": False, "do_resize": False, "do_center_crop": False, "num_crops": 1}
     # As one clip they are not copied once more, to join clips of floats.
-    inputs = processor(frames.to(device).flatten(0, -4), return_tensors="pt", **options)
-    return inputs[processor.model_input_names[0]].view(frames.shape)
+    inputs = processor(pixel_values.to(network.device).flatten(0, -4), return_tensors="pt", **options)
+    return embed(network, inputs[processor.model_input_names[0]].view(pixel_values.shape)).numpy()

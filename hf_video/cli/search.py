@@ -29,7 +29,7 @@ class SearchCommandSettings(SearchSettings, JsonLinesSettings):
 
 @command(help="find clips in an index by words or by a video")
 def run(settings: SearchCommandSettings) -> int:
-    """Prints the hits, the best first, and how long each step took."""
+    """Prints the hits, the best first."""
     require_inputs([settings.index], "`hf-video index VIDEOS --model MODEL --output INDEX` writes an index.")
 
     from hf_video.inference.video_search import search
@@ -39,7 +39,6 @@ def run(settings: SearchCommandSettings) -> int:
         print(json.dumps(hit._asdict()) if settings.json else _line(hit), flush=True)
     if found.note:
         say(found.note)
-    say(", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.seconds.items()))
     return 0
 
 

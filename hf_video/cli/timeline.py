@@ -11,8 +11,7 @@ each start and end of a class is printed as soon as it is certain, with --json a
 than the stream, the oldest waiting frames are dropped and counted.
 
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
-before the damage, and exit code 2. If no window was read, or the disk is full, files that would block the next try are
-removed. The segments of a stream always stay.
+before the damage, and exit code 2. If no window could be read, nothing is written.
 
 files in the folder of --output:
   segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate --task segments` takes them
@@ -32,6 +31,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -110,21 +110,16 @@ def _draw(found: Timeline, settings: TimelineCommandSettings) -> None:
     from hf_video.drawing.timeline_picture import draw_timeline, save_figure
     from hf_video.drawing.video import annotate_video
     from hf_video.io import replace_file
-    from hf_video.output_folders import collected
     from hf_video.reading import VideoReadError
 
-    with collected(found.errors):
-        replace_file(found.folder / "timeline.png", partial(save_figure, draw_timeline(found)))
-    if not settings.annotate:
-        return
+    replace_file(found.folder / "timeline.png", partial(save_figure, draw_timeline(found)))
 
     def write(unfinished: Path) -> None:
-        try:
+        with suppress(VideoReadError):  # the damage, which the timeline tells
             annotate_video(settings.video, unfinished, found.segments, found.end)
-        except VideoReadError as error:
-            found.errors.append(error)
 
-    replace_file(found.folder / "annotated.mp4", write)
+    if settings.annotate:
+        replace_file(found.folder / "annotated.mp4", write)
 
 
 def print_found(found: Segment | ClassChange, as_json: bool) -> None:

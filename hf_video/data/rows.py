@@ -101,17 +101,13 @@ def data_sets(
     order: Sequence[str] | None = None,
     min_classes: int = 2,
 ) -> DatasetDict:
-    """Data sets of clips, with class ids in place of the names in `label` (texts) or `labels` (lists of texts), if
-    they have such a column. For `labels`, `order` and `min_classes` see `load_video_dataset`; errors call the data
-    `source`."""
+    """Data sets of clips, with class ids in place of the names in `label` or of lists of names in `labels`, if there
+    are any. For the other arguments see `load_video_dataset`; errors call the data `source`."""
     kinds = {name for table in splits.values() for name in ("label", "labels") if name in table.column_names}
     if not kinds:
         return DatasetDict({name: Dataset(table, split=NamedSplit(name)) for name, table in splits.items()})
     if len(kinds) > 1:
-        raise ValueError(
-            f"The splits of {source} differ: some have one label a clip, others a list of labels. Give all of them "
-            "the column labels."
-        )
+        raise ValueError(f"The splits of {source} differ: give all of them the column labels, or all label.")
     (label,) = kinds
     columns = {split: table[label].combine_chunks() for split, table in splits.items()}
     flat = {split: each.flatten() if label == "labels" else each for split, each in columns.items()}
@@ -134,17 +130,13 @@ def data_sets(
 def choose_names(
     source: object, found: Mapping[str, Set[str]], labels: Sequence[str] | None, min_classes: int = 2
 ) -> list[str]:
-    """The class names of all splits in the order of their ids: `labels`, or else the names of the clips, sorted.
-
-    Only the training split must have a clip of each class: other splits may lack rare classes. A line of the log says
-    which of the names that are found are almost the same, such as `Run` and `run`.
-    """
+    """The class names of all splits by id: `labels`, or else the names of the clips, sorted."""
     every = set().union(*found.values())
     if labels is not None:
         if unknown := sorted(every - set(labels)):
             raise ValueError(
                 f"{source} has {listed(map(repr, unknown))}, not among the {len(labels)} known labels: "
-                f"{listed(map(repr, labels))}. Rename or remove these classes, or train a model that knows them."
+                f"{listed(map(repr, labels))}."
             )
         return list(labels)
     if lacking := sorted(every - found.get("train", every)):
@@ -167,8 +159,7 @@ def choose_names(
 
 
 def sorted_names(names: Iterable[str]) -> list[str]:
-    """Names in an order that is the same in every process: by number if all are whole numbers, so that class 10 does
-    not come before class 2, and by text."""
+    """Names by number if all are whole numbers, and by text."""
     by_text = sorted(names)
     return sorted(by_text, key=int) if all(name.isdecimal() for name in by_text) else by_text
 
@@ -180,7 +171,7 @@ def arrow_column(dataset: Dataset, name: str) -> pa.Array:
 
 
 def with_times(dataset: Dataset, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Dataset:
-    """Some rows with other starts and ends, (num_rows,) float64 seconds; where these are NaN, they stay."""
+    """Some rows with other starts and ends, in seconds; where these are NaN, they stay."""
     table = dataset.select(rows).with_format("arrow")[:]
     for name, values in (("start", starts), ("end", ends)):
         column = pc.coalesce(pa.array(values, from_pandas=True), table[name])
@@ -195,8 +186,7 @@ def rows_without(dataset: Dataset, videos: Iterable[str]) -> np.ndarray:
 
 
 class VideoRows:
-    """The different `videos` of rows in the order of their first rows. `of_row`, (num_rows,) int, is the number of the
-    video of each row, and `first`, (num_videos,) int, the first row of each video."""
+    """The different `videos` of rows in the order of the `first` row of each; `of_row` numbers the video of a row."""
 
     def __init__(self, dataset: Dataset):
         column = arrow_column(dataset, "video").dictionary_encode()

@@ -60,7 +60,8 @@ def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) ->
     shown = [_shown(video, class_names) for video in videos]
     if not class_names or not sum(len(moments) for moments, _ in shown):
         raise ValueError("There is no class, or no moment that both looked at, so agreement cannot be measured.")
-    # Behind the classes are the figures of all.
+    # Of each video, and of each class and, behind them, all: found, first and second segments; seconds of each; and
+    # the time to the first segment of each, with 1 if there is one.
     num_videos, num_columns = len(videos), len(class_names) + 1
     found, seconds = np.zeros((num_videos, num_columns, 3)), np.zeros((num_videos, num_columns, 2))
     begins = np.zeros((*seconds.shape, 2))
@@ -68,13 +69,12 @@ def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) ->
         pair = [_bouts(each, video.known, class_names) for each in (video.first, video.second)]
         labels, begin = [rows[:, 0].astype(int) for rows in pair], min(video.known, default=(0.0, 0.0))[0]
         hits = find_annotations(pair[0][:, 1:3], labels[0], pair[1][:, 1:3], labels[1], [_TIOU])[0] >= 0
-        for column, each in enumerate((labels[0][hits], *labels)):
-            found[number, :, column] = np.bincount(each, minlength=num_columns)
+        found[number] = np.stack([np.bincount(each, minlength=num_columns) for each in (labels[0][hits], *labels)], 1)
         found[number, -1] = found[number, :-1].sum(axis=0)
         for side, (rows, each) in enumerate(zip(pair, labels, strict=True)):
             np.add.at(seconds[number, :, side], each, rows[:, 3])
             begun, places = np.unique(each, return_index=True)
-            begins[number, begun, side, 0], begins[number, begun, side, 1] = rows[places, 1] - begin, 1
+            begins[number, begun, side] = np.stack([rows[places, 1] - begin, np.ones(len(begun))], axis=1)
     frames, bins = map(_counts, zip(*shown, strict=True))
     figures: dict[str, tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]] = {
         "kappa_frames": (cohen_kappa, frames),

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,71 +30,50 @@ _DISTANCES = (0.5, 2.0)
 _BORDER = 1 / 8
 
 
-class _Clips(NamedTuple):
-    """Clips of a batch, (batch_size, 1 + len(_DISTANCES), views, num_frames, num_channels, height, width); a generator
-    for draws; and mean and standard deviation by which pixels were normalised, (num_channels, 1, 1)."""
-
-    pixels: torch.Tensor
-    generator: np.random.Generator
-    mean: torch.Tensor
-    deviation: torch.Tensor
-
-
 class Variant(NamedTuple):
-    """One way to show a clip.
-
-    Attributes:
-        name: in a result, and in tables.
-        shown: what is shown, in words.
-        tested: what a model uses that loses by it.
-        change: makes the clips of a batch, (batch_size, views, num_frames, num_channels, height, width).
-        distance: which of the distances it has; None for clips as they are.
-    """
+    """One way to show a clip: how it is called, what is shown, what a model uses that loses by it, and which of
+    `_DISTANCES` it has, None for clips as they are."""
 
     name: str
     shown: str
     tested: str
-    change: Callable[[_Clips], torch.Tensor]
     distance: int | None = None
 
 
-def _shuffle(clips: _Clips) -> torch.Tensor:
-    pixels = clips.pixels[:, 0]
-    orders = [clips.generator.permutation(pixels.shape[2]) for _ in pixels]
-    return torch.stack([clip[:, order] for clip, order in zip(pixels, orders, strict=True)])
-
-
-def _repeat_middle(clips: _Clips) -> torch.Tensor:
-    middle = clips.pixels.shape[3] // 2
-    return clips.pixels[:, 0, :, middle, None].expand_as(clips.pixels[:, 0])
-
-
-def _hide_borders(clips: _Clips) -> torch.Tensor:
-    pixels = clips.pixels[:, 0]
-    top, left = (round(_BORDER * side) for side in pixels.shape[-2:])
-    inside = pixels[..., top : pixels.shape[-2] - top, left : pixels.shape[-1] - left]
-    hidden = inside.mean((2, 4, 5), keepdim=True).expand_as(pixels).clone()
-    hidden[..., top : pixels.shape[-2] - top, left : pixels.shape[-1] - left] = inside
-    return hidden
-
-
-def _remove_colours(clips: _Clips) -> torch.Tensor:
-    pixels = clips.pixels[:, 0] * clips.deviation + clips.mean
-    return (F.rgb_to_grayscale(pixels, num_output_channels=3) - clips.mean) / clips.deviation
-
-
 VARIANTS = (
-    Variant(AS_IT_IS, "clips as they are", "", lambda clips: clips.pixels[:, 0]),
-    Variant("frames_shuffled", "shuffled frames", "time (the order of frames)", _shuffle),
-    Variant("frames_reversed", "reversed frames", "the direction of time", lambda clips: clips.pixels[:, 0].flip(2)),
-    Variant("one_frame", "clips of the middle frame alone", "more than one frame", _repeat_middle),
-    Variant("half_distance", "frames at half the distance", "speed", lambda clips: clips.pixels[:, 1], 0),
-    Variant("double_distance", "frames at double the distance", "speed", lambda clips: clips.pixels[:, 2], 1),
-    Variant("mirrored", "mirrored frames", "left and right", lambda clips: clips.pixels[:, 0].flip(-1)),
-    Variant("borders_hidden", "hidden borders, an eighth of each side,", "the borders", _hide_borders),
-    Variant("colours_off", "grey frames", "colours", _remove_colours),
+    Variant(AS_IT_IS, "clips as they are", ""),
+    Variant("frames_shuffled", "shuffled frames", "time (the order of frames)"),
+    Variant("frames_reversed", "reversed frames", "the direction of time"),
+    Variant("one_frame", "clips of the middle frame alone", "more than one frame"),
+    Variant("half_distance", "frames at half the distance", "speed", 0),
+    Variant("double_distance", "frames at double the distance", "speed", 1),
+    Variant("mirrored", "mirrored frames", "left and right"),
+    Variant("borders_hidden", "hidden borders, an eighth of each side,", "the borders"),
+    Variant("colours_off", "grey frames", "colours"),
 )
 """The ways in which [`audit_model`] shows clips; the first is as they are."""
+
+
+def _variants(
+    clips: torch.Tensor, generator: np.random.Generator, mean: torch.Tensor, deviation: torch.Tensor
+) -> Iterator[torch.Tensor]:
+    """The clips (batch_size, views, num_frames, num_channels, height, width) in each of the `VARIANTS`, of those of
+    all distances (batch_size, 1 + len(_DISTANCES), ...) that were normalised by mean and deviation (num_channels, 1,
+    1)."""
+    whole = clips[:, 0]
+    orders = [generator.permutation(whole.shape[2]) for _ in whole]
+    top, left = (round(_BORDER * side) for side in whole.shape[-2:])
+    inside = whole[..., top : whole.shape[-2] - top, left : whole.shape[-1] - left]
+    hidden = inside.mean((2, 4, 5), keepdim=True).expand_as(whole).clone()
+    hidden[..., top : whole.shape[-2] - top, left : whole.shape[-1] - left] = inside
+    yield whole
+    yield torch.stack([clip[:, order] for clip, order in zip(whole, orders, strict=True)])
+    yield whole.flip(2)
+    yield whole[:, :, whole.shape[2] // 2, None].expand_as(whole)
+    yield from clips[:, 1:].unbind(1)
+    yield whole.flip(-1)
+    yield hidden
+    yield (F.rgb_to_grayscale(whole * deviation + mean, num_output_channels=3) - mean) / deviation
 
 
 class _DistancesTask(ClipTask):
@@ -148,27 +127,22 @@ def audit_model(settings: AuditSettings, tell: Tell = lambda result: None) -> di
     """
     model, dataset, facts = load_measured_clips(settings, _DistancesTask)
     processor, generator = dataset.task.processor, np.random.default_rng(0)
-    is_normalized = processor.do_normalize
-    statistics = [
-        torch.tensor(values if is_normalized else default).reshape(-1, 1, 1)
-        for values, default in ((processor.image_mean, [0.0]), (processor.image_std, [1.0]))
-    ]
+    normal = (processor.image_mean, processor.image_std) if processor.do_normalize else ([0.0], [1.0])
+    statistics = [torch.tensor(values).reshape(-1, 1, 1) for values in normal]
     right, has_frames, labels = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for batch in read_batches(dataset, **reading_options(settings)):
-        pixels = batch["pixel_values"].unflatten(1, (1 + len(_DISTANCES), -1))
-        clips = _Clips(pixels, generator, *statistics)
-        changed = (each.change(clips) for each in VARIANTS)
-        scores = [predict_scores(model, each if each.shape[1] > 1 else each[:, 0]).numpy() for each in changed]
+        clips = batch["pixel_values"].unflatten(1, (1 + len(_DISTANCES), -1))
+        shown = (each if each.shape[1] > 1 else each[:, 0] for each in _variants(clips, generator, *statistics))
         labels.append(batch["labels"].numpy())
-        right.append(np.stack([_is_right(each, labels[-1]) for each in scores]))
+        right.append(np.stack([_is_right(predict_scores(model, each).numpy(), labels[-1]) for each in shown]))
         has_frames.append(batch["has_frames"].numpy())
     is_right, known = np.concatenate(right, axis=1), np.concatenate(has_frames)
     kinds = np.unique(np.concatenate(labels), axis=0, return_inverse=True)[1].ravel()
     chance, video_of = chance_accuracy(kinds), np.unique(dataset.rows["video"][:], return_inverse=True)[1]
     variants = dict[str, dict[str, Any]]()
     for variant, row in zip(VARIANTS, is_right, strict=True):
-        shown = slice(None) if variant.distance is None else known[:, variant.distance]
-        variants[variant.name] = _measure(variant, is_right[0][shown], row[shown], video_of[shown], chance)
+        clips = slice(None) if variant.distance is None else known[:, variant.distance]
+        variants[variant.name] = _measure(variant, is_right[0][clips], row[clips], video_of[clips], chance)
     result = facts | {"chance": chance, "variants": variants}
     tell(result)
     folder = Path(settings.model)

@@ -33,7 +33,7 @@ from hf_video.metrics import (
     tell_count,
     tell_views,
 )
-from hf_video.output_folders import check_output_file
+from hf_video.texts import table_lines
 
 from .matching import Tell
 
@@ -55,8 +55,7 @@ def evaluate_dataset(
         model: a video classifier; put into evaluation mode.
         dataset: a `VideoDataset` made with `training=False`, or any data set of the same items.
         batch_size: videos in one forward pass, each with all its views.
-        num_workers: processes that read videos; 0 reads in this one.
-        reading_threads: threads that read videos ahead if no processes do; see `ReadAheadLoader`.
+        num_workers, reading_threads: processes and threads that read videos, see `ReadAheadLoader`.
         progress: shows a progress bar.
 
     Returns:
@@ -91,7 +90,7 @@ def write_predictions(
     labels: np.ndarray,
     class_names: Sequence[str],
 ) -> None:
-    """Writes a table with one row for each video; wrong predictions with the highest scores come first.
+    """Writes a table with a row a video, wrong predictions with the highest scores first.
 
     The columns are `video`, `label`, `prediction`, `is_right`, `score` of the prediction, `label_score`, and for each
     class `score: NAME`. If a video may have several classes, they are `video`, `labels`, `predictions`, `is_right`,
@@ -99,14 +98,11 @@ def write_predictions(
     and `error` is the largest difference between a score and the truth.
 
     Args:
-        path: a file that ends in .csv or .parquet.
+        path: a file that ends in .csv or .parquet; else it is a `ValueError`.
         videos: num_videos paths or names.
         scores: (num_videos, num_classes) float class probabilities.
         labels: (num_videos,) integer class ids, or (num_videos, num_classes) zeros and ones.
         class_names: num_classes names.
-
-    Raises:
-        ValueError: the file name ends differently.
     """
     path = check_table_name(path)
     names = np.array(class_names, dtype=object)
@@ -145,9 +141,7 @@ def check_table_name(path: str | os.PathLike) -> Path:
 
 def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
     """Measures a classifier of clips, see [`evaluate`]: metrics, figures of each class, and the confusion matrix."""
-    table = check_output_file("predictions", settings.predictions)
-    if table is not None:
-        check_table_name(table)
+    table = None if settings.predictions is None else check_table_name(settings.predictions)
     model, dataset, facts = load_measured_clips(settings, ClipTask)
     names = class_names_of(model.config)
     scores, labels = evaluate_dataset(model, dataset, **reading_options(settings))
@@ -155,9 +149,8 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
     result = facts | figures | _by_class(scores, labels, names)
     try:
         if table is not None:
-            check_output_file("predictions", settings.predictions)
             write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
-    finally:
+    finally:  # after a full disk the figures are still told
         tell(result)
     return result
 
@@ -173,25 +166,26 @@ def load_measured_clips(
     parts = parts_of_training(training, data, names)
     split = settings.choose_split(parts or data)
     rows = (parts or data)[split]
-    _check_problem_type(model, settings.data, is_multi_label(rows))
-
+    if (several := is_multi_label(rows)) != (model.config.problem_type == "multi_label_classification"):
+        of_data, of_model = ("any number of classes", "one") if several else ("one class", "any number")
+        raise ValueError(
+            f"The videos of {settings.data} have {of_data} each, the model was trained for {of_model}: evaluate it on "
+            "data of its own kind."
+        )
     rows = cut_splits({split: rows}, (training.get("data") or {}).get("clip_duration"))[split]
     dataset = VideoDataset(rows, make_task(processor), training=False, on_error=settings.on_error)
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
-    return (
-        model,
-        dataset,
-        {
-            "model": settings.model,
-            "data": settings.data,
-            "split": split,
-            **part_of_training(split, parts is not None),
-            **count_clips(dataset.rows["video"][:]),
-            "views": tell_views(processor.num_clips, processor.num_crops),
-            **trained_rows(settings, dataset.rows),
-            **({"broken_videos": broken} if broken else {}),
-        },
-    )
+    facts = {
+        "model": settings.model,
+        "data": settings.data,
+        "split": split,
+        **part_of_training(split, parts is not None),
+        **count_clips(dataset.rows["video"][:]),
+        "views": tell_views(processor.num_clips, processor.num_crops),
+        **trained_rows(settings, dataset.rows),
+        **({"broken_videos": broken} if broken else {}),
+    }
+    return model, dataset, facts
 
 
 def reading_options(settings: MeasuredSettings) -> dict[str, Any]:
@@ -205,10 +199,9 @@ def tell_classes(result: Mapping[str, Any]) -> list[str]:
     lines += [f"{metric.title}  {metric.text(value)}" for metric, value in measured_in(result)]
     titles = {"class_accuracy": "recall", "class_average_precision": "average precision"}
     name, title = next((name, title) for name, title in titles.items() if name in result)
-    width = max(map(len, result["class_names"]))
-    lines += ["", f"{'class':{width}}  support  {title}"]
     rows = zip(result["class_names"], result["class_videos"], result[name], strict=True)
-    return lines + [f"{each:{width}}  {count:7d}  {value:{len(title)}.1%}" for each, count, value in rows if count]
+    cells = [(each, str(count), f"{value:.1%}") for each, count, value in rows if count]
+    return [*lines, "", *table_lines([("class", "support", title), *cells])]
 
 
 def tell_clips(result: Mapping[str, Any]) -> list[str]:
@@ -219,12 +212,10 @@ def tell_clips(result: Mapping[str, Any]) -> list[str]:
 def tell_known(result: Mapping[str, Any]) -> list[str]:
     """Which part of the training's data was measured, and a line for each split that has some of the videos."""
     parts = {
-        "held out": "The training of {model} held these videos out; --split train measures those that it was trained "
-        "on",
-        "trained on": "{model} was trained on these videos; --split validation measures those that its training held "
-        "out",
+        "held out": "held these videos out; --split train measures those that it was trained on",
+        "trained on": "had these videos to learn from; --split validation measures those that it held out",
     }
-    lines = [parts[result["part_of_training"]].format(**result)] if "part_of_training" in result else []
+    lines = [f"The training of {result['model']} {parts[part]}"] if (part := result.get("part_of_training")) else []
     counted = tell_count({name: result.get(name) for name in ("num_clips", "num_videos")})
     for split, count in result.get("known_videos", {}).items():
         use = "trained on" if split == "train" else "used to choose the checkpoint"
@@ -257,34 +248,14 @@ def trained_rows(settings: ClassificationSettings, rows: datasets.Dataset) -> di
     return {} if found is None else {"known_videos": found}
 
 
-def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) -> None:
-    if multi_label != (model.config.problem_type == "multi_label_classification"):
-        of_data, of_model = ("any number of classes", "one") if multi_label else ("one class", "any number")
-        raise ValueError(
-            f"The videos of {data} have {of_data} each, the model was trained for {of_model}: evaluate it on data of "
-            "its own kind."
-        )
-
-
 def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """The figures of each class."""
-
+    """The figures of each class; None for one without videos, as JSON has no NaN."""
     if labels.ndim == 2:
-        return {
-            "class_names": names,
-            "class_videos": labels.sum(axis=0).astype(int).tolist(),
-            "class_average_precision": [_number(value) for value in average_precision(scores, labels)],
-        }
-    counts = confusion_matrix(scores, labels)
-    accuracies = recognised_shares(counts)
-    return {
-        "class_names": names,
-        "class_videos": counts.sum(axis=1).tolist(),
-        "class_accuracy": [_number(value) for value in accuracies],
-        "confusion_matrix": counts.tolist(),
-    }
-
-
-def _number(value: float) -> float | None:
-    """The value, or None for NaN, the value of a class without videos: JSON has no NaN."""
-    return None if math.isnan(value) else float(value)
+        counts, name, values = labels.sum(axis=0), "class_average_precision", average_precision(scores, labels)
+        confusion = {}
+    else:
+        matrix = confusion_matrix(scores, labels)
+        counts, name, values = matrix.sum(axis=1), "class_accuracy", recognised_shares(matrix)
+        confusion = {"confusion_matrix": matrix.tolist()}
+    figures = [None if math.isnan(value) else float(value) for value in values]
+    return {"class_names": names, "class_videos": counts.astype(int).tolist(), name: figures, **confusion}

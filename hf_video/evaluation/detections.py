@@ -1,20 +1,16 @@
 """Measures detected actions of people, the task `detection`: mean average precision over frames, as AVA defines it.
 
-The evaluation is that of ActivityNet for AVA (https://github.com/activitynet/ActivityNet/tree/master/Evaluation/ava),
-which the Object Detection API of TensorFlow gave it:
+The evaluation is that of ActivityNet for AVA (https://github.com/activitynet/ActivityNet/tree/master/Evaluation/ava):
 
 - The detections of a class in all key frames are taken in the order of their scores. One belongs to the annotated box
   of its class and frame that it overlaps most. It is right if that overlap, the IoU, is at least 0.5 and no detection
   before it was right for that box; it does not try another box then.
-- Precision at a recall is the highest precision at that recall or any higher one. The average precision is the area
-  under that curve, over all its steps.
-- The mean is that over the classes with annotations. A detection whose box has no extent is left out; an annotated box
-  without extent overlaps nothing and counts as missed.
+- The average precision is the area under the curve of the highest precision at a recall or any higher one; the mean
+  is over the classes with annotations. A detection whose box has no extent is left out; such an annotation is missed.
 - Detections are written with five decimals and read back, so that rounding is part of the measure.
 
-The original reverses what NumPy sorts. So among equal scores of a frame the last row chooses its box first. In the
-ranking over all frames the last frame comes first, and the order within it is reversed once more. NumPy's default sort
-may mix equal scores of long lists, in another way on another machine; here their order is kept.
+The original reverses what NumPy sorts: among equal scores of a frame the last row chooses its box first; in the
+ranking over all frames the last frame comes first, and the order within it is reversed once more.
 """
 
 import os
@@ -38,13 +34,15 @@ from hf_video.data.boxes import (
     read_label_map,
     write_boxes,
 )
-from hf_video.data.folders import without_suffix
+from hf_video.data.folders import absolute, without_suffix
 from hf_video.data.video_settings import dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
+from hf_video.texts import table_lines
 
+from .classes import reading_options
 from .matching import Tell, find_annotations, interpolated_average_precision
 
 # Decimals of a detection in a file.
@@ -60,17 +58,15 @@ def frame_mean_ap(
     """The mean average precision over key frames.
 
     Args:
-        detections: The boxes of each class with their scores.
-        ground_truth: The annotated boxes.
-        classes: The names of the classes, whose numbers are the actions of both. Rows with the action -1 do not count.
-        iou: Smallest overlap of a detection that is right.
+        detections, ground_truth: boxes with the number of their class as action; those of -1 do not count.
+        classes: the names of the classes.
+        iou: smallest overlap of a detection that is right.
 
     Returns:
-        `mean_ap`, and `ap`, the average precision of each class by its name; None for a class without annotations,
-        which the mean leaves out.
+        `mean_ap`, and `ap` of each class by its name; None without annotations, which the mean leaves out.
 
     Raises:
-        ValueError: No annotation has one of the classes.
+        ValueError: no annotation has one of the classes.
     """
     detections = _rows(detections, detections.action >= 0)
     # Frames are numbered in the order in which the detections name them.
@@ -104,25 +100,19 @@ def without_frames(boxes: LabelledBoxes, excluded: Iterable[tuple[str, float]]) 
 
 
 def detected_boxes(persons: Iterable[Mapping[str, Any]], frames: Iterable[tuple[str, float]]) -> LabelledBoxes:
-    """The rows of detections that the original writes: every class of every person, rounded to five decimals.
-
-    Args:
-        persons: For each key frame what `VideoDetectionProcessor.post_process_action_detection(..., original=True)`
-            gives: `boxes` (n, 4), shares of width and height, and `action_scores` (n, num_classes).
-        frames: The video and the second of each key frame.
-    """
-    videos, seconds, boxes, scores = list[str](), list[float](), list[np.ndarray](), list[np.ndarray]()
-    for person, (video, second) in zip(persons, frames, strict=True):
+    """The rows of detections that the original writes: every class of every person, rounded to five decimals, from
+    what `post_process_action_detection(..., original=True)` gives for each key frame, `boxes` (n, 4) as shares and
+    `action_scores` (n, num_classes), and its video and second."""
+    boxes, scores, owners = list[np.ndarray](), list[np.ndarray](), list[tuple[str, float]]()
+    for person, frame in zip(persons, frames, strict=True):
         boxes.append(np.asarray(person["boxes"], np.float64).reshape(-1, 4))
         scores.append(np.asarray(person["action_scores"], np.float64))
-        videos += [video] * len(boxes[-1])
-        seconds += [second] * len(boxes[-1])
-    all_scores = np.concatenate(scores)
-    num_persons, num_classes = all_scores.shape
+        owners += [frame] * len(boxes[-1])
+    num_persons, num_classes = (all_scores := np.concatenate(scores)).shape
     person_of = np.repeat(np.arange(num_persons), num_classes)
     return LabelledBoxes(
-        pa.array(videos, pa.string()).take(pa.array(person_of)),
-        np.array(seconds, np.float64)[person_of],
+        pa.array([video for video, _ in owners], pa.string()).take(pa.array(person_of)),
+        np.array([second for _, second in owners], np.float64)[person_of],
         np.concatenate(boxes).round(_DECIMALS)[person_of],
         np.tile(np.arange(num_classes), num_persons),
         all_scores.ravel().round(_DECIMALS),
@@ -131,19 +121,18 @@ def detected_boxes(persons: Iterable[Mapping[str, Any]], frames: Iterable[tuple[
 
 def annotated_boxes(rows: datasets.Dataset) -> LabelledBoxes:
     """The annotations of rows of `load_detections`: each action of each person."""
-    columns = (rows[name][:] for name in ("video", "second", "boxes", "actions"))
+    names = ("video", "second", "boxes", "actions")
     labels = [
         (video, second, box, action)
-        for video, second, boxes, actions in zip(*columns, strict=True)
+        for video, second, boxes, actions in zip(*(rows[name][:] for name in names), strict=True)
         for box, of_person in zip(boxes, actions, strict=True)
         for action in of_person
     ]
     if not labels:
         raise ValueError("No person has an action, so there is nothing to measure.")
     videos, seconds, boxes, actions = zip(*labels, strict=True)
-    return LabelledBoxes(
-        videos, np.array(seconds, np.float64), np.array(boxes), np.array(actions), np.ones(len(labels))
-    )
+    ones = np.ones(len(labels))
+    return LabelledBoxes(videos, np.array(seconds, np.float64), np.array(boxes), np.array(actions), ones)
 
 
 def evaluate_detection_file(
@@ -153,30 +142,25 @@ def evaluate_detection_file(
     label_map: str | os.PathLike | None = None,
     exclude: str | os.PathLike | None = None,
 ) -> dict[str, Any]:
-    """Measures a file of detections, as `hf-video evaluate DETECTIONS.csv --task action-detection`. Videos are named
-    with or without their suffix.
+    """Measures a file of detections: what [`frame_mean_ap`] says of it.
 
     Args:
-        detections: A CSV file in AVA's form: video, second, left, top, right, bottom, action id, score.
-        ground_truth: A CSV file in AVA's form, or with names of columns.
-        label_map: The classes that are measured; by default those of the ground truth.
-        exclude: A CSV file of key frames that do not count.
-
-    Returns:
-        As [`frame_mean_ap`].
+        detections: a CSV file in AVA's form: video, second, left, top, right, bottom, action id, score.
+        ground_truth: the same, or with names of columns. Videos are named with or without their suffix.
+        label_map: the classes that are measured; by default those of the ground truth.
+        exclude: a CSV file of key frames that do not count.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: A file is not as its reader expects it, or has none of the classes.
+        OSError, ValueError: a file is not as its reader expects it, or has none of the classes.
     """
     if label_map is None:
-        names = sorted(set(read_box_table(ground_truth)[0].column("action").unique().to_pylist()) - {""})
+        names = sorted({*read_box_table(ground_truth)[0].column("action").to_pylist()} - {""})
         numbers = {name: number for number, name in enumerate(names)}
     else:
         labels = read_label_map(label_map)
         names = list(labels.values())
-        numbers = {str(each): number for number, each in enumerate(labels)} | {
-            name: number for number, name in enumerate(names)
-        }
+        # Files name a class by its id or its name.
+        numbers = {str(each): number for both in (labels, names) for number, each in enumerate(both)}
     found = _without_suffixes(read_boxes(detections, numbers, scored=True))
     true = _without_suffixes(read_boxes(ground_truth, numbers))
     for path, boxes in {detections: found, ground_truth: true}.items():
@@ -210,29 +194,18 @@ def _frame_numbers(*tables: LabelledBoxes) -> list[np.ndarray]:
 def measure_persons(
     persons: Iterable[Mapping[str, Any]], rows: datasets.Dataset, classes: list[str] | None = None
 ) -> dict[str, Any]:
-    """What [`frame_mean_ap`] says of the persons that `post_process_action_detection(..., original=True)` gives for
-    each row of annotations. `classes` names the actions of the scores, which are measured; by default those of the
-    rows."""
-    names = action_names(rows)
+    """What [`frame_mean_ap`] says of the persons, see [`detected_boxes`], of rows of annotations. `classes` names the
+    actions of the scores, which are measured; by default those of the rows."""
+    names, truth = action_names(rows), annotated_boxes(rows)
     classes = names if classes is None else classes
-    number_of = {name: number for number, name in enumerate(classes)}
-    numbers = np.array([number_of.get(name, -1) for name in names])
-    truth = annotated_boxes(rows)
-    truth = truth._replace(action=numbers[truth.action])
+    numbers = np.array([classes.index(name) if name in classes else -1 for name in names])
     frames = zip(rows["video"][:], rows["second"][:], strict=True)
-    return frame_mean_ap(detected_boxes(persons, frames), truth, classes)
+    return frame_mean_ap(detected_boxes(persons, frames), truth._replace(action=numbers[truth.action]), classes)
 
 
 def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
-    """Measures detected actions, as `hf-video evaluate --task detection`.
-
-    Args:
-        settings: annotated key frames, see `load_detections`, and a model; or a file of detections and its ground
-            truth; and what differs from the defaults.
-        tell: is called with the result.
-
-    Returns:
-        `mean_ap` and `ap`, as [`frame_mean_ap`]; of a model also what was measured.
+    """Measures detected actions, as `hf-video evaluate --task detection`: `mean_ap` and `ap` of [`frame_mean_ap`]; of
+    a model also what was measured. `tell` is called with the result.
 
     Raises:
         ValueError, OSError: a setting or a file cannot be used, there is no such model, or it does not know an action
@@ -244,17 +217,12 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
         )
         tell(result)
         return result
-    splits = load_detections(
-        settings.data,
-        video_root=settings.video_root,
-        label_map=settings.label_map,
-        exclude=settings.exclude,
-        first_second=settings.first_second,
-        **dataset_options(settings),
-    )
+    reading = {name: getattr(settings, name) for name in ("video_root", "label_map", "exclude", "first_second")}
+    splits = load_detections(settings.data, **reading, **dataset_options(settings))
     split = settings.choose_split(splits)
+    rows = splits[split]
     labels = None if settings.label_map is None else read_label_map(settings.label_map)
-    classes = action_names(splits[split]) if labels is None else list(labels.values())
+    classes = action_names(rows) if labels is None else list(labels.values())
     model, processor = load_action_detector(settings.model, device=settings.device, dtype=settings.dtype)
     known = class_names_of(model.config)
     if unknown := [name for name in classes if name not in known]:
@@ -262,34 +230,31 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
             f"{settings.model} does not know {len(unknown)} of the {len(classes)} actions of the data "
             f"({few(unknown)}). It knows {few(known)}; `hf-video train --task detection` teaches it others."
         )
-    columns = [known.index(name) for name in classes]
-    clips = VideoDataset(splits[split], BoxTask(processor), training=False, on_error=settings.on_error)
-    loader = ReadAheadLoader(
-        clips,
-        batch_size=settings.batch_size,
-        num_workers=settings.num_workers,
-        reading_threads=settings.reading_threads,
-        collate_fn=lambda items: clips.task.collate(items) if any(item is not None for item in items) else None,
-    )
+    numbers = [known.index(name) for name in classes]
+    clips = VideoDataset(rows, BoxTask(processor), training=False, on_error=settings.on_error)
     measured, persons = list[int](), list[dict[str, Any]]()
-    for batch in tqdm(loader, desc="Key frames"):
-        if batch is None:
+    for items in tqdm(ReadAheadLoader(clips, collate_fn=list, **reading_options(settings)), desc="Key frames"):
+        if not (items := [item for item in items if item is not None]):
             continue
+        batch = clips.task.collate(items)
         sizes = batch["original_sizes"]
         with torch.inference_mode():
             outputs = model(batch["pixel_values"].to(model.device, model.dtype), original_sizes=sizes)
         for found in processor.post_process_action_detection(outputs, original_sizes=sizes, original=True):
-            scores = found["action_scores"][:, columns]
+            scores = found["action_scores"][:, numbers]
             persons.append({"boxes": found["boxes"].cpu().numpy(), "action_scores": scores.cpu().numpy()})
         measured += [int(label["image_id"]) for label in batch["labels"]]
     broken = clips.broken_videos()
     if not measured:
         raise ValueError(f"None of the {len(clips)} key frames could be read: {few(broken)}.")
-    rows = splits[split].select(measured)
+    rows = rows.select(measured)
     if settings.detections is not None:
+        data = Path(settings.data)
+        root = absolute(settings.video_root or (data if data.is_dir() else data.parent))
+        names = [without_suffix(os.path.relpath(video, root)) for video in rows["video"]]
         seconds = [second + settings.first_second for second in rows["second"]]
-        frames = zip(_names_of_videos(rows["video"][:], settings), seconds, strict=True)
-        write_boxes(settings.detections, detected_boxes(persons, frames), list(labels or classes))
+        found = detected_boxes(persons, zip(names, seconds, strict=True))
+        write_boxes(settings.detections, found, list(labels or classes))
     result = {"model": settings.model, "data": settings.data, "split": split, "num_key_frames": len(rows)}
     result |= measure_persons(persons, rows, classes) | ({"broken_videos": broken} if broken else {})
     tell(result)
@@ -299,17 +264,6 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
 def tell_precisions(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`evaluate_detections`] gives."""
     lines = [f"{result['num_key_frames']} key frames of the {result['split']} split"] if "split" in result else []
-    width = max(map(len, ["action", *result["ap"]]))
-    lines += [f"mAP at IoU 0.5  {result['mean_ap']:.2%}", "", f"{'action':{width}}  average precision"]
-    cells = {name: "-" if value is None else f"{value:.2%}" for name, value in result["ap"].items()}
-    return lines + [f"{name:{width}}  {cell:>17}" for name, cell in cells.items()]
-
-
-def _names_of_videos(videos: list[str], settings: EvaluateSettings) -> list[str]:
-    """The names of videos in AVA's form: as in the annotations, without suffix."""
-    data = Path(settings.data).expanduser().absolute()
-    root = data if data.is_dir() else data.parent
-    if settings.video_root is not None:
-        root = Path(settings.video_root).expanduser().absolute()
-    paths = (Path(video) for video in videos)
-    return [without_suffix(str(path.relative_to(root) if path.is_relative_to(root) else path)) for path in paths]
+    rows = [(name, "-" if value is None else f"{value:.2%}") for name, value in result["ap"].items()]
+    table = table_lines([("action", "average precision"), *rows])
+    return [*lines, f"mAP at IoU 0.5  {result['mean_ap']:.2%}", "", *table]

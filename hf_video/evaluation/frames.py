@@ -20,7 +20,6 @@ from tqdm.auto import tqdm
 from hf_video.data.frame_labels import (
     POINT_WIDTH,
     UNKNOWN,
-    AnnotatedVideo,
     annotated_videos,
     have_several_labels,
     split_videos,
@@ -35,6 +34,7 @@ from hf_video.loading.models import load_trained_model
 from hf_video.metrics import average_precision
 from hf_video.reading import VideoReadError
 from hf_video.settings import few
+from hf_video.texts import table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
 from .classes import load_measured, part_of_training, tell_known, trained_rows
@@ -65,9 +65,8 @@ def evaluate_frames(
         scores: for each video the class probabilities of its frames, (num_frames, num_classes).
 
     Returns:
-        `num_videos`, `num_frames` and `num_segments` that are annotated; `frame_accuracy`, the share of right frames;
-        `edit_score`, None if there is no segment; `tious`, and for each of them `f1`; and `classes`, which holds
-        `num_frames`, `num_segments` and `f1` by the name of a class. All figures are shares. With `scores` a class has
+        Numbers; the shares `frame_accuracy`, `edit_score`, None if there is no segment, and `f1` for each of `tious`;
+        and `classes`, with `num_frames`, `num_segments` and `f1`, by name. With `scores` a class has
         `average_precision` over the known frames of all videos together, as scikit-learn and FERAL count it, None if
         it has no frames (0 in FERAL), and `mean_average_precision` is the mean without background.
 
@@ -77,64 +76,61 @@ def evaluate_frames(
     """
     if strange := [name for name in background if name not in class_names]:
         raise ValueError(f"The background {strange[0]!r} is none of the classes: {few(class_names)}.")
-    excluded = [number for number, name in enumerate(class_names) if name in background]
-    num_right = num_cells = num_known = num_tracks = 0
-    frames_by_class = np.zeros(len(class_names), np.int64)
-    edit_scores = []
-    # Runs of all tracks, predicted and annotated.
-    runs: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    for number, (prediction, reference) in enumerate(zip(predictions, references, strict=True)):
-        predicted, expected = np.asarray(prediction), np.asarray(reference)
+    excluded, num_classes = [class_names.index(name) for name in background], len(class_names)
+    tracks, right, num_frames = list[tuple[np.ndarray, np.ndarray]](), [np.empty(0, bool)], 0
+    for number, pair in enumerate(zip(predictions, references, strict=True)):
+        predicted, expected = map(np.asarray, pair)
         if predicted.shape != expected.shape:
             raise ValueError(
                 f"Video {number} has predictions of the shape {predicted.shape} and annotations of {expected.shape}; "
                 "one shape is expected."
             )
         is_known = expected != UNKNOWN
-        num_right += int((predicted == expected)[is_known].sum())
-        num_cells += int(is_known.sum())
-        num_known += int((is_known if expected.ndim == 1 else is_known.any(axis=1)).sum())
-        for tracks in _tracks(np.where(is_known, predicted, UNKNOWN), expected):
-            frames_by_class += np.bincount(tracks[1][tracks[1] >= 0], minlength=len(class_names))
-            pair = [_runs(track, num_tracks, excluded) for track in tracks]
-            num_tracks += 1
-            if any(map(len, pair)):
-                edit_scores.append(_edit_score(*(each[:, _LABEL].tolist() for each in pair)))
-            for of_kind, found in zip(runs, pair, strict=True):
-                of_kind.append(found)
-    if not num_cells:
+        right.append((predicted == expected)[is_known])
+        num_frames += int(is_known.reshape(len(expected), -1).any(axis=1).sum())
+        tracks += _tracks(np.where(is_known, predicted, UNKNOWN), expected)
+    if not num_frames:
         raise ValueError("No frame of the videos has a known class, so nothing can be measured.")
-    (found, groups), (true, true_groups) = (
-        (rows := np.concatenate(of_kind), rows[:, _TRACK] * len(class_names) + rows[:, _LABEL]) for of_kind in runs
-    )
+    runs = [
+        [_runs(track, number, excluded) for number, track in enumerate(each)] for each in zip(*tracks, strict=True)
+    ]
+    orders = ([each[:, _LABEL].tolist() for each in pair] for pair in zip(*runs, strict=True))
+    edit_scores = [_edit_score(*pair) for pair in orders if any(pair)]
+    found, true = map(np.concatenate, runs)
+    groups, true_groups = (each[:, _TRACK] * num_classes + each[:, _LABEL] for each in (found, true))
     hits = find_annotations(found[:, _TIMES], groups, true[:, _TIMES], true_groups, TIOUS) >= 0
-    num_found, annotated, *num_right_runs = (
-        np.bincount(labels, minlength=len(class_names))
-        for labels in (found[:, _LABEL], true[:, _LABEL], *(found[row, _LABEL] for row in hits))
-    )
-    counts = np.stack(num_right_runs, axis=1)
-    f1_by_class = 2 * counts / np.maximum(num_found + annotated, 1)[:, None]
-    precisions = None if scores is None else _average_precisions(scores, references, len(class_names))
-    ranked = {} if precisions is None else {"mean_average_precision": _mean(np.delete(precisions, excluded))}
-    return {
-        "num_videos": len(references),
-        "num_frames": num_known,
-        "num_segments": len(true),
-        "frame_accuracy": num_right / num_cells,
-        "edit_score": _mean(edit_scores),
-        **ranked,
-        "tious": list(TIOUS),
-        "f1": (2 * counts.sum(axis=0) / max(len(found) + len(true), 1)).tolist(),
-        "classes": {
-            name: {
-                "num_frames": int(frames_by_class[index]),
-                "num_segments": int(annotated[index]),
-                "f1": None if index in excluded else f1_by_class[index].tolist(),
-                **({} if precisions is None else {"average_precision": _mean(precisions[[index]])}),
-            }
-            for index, name in enumerate(class_names)
-        },
+
+    def by_class(labels: np.ndarray) -> np.ndarray:
+        return np.bincount(labels[labels >= 0], minlength=num_classes)
+
+    num_right = np.stack([by_class(found[row, _LABEL]) for row in hits], axis=1)
+    annotated, num_found = by_class(true[:, _LABEL]), by_class(found[:, _LABEL])
+    f1_by_class = 2 * num_right / np.maximum(num_found + annotated, 1)[:, None]
+    frames_by_class = by_class(np.concatenate([expected for _, expected in tracks]))
+    classes: dict[str, dict[str, Any]] = {
+        name: {
+            "num_frames": int(frames_by_class[index]),
+            "num_segments": int(annotated[index]),
+            "f1": None if index in excluded else f1_by_class[index].tolist(),
+        }
+        for index, name in enumerate(class_names)
     }
+    result = {
+        "num_videos": len(references),
+        "num_frames": num_frames,
+        "num_segments": len(true),
+        "frame_accuracy": float(np.concatenate(right).mean()),
+        "edit_score": _mean(edit_scores),
+        "tious": list(TIOUS),
+        "f1": (2 * num_right.sum(axis=0) / max(len(found) + len(true), 1)).tolist(),
+        "classes": classes,
+    }
+    if scores is not None:
+        precisions = _average_precisions(scores, references, num_classes)
+        result["mean_average_precision"] = _mean(np.delete(precisions, excluded))
+        for of_class, precision in zip(classes.values(), precisions, strict=True):
+            of_class["average_precision"] = _mean([precision])
+    return result
 
 
 def _average_precisions(scores: Sequence[Any], references: Sequence[Any], num_classes: int) -> np.ndarray:
@@ -220,31 +216,35 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
     if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows, width)):
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
     outside = names.index(background[0]) if background else None
-    predictions, references, broken = list[np.ndarray](), list[np.ndarray](), list[str]()
-    probabilities, compared = list[np.ndarray](), list[Compared]()
-    spotted = list[Spotted]()
+    spotted, broken = list[Spotted](), list[str]()
     for video in tqdm(videos, desc="Videos"):
         try:
-            windows = [
-                ((window.start + window.end) / 2, window.scores)
-                for window in score_frames(model, processor, open_video(video.row), batch_size=settings.batch_size)
-            ]
+            windows = [*score_frames(model, processor, open_video(video.row), batch_size=settings.batch_size)]
         except VideoReadError:
             if settings.on_error == "error":
                 raise
             broken.append(video.row["video"])
             continue
-        middles = np.array([middle for middle, _ in windows])
-        scores = np.array([each for _, each in windows]).reshape(-1, len(names))
-        probabilities.append(scores)
-        predictions.append((scores > 0.5).astype(np.float32) if several else scores.argmax(axis=1))
-        references.append(video.labels_at(middles, len(names), outside, several))
-        compared.append(_compare(middles, predictions[-1], references[-1], names, background))
-        spotted.append(Spotted(video.row["video"], middles, scores, references[-1], video.known_instants()))
-    if not references:
-        raise ValueError(f"None of the {len(videos)} videos could be read: {', '.join(broken[:3])}.")
+        middles = np.array([(window.start + window.end) / 2 for window in windows])
+        scores = np.array([window.scores for window in windows]).reshape(-1, len(names))
+        labels = video.labels_at(middles, len(names), outside, several)
+        spotted.append(Spotted(video.row["video"], middles, scores, labels, video.known_instants()))
+    if not spotted:
+        raise ValueError(f"None of the {len(videos)} videos could be read: {few(broken)}.")
+    probabilities, references = [each.scores for each in spotted], [each.labels for each in spotted]
+    predictions = [(each > 0.5).astype(np.float32) if several else each.argmax(axis=1) for each in probabilities]
+    compared = [
+        _compare(each.moments, predicted, each.labels, names, background)
+        for each, predicted in zip(spotted, predictions, strict=True)
+    ]
     # The last clip that was trained on may reach into the frame after it.
-    measured = [video for video in videos if video.row["video"] not in broken]
+    after = processor.frame_interval or 0.0
+    measured = [
+        dict(video.row) | {"start": begin + after, "end": end}
+        for video in videos
+        for begin, end in video.parts
+        if video.row["video"] not in broken
+    ]
     result = {
         "model": settings.model,
         "data": settings.data,
@@ -253,7 +253,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         **evaluate_frames(predictions, references, names, background, probabilities),
         **measure_points(spotted, names, points_of(model.config), width),
         "agreement": measure_agreement(compared, [name for name in names if name not in background]),
-        **trained_rows(settings, _rows_of(measured, after=processor.frame_interval or 0.0)),
+        **trained_rows(settings, datasets.Dataset.from_list(measured)),
         **({"broken_videos": broken} if broken else {}),
     }
     tell(result)
@@ -275,26 +275,17 @@ def _compare(
     return Compared(middles, [(edges[start], edges[end]) for *_, start, end in known], *segments)
 
 
-def _rows_of(videos: Sequence[AnnotatedVideo], after: float) -> datasets.Dataset:
-    """A row for each part of each video, from some seconds after its begin on."""
-    rows = [dict(video.row) | {"start": begin + after, "end": end} for video in videos for begin, end in video.parts]
-    return datasets.Dataset.from_list(rows)
-
-
 def tell_frames(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what `evaluate_frame_classes` gives."""
     lines = [f"{result['num_frames']} frames of {result['num_videos']} videos of the {result['split']} split"]
     lines += [*tell_known(result), f"right frames  {result['frame_accuracy']:.1%}"]
     if result["edit_score"] is not None:
         lines.append(f"edit score    {result['edit_score']:.1%}")
-    width = max(map(len, ["all", *result["classes"]]))
-    head = "".join(f"  {f'F1@{tiou * 100:.0f}':>7}" for tiou in result["tious"])
-    lines += ["", f"{'class':{width}}{head}       AP  segments"]
+    rows = [["class", *(f"F1@{tiou * 100:.0f}" for tiou in result["tious"]), "AP", "segments"]]
     for name, each in {"all": result, **result["classes"]}.items():
         if each["f1"] is not None:
             precision = each["mean_average_precision" if each is result else "average_precision"]
-            shares = "".join(f"  {value:7.1%}" for value in each["f1"])
-            shares += f"  {'' if precision is None else f'{precision:.1%}':>7}"
-            lines.append(f"{name:{width}}{shares}  {each['num_segments']:8d}")
-    lines += ["", *tell_points(result["points"])] if "points" in result else []
+            shares = ["" if value is None else f"{value:.1%}" for value in (*each["f1"], precision)]
+            rows.append([name, *shares, str(each["num_segments"])])
+    lines += ["", *table_lines(rows), *(["", *tell_points(result["points"])] if "points" in result else [])]
     return [*lines, "", *tell_agreement(result["agreement"])]

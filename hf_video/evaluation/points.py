@@ -15,6 +15,7 @@ only multiples of 1/199. A class without an instant has no average precision, in
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,42 +51,37 @@ def evaluate_points(
         ValueError: there is no annotated instant.
     """
     videos = {video: number for number, video in enumerate({**ground_truth, **predictions})}
-    # Class, video, time and score of each, by time.
-    true, found = (
-        sorted(
-            (each.label, videos[video], each.start, each.score) for video, points in kind.items() for each in points
-        )
-        for kind in (ground_truth, predictions)
-    )
-    if not true:
+    # Video, time and score of each by class, the predictions with the most confident one first.
+    rows = tuple(defaultdict[str, list[tuple[float, float, float]]](list) for _ in range(2))
+    for of_class, kind in zip(rows, (ground_truth, predictions), strict=True):
+        for video, each in ((video, each) for video, points in kind.items() for each in points):
+            of_class[each.label].append((videos[video], each.start, each.score))
+    if not rows[0]:
         raise ValueError("The ground truth has no instant, so nothing can be measured.")
-    tolerances, counts = FINE + COARSE, np.zeros(len(FINE + COARSE))
+    tolerances, num_right = FINE + COARSE, np.zeros(len(FINE + COARSE))
     classes: dict[str, dict[str, Any]] = {}
-    for label in dict.fromkeys(row[0] for row in true):
-        of_true, of_found = (
-            np.array([row[1:] for row in kind if row[0] == label], np.float64).reshape(-1, 3) for kind in (true, found)
-        )
-        order = np.argsort(-of_found[:, 2], kind="stable")
-        precisions = []
-        for number, tolerance in enumerate(tolerances):
-            is_right = _are_right(of_true, of_found, tolerance)
-            counts[number] += (is_right & (of_found[:, 2] >= ONSET)).sum()
-            precisions.append(interpolated_average_precision(is_right[order], len(of_true), np.arange(11) / 10))
-        classes[label] = {"num_points": len(of_true), "average_precision": precisions}
+    for label in sorted(rows[0]):
+        true, found = (np.array(sorted(of_class[label]), np.float64).reshape(-1, 3) for of_class in rows)
+        found = found[np.argsort(-found[:, 2], kind="stable")]
+        is_right = np.stack([_are_right(true, found, tolerance) for tolerance in tolerances])
+        num_right += (is_right & (found[:, 2] >= ONSET)).sum(axis=1)
+        precisions = [interpolated_average_precision(row, len(true), np.arange(11) / 10) for row in is_right]
+        classes[label] = {"num_points": len(true), "average_precision": precisions}
     mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
     fine, coarse = (
         float(np.trapezoid(values, times) / (times[-1] - times[0]))
         for values, times in ((mean[: len(FINE)], FINE), (mean[len(FINE) :], COARSE))
     )
-    num_sure = sum(score >= ONSET for *_, score in found)
+    num_points, num_predictions = (sum(map(len, of_class.values())) for of_class in rows)
+    num_sure = sum(score >= ONSET for of_class in rows[1].values() for *_, score in of_class)
     return {
         "tolerances": list(tolerances),
-        "num_points": len(true),
-        "num_predictions": len(found),
+        "num_points": num_points,
+        "num_predictions": num_predictions,
         "mean_average_precision": mean.tolist(),
         "average_map": coarse,
         "average_map_fine": fine,
-        "f1": (2 * counts / (len(true) + num_sure)).tolist(),
+        "f1": (2 * num_right / (num_points + num_sure)).tolist(),
         "classes": classes,
     }
 
@@ -104,7 +100,8 @@ def _are_right(true: np.ndarray, found: np.ndarray, tolerance: float) -> np.ndar
 
 class Spotted(NamedTuple):
     """A video, or a part of it: its name; seconds of moments, (n,), in their order; scores of classes at these, (n,
-    num_classes), and labels, see `AnnotatedVideo.labels_at`; seconds and class id of the annotated instants."""
+    num_classes), and labels, see `AnnotatedVideo.labels_at`; seconds and class id of the annotated instants. Parts of
+    a video may overlap, as clips of a training do."""
 
     name: str
     moments: np.ndarray
@@ -117,21 +114,22 @@ def measure_points(
     parts: Sequence[Spotted], class_names: Sequence[str], points: Collection[str], width: float
 ) -> dict[str, Any]:
     """`points`, what [`evaluate_points`] says of the instants that scores show at moments that are known; nothing if
-    no instant of the classes `points` is annotated. The parts of a video are in their order."""
+    no instant of the classes `points` is annotated."""
     ids = [number for number, name in enumerate(class_names) if name in points]
     found, true, by_name = dict[str, list[Segment]](), dict[str, list[Segment]](), defaultdict(list)
     for part in parts:
         by_name[part.name].append(part)
     for name, of_video in by_name.items():
         _, *columns, instants = zip(*of_video, strict=True)
-        moments, scores, labels = map(np.concatenate, columns)
+        order = np.concatenate(columns[0]).argsort(kind="stable")
+        moments, scores, labels = (np.concatenate(each)[order] for each in columns)
         is_known = (labels != UNKNOWN).reshape(len(labels), -1).any(axis=1)
         found[name] = [
             Segment(class_names[label], time, time, score)
             for label, time, score in find_points(moments, scores, ids, width)
             if is_known[np.abs(moments - time).argmin()]
         ]
-        true[name] = [Segment(class_names[id], time, time) for part in instants for time, id in part if id in ids]
+        true[name] = [Segment(class_names[id], time, time) for time, id in sorted({*chain(*instants)}) if id in ids]
     return {"points": evaluate_points(found, true)} if any(true.values()) else {}
 
 

@@ -19,7 +19,9 @@ from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.video_text import EmbeddedTexts, adapter_of
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
+from hf_video.texts import table_lines
 
+from .classes import reading_options
 from .matching import Tell
 
 # The score of a pair that is not among those which are ranked again.
@@ -55,9 +57,8 @@ def retrieval_scores(
     batch_size: int = 32,
     progress: bool = False,
 ) -> RetrievalScores:
-    """Compares all videos with all texts, and looks at the most similar pairs again with the fusion encoder.
-
-    The tokens of all videos are kept in memory for that.
+    """Compares all videos with all texts, and looks at the most similar pairs again with the fusion encoder, for which
+    the tokens of all videos are kept in memory.
 
     Args:
         model: a video-text model in evaluation mode, with `get_video_features` and `get_text_features`; if it has
@@ -109,13 +110,8 @@ def retrieval_scores(
 def group_captions(
     rows: datasets.Dataset, *, paragraph: bool = False, first_seconds: float | None = None
 ) -> CaptionedVideos:
-    """The videos of rows of `load_captions`, each once, and their captions.
-
-    Args:
-        rows: `video`, `caption`, `start` and `end`.
-        paragraph: whether the captions of a video are joined to one text.
-        first_seconds: how much is read of each video.
-    """
+    """The videos of rows of `load_captions`, each once, and their captions, which `paragraph` joins to one text. With
+    `first_seconds`, not more is read of each video."""
     first, captions = list[int](), list[list[str]]()
     number_of: dict[tuple[Any, ...], int] = {}
     columns = (rows[name][:] for name in ("video", "start", "end", "caption"))
@@ -139,19 +135,10 @@ def group_captions(
 
 
 def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
-    """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`.
-
-    Args:
-        settings: the data, the model, and what differs from the defaults.
-        tell: is called with the result.
-
-    Returns:
-        Numbers of videos and texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.retrieval_recall]
-        says of the similarities; with re-ranking also `reranked`, and `k_test`.
-
-    Raises:
-        ValueError, OSError: a setting or a video cannot be used, or there is no such model.
-    """
+    """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`: numbers of videos and
+    texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.retrieval_recall] says of the similarities; with
+    re-ranking also `reranked`, and `k_test`. `tell` is called with the result. It is a `ValueError` or `OSError` if a
+    setting or a video cannot be used, or there is no such model."""
     splits = load_captions(settings.data, video_root=settings.video_root, **dataset_options(settings))
     split = settings.choose_split(splits)
     model, processor = load_video_text_model(settings.model, device=settings.device, dtype=settings.dtype)
@@ -165,21 +152,10 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
         kept = np.flatnonzero(relevant.any(axis=0))
         relevant, texts = relevant[:, kept], [texts[number] for number in kept]
     inputs = processor(text=texts, max_length=settings.max_length, return_tensors="pt")
-    loader = ReadAheadLoader(
-        clips,
-        batch_size=settings.batch_size,
-        num_workers=settings.num_workers,
-        reading_threads=settings.reading_threads,
-        collate_fn=collate_clips,
-    )
-    scores = retrieval_scores(
-        model,
-        (batch["pixel_values"] for batch in loader),
-        inputs,
-        k_test=settings.k_test,
-        batch_size=settings.batch_size,
-        progress=True,
-    )
+    loader = ReadAheadLoader(clips, collate_fn=collate_clips, **reading_options(settings))
+    batches = (batch["pixel_values"] for batch in loader)
+    options = {"k_test": settings.k_test, "batch_size": settings.batch_size}
+    scores = retrieval_scores(model, batches, inputs, progress=True, **options)
     result = {
         "model": settings.model,
         "data": settings.data,
@@ -198,12 +174,11 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
 
 def tell_recalls(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`evaluate_retrieval`] gives."""
-    lines = [f"{result['num_videos']} videos and {result['num_texts']} texts of the {result['split']} split", ""]
-    lines.append("recall            R@1    R@5   R@10")
+    rows = [["recall", "R@1", "R@5", "R@10"]]
     kinds = {"dual_encoder": "dual encoder", "reranked": f"the {result.get('k_test')} best ranked again"}
     for kind in [kind for kind in kinds if kind in result]:
-        lines.append(kinds[kind])
         for direction in ("text_to_video", "video_to_text"):
-            cells = " ".join(f"{result[kind][f'{direction}_r{k}']:6.2f}" for k in (1, 5, 10))
-            lines.append(f"  {direction.replace('_', ' '):13} {cells}")
-    return lines
+            cells = (f"{result[kind][f'{direction}_r{k}']:.2f}" for k in (1, 5, 10))
+            rows.append([f"{kinds[kind]}, {direction.replace('_', ' ')}", *cells])
+    said = f"{result['num_videos']} videos and {result['num_texts']} texts of the {result['split']} split"
+    return [said, "", *table_lines(rows)]

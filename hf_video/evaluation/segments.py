@@ -1,21 +1,15 @@
 """Measures segments of untrimmed videos: the task `segments`, and the files of ActivityNet that it reads.
 
-Average precision is defined as in the evaluation kit of ActivityNet
-(https://github.com/activitynet/ActivityNet/tree/master/Evaluation), with which THUMOS14 is measured as well:
+Average precision is that of ActivityNet's kit (https://github.com/activitynet/ActivityNet/tree/master/Evaluation):
 
 - The predictions of a class in all videos are taken in the order of their scores. One is right if a segment of its
-  class in its video has a temporal IoU of at least the threshold and is not taken yet; among several, it takes the one
-  with the highest IoU. If the best one is taken, the next best is tried. Any other prediction is wrong.
-- So a second prediction of the same segment is wrong, and so is one in a video without annotations of its class, or in
-  a video that the ground truth does not have.
+  class in its video has a temporal IoU of at least the threshold and is not taken yet; if the best one is taken, the
+  next best is tried. Any other prediction is wrong, also in a video without annotations of its class.
 - Precision at a recall is the highest precision at that recall or any higher one. The average precision is the area
-  under that curve, over all its steps.
-- Classes are those of the annotations. A class that occurs only in predictions has no average precision and is left
-  out. A class or video without predictions stays, and its segments are missed.
+  under that curve, over all its steps. Classes are those of the annotations.
 
-Where the kit leaves the result to the order of a sort, the order of the files decides here: among predictions with
-equal scores, and among annotations with equal IoU, the first comes first. Where the kit divides 0 by 0, for two empty
-segments, the IoU is 0 here. So an empty annotation, or one that ends before it starts, counts as missed.
+Where the kit leaves the result to the order of a sort, the first in the file comes first. Where it divides 0 by 0, for
+two empty segments, the IoU is 0: an empty annotation, or one that ends before it starts, counts as missed.
 """
 
 import math
@@ -37,7 +31,8 @@ from hf_video.inference.segments import Segment
 from hf_video.io import read_object
 from hf_video.reading import probe_video
 from hf_video.reading.sources import name_of
-from hf_video.settings import closest, few
+from hf_video.settings import few
+from hf_video.texts import table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
 from .matching import Tell, find_annotations, interpolated_average_precision
@@ -45,7 +40,6 @@ from .points import are_points, evaluate_points, tell_points
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
-
 
 _Segments = Mapping[str, Sequence[Segment]]
 
@@ -75,27 +69,15 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
     """The predicted segments of each video, in the order of the file.
 
     Args:
-        path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`; other keys
-            are not read. Or a table with a row a segment, such as `segments.csv` of a timeline.
+        path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`, or a table
+            with a row a segment, such as `segments.csv` of a timeline.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
-            is not finite, or a segment ends before it starts.
+        OSError, ValueError: see `read_json`; or the file is not of this layout, or a number is not finite.
     """
     if is_table(path):
         return _read_table(path)[0]
-    results = _read(path, _Predictions)["results"]
-    predictions = {
-        video: [_segment(each, float(each["score"])) for each in entries] for video, entries in results.items()
-    }
-    for video, segments in predictions.items():
-        for label, start, end, *_ in segments:
-            if end < start:
-                raise ValueError(
-                    f"{path}, results of {video!r}: a segment of {label!r} ends at {end:g} s, before it starts at "
-                    f"{start:g} s. Write [start, end]."
-                )
-    return predictions
+    return {video: _segments(entries) for video, entries in read_object(path, _Predictions)["results"].items()}
 
 
 def read_ground_truth(path: str | os.PathLike, subset: str | None = None, **options: Any) -> dict[str, list[Segment]]:
@@ -104,25 +86,27 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None, **opti
 
     Args:
         path: a file `{"database": {VIDEO: {"subset": ..., "annotations": [{"label": ..., "segment": [start, end]},
-            ...]}}}`; other keys are not read. Or a list of times, or an annotation file, as a training reads them.
+            ...]}}}`, or a list of times, or an annotation file, as a training reads them.
         subset: only videos of this subset, such as "validation"; by default all videos.
         options: of a list of times or an annotation file: `video_root`, and `choices` of `read_annotations`.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
-            is not finite, or no video is of the subset.
+        OSError, ValueError: as [`read_predictions`]; or no video is of the subset.
     """
     if is_table(path):
         return _read_table(path, **options)[0]
-    database = _read(path, _GroundTruth)["database"]
+    database = read_object(path, _GroundTruth)["database"]
     chosen = {video: entry for video, entry in database.items() if subset in (None, entry.get("subset"))}
-    if not chosen and subset is not None:
+    if not chosen:
         subsets = sorted({str(entry.get("subset")) for entry in database.values()})
-        hint = closest(subset, subsets)
-        raise ValueError(
-            f"{path} has no video of the subset {subset!r}, only of {', '.join(subsets) or 'none'}. {hint}".rstrip()
-        )
-    return {video: [_segment(each) for each in entry["annotations"]] for video, entry in chosen.items()}
+        raise ValueError(f"{path} has no video of the subset {subset!r}, only of {', '.join(subsets) or 'none'}.")
+    return {video: _segments(entry["annotations"]) for video, entry in chosen.items()}
+
+
+def _segments(entries: Sequence[Mapping[str, Any]]) -> list[Segment]:
+    times = [map(float, each["segment"]) for each in entries]
+    pairs = zip(entries, times, strict=True)
+    return [Segment(each["label"], start, end, float(each.get("score", 1))) for each, (start, end) in pairs]
 
 
 def is_table(path: str | os.PathLike) -> bool:
@@ -137,8 +121,8 @@ def _read_table(path: str | os.PathLike, **options: Any) -> tuple[dict[str, list
     for table in open_tables(path, expected="Expected rows of path, start, end and label.", **options).values():
         times, names = table.times(), table.column("video").to_pylist()
         scores = table.numbers("score", lambda place, name, value: float(value or 1.0), optional=True)
-        columns = [table.texts("label"), times["start"].fill_null(0.0), times["end"], scores.fill_null(1.0)]
-        for row, (name, *values) in enumerate(zip(names, *(each.to_pylist() for each in columns), strict=True)):
+        values_of = [table.texts("label"), times["start"].fill_null(0.0), times["end"], scores.fill_null(1.0)]
+        for row, (name, *values) in enumerate(zip(names, *(each.to_pylist() for each in values_of), strict=True)):
             if None in values:
                 raise ValueError(f"{table.place(row)}: a label and an end are expected.")
             place = address(table.root, str(name))
@@ -192,12 +176,13 @@ def _measure_seen(first: Mapping[str, _Seen], second: Mapping[str, _Seen]) -> di
         videos.append(Compared((borders[1:] + borders[:-1]) / 2, known, *segments))
     every = [each for video in videos for each in (*video.first, *video.second)]
     points = are_points({"": every})
-    labels = sorted({each.label for each in every} - points)
-    alone = [*first.keys() ^ second.keys()]
-    why = {"cannot be read: they end with the last segment": unread, "are in one file alone, and left out": alone}
-    lines = [f"{len(names)} videos {what} ({_some(sorted(names))})." for what, names in why.items() if names]
-    lines += [f"{len(points)} classes are of instants, which have no agreement here ({_some(points)})."] * bool(points)
-    return {**measure_agreement(videos, labels), "warnings": lines}
+    left_out = {
+        "videos cannot be read: they end with the last segment": unread,
+        "videos are in one file alone, and left out": sorted(first.keys() ^ second.keys()),
+        "classes are of instants, which have no agreement here": sorted(points),
+    }
+    lines = [f"{len(names)} {what} ({_some(names)})." for what, names in left_out.items() if names]
+    return {**measure_agreement(videos, sorted({each.label for each in every} - points)), "warnings": lines}
 
 
 def evaluate_agreement(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
@@ -208,61 +193,20 @@ def evaluate_agreement(settings: EvaluateSettings, tell: Tell = lambda result: N
     return result
 
 
-def _segment(entry: dict[str, Any], score: float = 1.0) -> Segment:
-    start, end = map(float, entry["segment"])
-    return Segment(entry["label"], start, end, score)
-
-
-def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
-    try:
-        return read_object(path, kind)
-    except ValueError as error:
-        if "` is missing." in str(error):
-            raise ValueError(f"{error} Predictions have `results`, a ground truth has `database`.") from None
-        raise
-
-
-def _match(
-    predictions: _Segments, ground_truth: _Segments, tious: Sequence[float]
-) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Of each class by its name: starts and ends of its predictions, the most confident first, and of its annotations,
-    (n, 2) float64; and the annotation that each prediction finds at each threshold, -1 if it is wrong."""
-    videos = {video: number for number, video in enumerate({**predictions, **ground_truth})}
-    labels, values = [], []
-    for by_video in (predictions, ground_truth):
-        rows = [(video, each) for video, segments in by_video.items() for each in segments]
-        labels.append(np.array([each.label for _, each in rows], dtype=object))
-        cells = [(each.score, videos[video], each.start, each.end) for video, each in rows]
-        values.append(np.array(cells, dtype=np.float64).reshape(-1, 4))
-    matches = {}
-    for label in sorted({*labels[0], *labels[1]}):
-        found, true = (cells[names == label] for names, cells in zip(labels, values, strict=True))
-        found = found[np.argsort(-found[:, 0], kind="stable")]
-        places = find_annotations(found[:, 2:], found[:, 1], true[:, 2:], true[:, 1], tious, tries_next=True)
-        matches[label] = found[:, 2:], true[:, 2:], places
-    return matches
-
-
 def evaluate_segments(
     predictions: _Segments, ground_truth: _Segments, tious: Sequence[float] = TIOUS
 ) -> dict[str, Any]:
-    """All figures of `hf-video evaluate --task segments`, as JSON can hold them. A list has one value for each
-    threshold.
-
-    Precision, recall and F1 count all predictions, whatever their scores. They are for segments that are final, such
-    as those of a timeline; a detector that proposes hundreds of segments is measured by average precision.
+    """All figures of `hf-video evaluate --task segments`, as JSON can hold them.
 
     Args:
-        predictions: predicted segments by video, as `read_predictions` gives them.
-        ground_truth: annotated segments by video, as `read_ground_truth` gives them.
+        predictions, ground_truth: segments by video, see `read_predictions` and `read_ground_truth`.
         tious: thresholds of temporal IoU, above 0 and at most 1.
 
     Returns:
-        `tious`; `num_videos`, `num_segments` and `num_predictions`; `mean_average_precision` over classes, and the
-        mean of it over thresholds, `average_map`; `precision`, `recall` and `f1`; `median_border_error` and
-        `p90_border_error` of the starts and ends of right predictions in seconds, None if there is none; `classes`,
-        which holds `num_segments` and `average_precision` by the name of a class; and `warnings`, sentences that say
-        what was left out or counts as wrong, with its count.
+        Numbers and `tious`; with a value a threshold `mean_average_precision` over classes, and of all predictions,
+        whatever their scores, `precision`, `recall`, `f1`, and `median_border_error` and `p90_border_error` of right
+        ones in seconds, None if there is none; `average_map`, the mean over thresholds; `classes`, with `num_segments`
+        and `average_precision`, by name; and `warnings`, sentences on what counts as wrong.
 
     Raises:
         ValueError: a threshold is out of its bounds, there is no annotation, or there are predictions, but none for a
@@ -271,73 +215,66 @@ def evaluate_segments(
     if not tious or not all(0 < tiou <= 1 for tiou in tious):
         raise ValueError(f"Thresholds of temporal IoU above 0 and up to 1 are expected, got {[*tious]}.")
     tious = sorted(set(tious))
-    num_segments, num_predictions = (sum(map(len, each.values())) for each in (ground_truth, predictions))
-    if not num_segments:
+    videos = {video: number for number, video in enumerate({**predictions, **ground_truth})}
+    (found_labels, found), (true_labels, true) = _arrays(predictions, videos), _arrays(ground_truth, videos)
+    if not len(true):
         raise ValueError("The ground truth has no annotated segment, so nothing can be measured.")
-    matches = _match(predictions, ground_truth, tious)
-    classes: dict[str, dict[str, Any]] = {
-        label: {
-            "num_segments": len(true),
-            "average_precision": [interpolated_average_precision(row >= 0, len(true)) for row in places],
-        }
-        for label, (_, true, places) in matches.items()
-        if len(true)
-    }
-    warnings = _warnings(predictions, ground_truth, classes) + _empty(ground_truth)
-    with_truth = [each for each in matches.values() if len(each[1])]
+    classes: dict[str, dict[str, Any]] = {}
+    num_right, errors = np.zeros(len(tious)), [list[np.ndarray]() for _ in tious]
+    for label in sorted({*true_labels}):
+        of_true, of_found = true[true_labels == label], found[found_labels == label]
+        of_found = of_found[np.argsort(-of_found[:, 0], kind="stable")]
+        pair = of_found[:, 2:], of_found[:, 1], of_true[:, 2:], of_true[:, 1]
+        places = find_annotations(*pair, tious, tries_next=True)
+        precisions = [interpolated_average_precision(row >= 0, len(of_true)) for row in places]
+        classes[label] = {"num_segments": len(of_true), "average_precision": precisions}
+        num_right += (places >= 0).sum(axis=1)
+        for of_threshold, row in zip(errors, places, strict=True):
+            of_threshold.append(np.abs(of_found - of_true[row])[row >= 0, 2:].ravel())
     mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
-    num_right = sum((places >= 0).sum(axis=1) for _, _, places in matches.values())
-    # Of the starts and ends of right predictions, at each threshold.
-    errors = [
-        np.concatenate([np.abs(found - true[places[row]])[places[row] >= 0] for found, true, places in with_truth])
-        for row in range(len(tious))
-    ]
+    of_borders = [np.concatenate(each) for each in errors]
     return {
         "tious": tious,
         "num_videos": len(ground_truth),
-        "num_segments": num_segments,
-        "num_predictions": num_predictions,
+        "num_segments": len(true),
+        "num_predictions": len(found),
         "mean_average_precision": mean.tolist(),
         "average_map": float(mean.mean()),
-        "precision": (num_right / max(num_predictions, 1)).tolist(),
-        "recall": (num_right / num_segments).tolist(),
-        "f1": (2 * num_right / (num_segments + num_predictions)).tolist(),
-        "median_border_error": [float(np.median(each)) if each.size else None for each in errors],
-        "p90_border_error": [float(np.percentile(each, 90)) if each.size else None for each in errors],
+        "precision": (num_right / max(len(found), 1)).tolist(),
+        "recall": (num_right / len(true)).tolist(),
+        "f1": (2 * num_right / (len(true) + len(found))).tolist(),
+        "median_border_error": [float(np.median(each)) if each.size else None for each in of_borders],
+        "p90_border_error": [float(np.percentile(each, 90)) if each.size else None for each in of_borders],
         "classes": classes,
-        "warnings": warnings,
+        "warnings": _warnings(predictions, ground_truth, classes),
     }
+
+
+def _arrays(segments: _Segments, videos: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of all segments, and score, number of the video, start and end of each, (n, 4) float64."""
+    pairs = [(videos[video], each) for video, of_video in segments.items() for each in of_video]
+    cells = [(each.score, number, each.start, each.end) for number, each in pairs]
+    return np.array([each.label for _, each in pairs], object), np.array(cells, np.float64).reshape(-1, 4)
 
 
 def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Container[str]) -> list[str]:
     """What was left out or counts as wrong."""
-    found = []
     unknown = [video for video, segments in predictions.items() if segments and video not in ground_truth]
-    if unknown:
-        if not any(video in ground_truth for video in predictions):
-            raise ValueError(
-                f"No prediction is for a video of the ground truth: {_some(unknown)} against {_some(ground_truth)}. "
-                "Both files must name videos alike."
-            )
-        number = sum(len(predictions[video]) for video in unknown)
-        found.append(
-            f"{number} predictions count as wrong: the ground truth does not have their video ({_some(unknown)})."
+    if unknown and not any(video in ground_truth for video in predictions):
+        raise ValueError(
+            f"No prediction is for a video of the ground truth: {_some(unknown)} against {_some(ground_truth)}. "
+            "Both files must name videos alike."
         )
-    if silent := [video for video in ground_truth if video not in predictions]:
-        found.append(f"{len(silent)} of {len(ground_truth)} videos have no predictions ({_some(silent)}).")
+    number = sum(len(predictions[video]) for video in unknown)
+    silent = [video for video in ground_truth if video not in predictions]
     labels = [segment.label for segments in predictions.values() for segment in segments]
-    if strange := [label for label in labels if label not in classes]:
-        found.append(
-            f"{len(strange)} predictions have a label that no annotation has ({_some(dict.fromkeys(strange))}): they "
-            "are in no average precision, and count as wrong in precision and F1."
-        )
-    return found
-
-
-def _empty(ground_truth: _Segments) -> list[str]:
-    empty = [video for video, segments in ground_truth.items() for each in segments if each.end <= each.start]
-    where = f"so nothing can find them ({_some(dict.fromkeys(empty))})."
-    return [f"{len(empty)} annotations are empty or end before they start, {where}"] * bool(empty)
+    strange = [label for label in labels if label not in classes]
+    lines = {
+        f"{number} predictions count as wrong: the ground truth does not have their video": unknown,
+        f"{len(silent)} of {len(ground_truth)} videos have no predictions": silent,
+        f"{len(strange)} predictions count as wrong: no annotation has their label": dict.fromkeys(strange),
+    }
+    return [f"{line} ({_some(names)})." for line, names in lines.items() if names]
 
 
 def _some(names: Iterable[str]) -> str:
@@ -345,8 +282,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
-    """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]. `data`
-    and `ground_truth` are files in ActivityNet's layout, or tables. `tell` is called with the result."""
+    """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]."""
     truth, found = _read_seen(settings.ground_truth or "", settings), read_predictions(settings.data)
     annotated = {name: each.segments for name, each in truth.items()}
     points = are_points(annotated)
@@ -371,33 +307,23 @@ def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result
 
 def tell_segments(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`evaluate_segments`] gives, and [`evaluate_points`] where there are instants."""
-    of_points = tell_points(result["points"]) if "points" in result else []
+    of_points = [*tell_points(result["points"]), ""] if "points" in result else []
     if "agreement" not in result:
-        return of_points
-    # A name of several lines would break the table.
-    names = [" ".join(label.split()) for label in result["classes"]]
-    width = max(map(len, ["median border error", *names]))
-    head = f"{'temporal IoU':{width}}" + "".join(f"  {tiou:7.2f}" for tiou in result["tious"])
-    shares = {"average precision": "mean_average_precision", "precision": "precision", "recall": "recall", "F1": "f1"}
-    borders = {"median border error": "median_border_error", "90% of them below": "p90_border_error"}
-    lines = [
-        f"{result['num_segments']} segments of {len(result['classes'])} classes in {result['num_videos']} videos, "
-        f"{result['num_predictions']} predictions",
-        "",
-        f"{head}     mean",
-    ]
-    lines += [f"{title:{width}}{_percents(result[key])}" for title, key in shares.items()]
-    lines[3] += f"  {result['average_map']:7.1%}"
-    for title, key in borders.items():
-        cells = ("-" if value is None else f"{value:.2f} s" for value in result[key])
-        lines.append(f"{title:{width}}" + "".join(f"  {cell:>7}" for cell in cells))
-    lines += ["", f"{'average precision':{width}}" + head[width:] + "  segments"]
-    lines += [
-        f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
-        for label, each in zip(names, result["classes"].values(), strict=True)
-    ]
-    return [*lines, "", *of_points, *([""] if of_points else []), *tell_agreement(result["agreement"])]
+        return of_points[:-1]
+    last = [*of_points, *tell_agreement(result["agreement"])]
+    tious = [f"{tiou:.2f}" for tiou in result["tious"]]
+    rows = [["temporal IoU", *tious, "mean"], ["average precision", *_percents(result["mean_average_precision"])]]
+    rows[1] += _percents([result["average_map"]])
+    rows += [[name, *_percents(result[name.lower()])] for name in ("precision", "recall", "F1")]
+    for title, key in {"median border error": "median_border_error", "90% of them below": "p90_border_error"}.items():
+        rows.append([title, *("-" if value is None else f"{value:.2f} s" for value in result[key])])
+    classes = [["average precision", *tious, "segments"]]
+    for label, each in result["classes"].items():
+        classes.append([label, *_percents(each["average_precision"]), str(each["num_segments"])])
+    said = f"{result['num_segments']} segments of {len(result['classes'])} classes in {result['num_videos']} videos, "
+    said += f"{result['num_predictions']} predictions"
+    return [said, "", *table_lines(rows), "", *table_lines(classes), "", *last]
 
 
-def _percents(values: Sequence[float]) -> str:
-    return "".join(f"  {value:7.1%}" for value in values)
+def _percents(values: Sequence[float]) -> list[str]:
+    return [f"{value:.1%}" for value in values]

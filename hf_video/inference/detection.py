@@ -24,8 +24,6 @@ from hf_video.reading.video import TIME_ROUNDING
 from .inference_settings import DetectSettings
 from .windows import Piece
 
-CSV_COLUMNS = ("video", "second", "track", "score", "x1", "y1", "x2", "y2", "action", "action_score")
-
 # A person keeps its track if its box overlaps that of the key frame before with at least this IoU.
 MIN_TRACK_IOU = 0.3
 # Key frames in a row at which a person may be missing and still keeps its track.
@@ -64,17 +62,11 @@ def detect_actions(
     """Find the people of a video, their actions, and which of them are the same person.
 
     Args:
-        model: an action detector in evaluation mode.
-        processor: prepares the clips around key frames.
+        model, processor: an action detector in evaluation mode, and what prepares the clips around key frames.
         video: what `read_video` takes.
-        seconds: times of the key frames; by default all multiples of `every` in the video.
-        every: seconds from one key frame to the next.
-        person_threshold: smallest score of a person; by default the processor's.
-        action_threshold: smallest score of an action.
+        seconds: times of the key frames; by default all multiples of `every` seconds in the video.
+        person_threshold, action_threshold: smallest scores of a person, by default the processor's, and of an action.
         batch_size: key frames in one forward pass.
-
-    Returns:
-        The key frames in the order of their times.
 
     Raises:
         VideoReadError: the video cannot be read, or does not show one of the seconds.
@@ -84,15 +76,11 @@ def detect_actions(
     times, rows = list[float](), list[np.ndarray]()
     while batch := list(islice(pieces, batch_size)):
         times += [piece.start for piece in batch]
-        rows += list(detect_clips(model, processor, torch.from_numpy(np.stack([each.pixel_values for each in batch]))))
-    metadata = probe_video(video)
+        rows += [*detect_clips(model, processor, torch.from_numpy(np.stack([each.pixel_values for each in batch])))]
+    metadata, person = probe_video(video), processor.person_threshold if person_threshold is None else person_threshold
+    thresholds = {"person_threshold": person, "action_threshold": action_threshold}
     return read_persons(
-        times,
-        rows,
-        class_names_of(model.config),
-        size=(metadata.height, metadata.width),
-        person_threshold=processor.person_threshold if person_threshold is None else person_threshold,
-        action_threshold=action_threshold,
+        times, rows, class_names_of(model.config), size=(metadata.height, metadata.width), **thresholds
     )
 
 
@@ -166,11 +154,11 @@ def read_persons(
     found = []
     for of_frame in rows:
         persons = []
-        for row in of_frame[of_frame[:, 0] >= person_threshold].tolist():
-            best = sorted(zip(row[5:], class_names, strict=True), key=lambda pair: -pair[0])
-            actions = {name: score for score, name in best if score >= action_threshold}
-            box = tuple(np.multiply(row[1:5], (width, height, width, height)).tolist())
-            persons.append(Person(-1, row[0], box, actions))
+        for score, *box_and_actions in of_frame[of_frame[:, 0] >= person_threshold].tolist():
+            best = sorted(zip(class_names, box_and_actions[4:], strict=True), key=lambda pair: -pair[1])
+            actions = {name: score for name, score in best if score >= action_threshold}
+            box = tuple(np.multiply(box_and_actions[:4], (width, height, width, height)).tolist())
+            persons.append(Person(-1, score, box, actions))
         found.append(persons)
     return with_tracks(seconds, found)
 
@@ -184,38 +172,31 @@ def with_tracks(seconds: Sequence[float], found: Sequence[Sequence[Person]]) -> 
     ]
 
 
-def assign_tracks(
-    boxes: Sequence[np.ndarray],
-    seconds: Sequence[float] | None = None,
-    *,
-    min_iou: float = MIN_TRACK_IOU,
-    max_missed: int = MAX_MISSED,
-) -> list[list[int]]:
-    """Numbers for boxes, (n, 4) for each frame, that are the same from one frame to the next; they count from 0, in
-    the order in which tracks begin. Boxes are matched to the last ones of the tracks so that the sum of their IoU is
-    largest, and each is at least `min_iou`. Frames are a second apart, or at rising `seconds`; `max_missed` frames in
-    a row without a box do not end a track, at the median distance of two frames, so it ends in a longer pause. It is
-    an `ImportError` if scipy is not installed."""
+def assign_tracks(boxes: Sequence[np.ndarray], seconds: Sequence[float]) -> list[list[int]]:
+    """Numbers for boxes, (n, 4) for each frame, at rising seconds, that are the same from one frame to the next; they
+    count from 0, in the order in which tracks begin. Boxes are matched to the last ones of the tracks so that the sum
+    of their IoU is largest, and each is at least `MIN_TRACK_IOU`. `MAX_MISSED` frames in a row without a box do not
+    end a track, at the median distance of two frames, so it ends in a longer pause. It is an `ImportError` if scipy is
+    not installed."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
         raise ImportError("Tracks are found with scipy: pip install 'hf-video-models[detection]'.") from error
     from torchvision.ops import box_iou
 
-    times = np.arange(len(boxes)) if seconds is None else np.asarray(seconds)
     # Halfway to the next frame, so that rounding does not matter.
-    longest = (max_missed + 1.5) * np.median(np.diff(times)) if len(times) > 1 else math.inf
+    longest = (MAX_MISSED + 1.5) * np.median(np.diff(seconds)) if len(seconds) > 1 else math.inf
     last: dict[int, tuple[float, np.ndarray]] = {}
     numbers: list[list[int]] = []
     num_tracks = 0
-    for time, of_frame in zip(times, boxes, strict=True):
+    for time, of_frame in zip(seconds, boxes, strict=True):
         open_tracks = [track for track, (seen, _) in last.items() if time - seen <= longest]
         found = [-1] * len(of_frame)
         if open_tracks and len(of_frame):
             known = np.stack([last[track][1] for track in open_tracks])
             overlaps = box_iou(torch.as_tensor(known), torch.as_tensor(of_frame)).numpy()
             for row, column in zip(*linear_sum_assignment(-overlaps), strict=True):
-                if overlaps[row, column] >= min_iou:
+                if overlaps[row, column] >= MIN_TRACK_IOU:
                     found[column] = open_tracks[row]
         for place, box in enumerate(of_frame):
             if found[place] < 0:
@@ -245,14 +226,15 @@ def as_csv(video: str, size: tuple[int, int], key_frames: Sequence[KeyFrame]) ->
     """A table with a row for each action of a person; one without an action has one row."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(CSV_COLUMNS)
-    # Names of files may have bytes that are not UTF-8.
-    name = video.encode(errors="backslashreplace").decode()
+    table.writerow("video second track score x1 y1 x2 y2 action action_score".split())
     for frame in key_frames:
         for each in map(_rounded, frame.persons):
             for action, score in each.actions.items() or [("", "")]:
-                table.writerow([name, frame.second, each.track, each.score, *each.box, action, score])
+                table.writerow([video, frame.second, each.track, each.score, *each.box, action, score])
     return text.getvalue()
+
+
+WRITERS = {".json": as_json, ".csv": as_csv}
 
 
 def _rounded(person: Person) -> Person:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -30,24 +31,20 @@ def explain(
 
     All others (VideoMamba, TimeSformer, VideoPrism) are explained by integrated gradients from a blank clip, which has
     the median colour of the clip: equation 1 of Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks"
-    (ICML 2017), in 8 steps. A patch that looks like the blank clip has no evidence, whatever the model has learned:
-    where one thing moves before an even background, any model's map is on that thing, and what has been learned
-    decides which of its places and moments count.
+    (ICML 2017), in 8 steps. A patch that looks like the blank clip has no evidence, whatever the model has learned.
 
-    The model computes in evaluation mode, one video after the other. Afterwards it is as it was, also after an error,
-    and no parameter has got a gradient.
+    The model computes in evaluation mode, one video after the other. Afterwards it is as it was, also after an error.
 
     Args:
         model: a video classifier, also a `PeftModel`, a quantised or a compiled one.
-        inputs: `pixel_values` (batch_size, num_frames, num_channels, height, width), or the mapping that the processor
-            gives; moved to the model's device and dtype.
+        inputs: `pixel_values` (batch_size, num_frames, num_channels, height, width), or the mapping with them that the
+            processor gives; moved to the model's device and dtype.
         target: class id, or ids (batch_size,) int64; for a regression or multi-label model the number of the output.
             By default the class with the highest score.
 
     Returns:
-        (batch_size, num_frames, height, width) float32 in [0, 1], on the CPU. The highest value of a video is 1, or 0
-        if nothing speaks for the class. Values have the resolution of the model's patches, linear between their
-        centres; frames of one tubelet have the same values.
+        (batch_size, num_frames, height, width) float32 in [0, 1], on the CPU; the highest value of a video is 1, or 0
+        if nothing speaks for the class. Values are linear between the centres of the model's patches.
 
     Raises:
         ValueError: the model has no classes of clips, reads frames into a memory (MemoryBankQFormer), or its patches
@@ -65,12 +62,11 @@ def explain(
     if model.config.model_type == "memory_bank_qformer":
         raise ValueError(f"{type(model).__name__} has no heat maps: no gradients run through its memory.")
     name = model.main_input_name
-    options = dict(inputs) if isinstance(inputs, Mapping) else {name: inputs}
-    clips, _ = options.pop(name, None), options.pop("labels", None)
+    clips = inputs.get(name) if isinstance(inputs, Mapping) else inputs
     if clips is None or clips.ndim != 5:
         raise ValueError(
             f"{type(model).__name__} takes `{name}` (batch_size, num_frames, num_channels, height, width), got "
-            f"{list(options) if clips is None else tuple(clips.shape)}. Of several views of a video, explain one."
+            f"{[*inputs] if clips is None else tuple(clips.shape)}. Of several views of a video, explain one."
         )
     ids: list[Any] = [None] if target is None else torch.as_tensor(target).flatten().tolist()
     last = model.config.num_labels - 1
@@ -79,16 +75,11 @@ def explain(
             f"`target` is {target!r}; the id of a class, or one for each of {len(clips)} videos, is expected, from 0 "
             f"to {last}."
         )
-    patch_shape, maps = find_patch_shape(model), []
+    patch_shape = find_patch_shape(model)
     with _explainable(model), torch.inference_mode(False), torch.enable_grad():
         # Tensors of a caller's inference mode cannot take part in gradients; their copies can.
-        for row, clip in enumerate(clips.to(model.device, model.dtype).clone().split(1)):
-            of_clip = {
-                key: value[row : row + 1].clone() if isinstance(value, torch.Tensor) else value
-                for key, value in options.items()
-            }
-            maps.append(_explain_clip(model, patch_shape, clip, of_clip, ids[row % len(ids)]))
-    return torch.cat(maps)
+        parts = clips.to(model.device, model.dtype).clone().split(1)
+        return torch.cat([_explain_clip(model, patch_shape, *pair) for pair in zip(parts, cycle(ids), strict=False)])
 
 
 @contextmanager
@@ -115,11 +106,7 @@ def _explainable(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _explain_clip(
-    model: PreTrainedModel,
-    patch_shape: tuple[int, int, int],
-    clip: torch.Tensor,
-    options: dict[str, Any],
-    target: int | None,
+    model: PreTrainedModel, patch_shape: tuple[int, int, int], clip: torch.Tensor, target: int | None
 ) -> torch.Tensor:
     """The heat map (1, num_frames, height, width) of one clip."""
     (_, num_frames, _, height, width), (dt, dh, dw) = clip.shape, patch_shape
@@ -128,10 +115,10 @@ def _explain_clip(
         raise ValueError(f"{num_frames} frames of {height} x {width} pixels hold no patch of {patch_shape}.")
     if target is None:
         with torch.no_grad():
-            target = int(model(**{model.main_input_name: clip, **options}).logits[0].argmax())
-    evidence = roll_out_attention(model, (t, h, w), clip, options, target)
+            target = int(model(**{model.main_input_name: clip}).logits[0].argmax())
+    evidence = roll_out_attention(model, (t, h, w), clip, target)
     if evidence is None:
-        products = integrate_gradients(model, clip, options, target).float()
+        products = integrate_gradients(model, clip, target).float()
         # What fills no patch at the end is left out.
         evidence = F.avg_pool3d(products.sum(2)[:, None], patch_shape, divisor_override=1)[:, 0].clamp(min=0)
     if not evidence.isfinite().all():
@@ -158,16 +145,12 @@ def _class_score(model: PreTrainedModel, logits: torch.Tensor, target: int) -> t
 
 
 class RollOut:
-    """Adds up the evidence of tokens while the gradient of a class runs back through the layers.
+    """Adds up the evidence of tokens while the gradient of a class runs back through the layers: for attention A with
+    gradient G, with the mean over heads, A_bar = mean(max(G * A, 0)) and R <- R + A_bar R, from R = 1.
 
-    The equations of the paper are, for attention A with gradient G in a layer, with the mean over its heads:
-
-        A_bar = mean(max(G * A, 0)),    R <- R + A_bar R,    R = 1 before the first layer.
-
-    The evidence of a token is the mean of its column in R over the rows that the head of the model reads: all tokens,
-    or the class token. Those rows have a gradient in the last layer, others have none. The 1 of the start says nothing
-    of evidence and is left out. As the last layer's gradient comes first, the mean of rows is rolled out from there:
-    a row of numbers takes the place of a matrix for each layer.
+    The evidence of a token is the mean of its column in R - 1 over the rows that the head of the model reads: all
+    tokens, or the class token. Those rows have a gradient in the last layer, others have none. As the last layer's
+    gradient comes first, the mean of rows is rolled out from there: a row takes the place of a matrix a layer.
     """
 
     def __init__(self) -> None:
@@ -189,13 +172,13 @@ class RollOut:
 
 
 def roll_out_attention(
-    model: PreTrainedModel, grid: tuple[int, int, int], clip: torch.Tensor, options: dict[str, Any], target: int
+    model: PreTrainedModel, grid: tuple[int, int, int], clip: torch.Tensor, target: int
 ) -> torch.Tensor | None:
     """Evidence (1, t, h, w) of the patches of a clip, see `RollOut`. None if the model does not record attention over
     one sequence of a class token, or none, and then all patches in the order time, row, column."""
     if "attentions" not in (model._can_record_outputs or {}) or not model._can_set_attn_implementation():
         return None
-    inputs = {model.main_input_name: clip.detach().requires_grad_(), **options}
+    inputs = {model.main_input_name: clip.detach().requires_grad_()}
     outputs = model(**inputs, output_attentions=True, return_dict=True)
     score = _class_score(model, outputs.logits, target)
     attentions, num_patches = outputs.attentions or (), math.prod(grid)
@@ -209,9 +192,7 @@ def roll_out_attention(
     return roll_out.evidence()[:, -num_patches:].reshape(1, *grid)
 
 
-def integrate_gradients(
-    model: PreTrainedModel, clip: torch.Tensor, options: dict[str, Any], target: int
-) -> torch.Tensor:
+def integrate_gradients(model: PreTrainedModel, clip: torch.Tensor, target: int) -> torch.Tensor:
     """The share of each value of a clip, of its shape, in the score of a class less that of the blank clip. A patch
     becomes a token by an affine map, so the sum over its pixels is that over the channels of its token. The pixels
     have their places, whatever order, class token or scan comes behind."""
@@ -220,16 +201,15 @@ def integrate_gradients(
     gradient = torch.zeros_like(clip)
     for place, weight in zip(*np.polynomial.legendre.leggauss(_NUM_STEPS), strict=True):
         between = (blank + float(place + 1) / 2 * (clip - blank)).requires_grad_()
-        score = _class_score(model, model(**{model.main_input_name: between, **options}).logits, target)
+        score = _class_score(model, model(**{model.main_input_name: between}).logits, target)
         gradient += float(weight) / 2 * torch.autograd.grad(score, between)[0]
     return gradient * (clip - blank)
 
 
 def find_patch_shape(model: PreTrainedModel) -> tuple[int, int, int]:
-    """Frames, rows and columns of the patches that a model cuts a clip into. The layer that turns a patch into a token
-    tells them: the only convolution or linear layer in the input embeddings of the model or, if these read text, of
-    the vision tower within it. A convolution's kernel is the patch. A linear layer does not tell its patch: there the
-    `patch_shape` of the embeddings' configuration does."""
+    """Frames, rows and columns of the patches that a model cuts a clip into: the kernel of the only convolution in the
+    input embeddings of the model or, if these read text, of the vision tower within it; of a linear layer the
+    `patch_shape` of the embeddings' configuration."""
     for part in (part for part in model.modules() if isinstance(part, PreTrainedModel)):
         try:
             embedding = part.get_input_embeddings()

@@ -34,12 +34,10 @@ def read_clip(
     end: float | None = None,
     source_fps: float | None = None,
 ) -> Clip:
-    """
-    Reads the clip of a video that a processor samples: a single one, and its centre crop.
+    """Reads the clip of a video that a processor samples: a single one, and its centre crop.
 
     Args:
-        processor: the processor of the model.
-        video: path of a video file, URL, bytes, an open file, or path of a folder of frames.
+        processor, video: the processor of the model, and what `VideoReader` takes.
         start, end: seconds of the part to sample from; by default the whole video.
         source_fps: frames per second of a folder of frames, which has no times of its own.
 
@@ -84,28 +82,15 @@ def _process(processor: VideoClipProcessor, frames: Any, **options: Any) -> torc
 
 
 def frame_shares(heat_map: np.ndarray) -> np.ndarray:
-    """
-    The share of the evidence that lies on each frame.
-
-    Args:
-        heat_map: (T, H, W), 0 or more.
-
-    Returns:
-        (T,) float64 with the sum 1; all 0 if there is no evidence.
-    """
+    """The share of the evidence, a heat map (T, H, W) of 0 or more, that lies on each frame: (T,) float64 with the sum
+    1; all 0 if there is no evidence."""
     evidence = np.asarray(heat_map, dtype=np.float64).sum(axis=(1, 2))
     return evidence / (evidence.sum() or 1.0)
 
 
 def top_frames(shares: np.ndarray, count: int = 3) -> list[int]:
-    """
-    The frames that counted most, the first one most: at most `count`, each with at least an even share. Of neighbours
-    with the same share the first one counts: a model that joins frames to tubelets has one value for all of them.
-
-    Args:
-        shares: (T,), see [`frame_shares`].
-        count: largest number of frames.
-    """
+    """The frames that counted most by their [`frame_shares`], the first one most: at most `count`, each with at least
+    an even share. Of neighbours with the same share, as those of a tubelet, the first one counts."""
     # The highest of some numbers may be below their mean by a rounding error.
     even = shares.mean() * (1 - 1e-9)
     is_first = np.append(True, ~np.isclose(shares[1:], shares[:-1], rtol=1e-6, atol=0))

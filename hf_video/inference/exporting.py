@@ -1,7 +1,6 @@
 """Exports classifiers and backbones to ONNX and to programs of torch.export."""
 
 import importlib.util
-import io
 import json
 import logging
 import warnings
@@ -16,12 +15,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule
 from transformers import PreTrainedModel
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_BACKBONE_MAPPING,
-    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
-    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
-    MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
-)
+from transformers.models.auto import modeling_auto
 
 from hf_video.io import new_folder
 
@@ -31,7 +25,9 @@ FILES: dict[str, str] = {"onnx": "model.onnx", "torch-export": "model.pt2"}
 TOLERANCE = 1e-4
 BATCH_SIZES = (1, 2, 3)
 
-Outputs = dict[str, torch.Tensor]
+_CLASSIFIERS = [
+    getattr(modeling_auto, f"MODEL_FOR_{kind}_CLASSIFICATION_MAPPING") for kind in ("VIDEO", "IMAGE", "TOKEN")
+]
 
 
 class Export(NamedTuple):
@@ -68,24 +64,19 @@ def export_model(
     to: ExportFormat = "onnx",
     processor: Any | None = None,
 ) -> Export:
-    """
-    Writes a classifier or backbone as ONNX (`torch.onnx.export`) or as a program of `torch.export`, and compares what
-    the file gives, in ONNX Runtime or loaded again, with the model for batches of one, two and three random clips. The
-    folder has the file, and the configuration and the processor beside it. It is whole or not there at all.
-
-    The batch is free; frames, height and width are those of `clip_shape`, since positions are written into the file.
-    A clip is one view: averages over views are for the caller.
+    """Writes a classifier or backbone as ONNX (`torch.onnx.export`) or as a program of `torch.export`, and compares
+    what the file gives, in ONNX Runtime or loaded again, with the model for three random batches.
+    The folder is whole or not there at all. The batch is free; a clip is one view.
 
     Args:
         model: in evaluation mode, float32, on the CPU.
-        folder: does not exist, or is empty.
+        folder: does not exist, or is empty; gets the file, the configuration, and the processor if there is one.
         clip_shape: (num_frames, num_channels, height, width); of an image classifier (num_channels, height, width).
         to: the format.
-        processor: saved beside the file, if there is one.
 
     Raises:
-        ExportError: the model is not a classifier or backbone, is quantised, not float32, has a memory, drops tokens,
-            cannot be traced, or its file gives other numbers.
+        ExportError: the model is not a classifier or backbone, is quantised, has a memory, cannot be traced, or its
+            file gives other numbers.
         ImportError: ONNX, ONNX Script or ONNX Runtime is not installed.
         OSError: writing failed.
     """
@@ -128,13 +119,8 @@ def require_onnx() -> None:
 def _output_of(model: PreTrainedModel) -> str:
     """The name of what a classifier or backbone gives; an `ExportError` if it cannot be exported."""
     name, kind = type(model).__name__, type(model.config)
-    classifiers = (
-        MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
-        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
-        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
-    )
-    is_backbone = type(model) is MODEL_FOR_BACKBONE_MAPPING.get(kind, None)
-    if not is_backbone and not any(type(model) is mapping.get(kind, None) for mapping in classifiers):
+    is_backbone = type(model) is modeling_auto.MODEL_FOR_BACKBONE_MAPPING.get(kind, None)
+    if not is_backbone and not any(type(model) is mapping.get(kind, None) for mapping in _CLASSIFIERS):
         raise ExportError(
             f"{name} cannot be exported: classifiers of videos, frames and images and backbones can. "
             "AutoModelForVideoClassification, or the backbone of the family, such as VideoViTBackbone, loads what can "
@@ -144,12 +130,6 @@ def _output_of(model: PreTrainedModel) -> str:
         raise ExportError(f"{name} cannot be exported: its memory is merged video by video, which no tracer follows.")
     if hasattr(model.config, "quantization_config"):
         raise ExportError("A quantised model cannot be exported: export the one that it was made from.")
-    for parameter in model.parameters():
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            raise ExportError(
-                f"A model is exported in float32 on the CPU, got {parameter.dtype} on {parameter.device}: load it "
-                "with dtype=torch.float32, and call model.cpu()."
-            )
     return "feature_maps" if is_backbone else "logits"
 
 
@@ -174,10 +154,7 @@ def _trace(model: _Exportable, clips: torch.Tensor) -> ExportedProgram:
 
 
 def _write_program(program: ExportedProgram, file: Path) -> Callable[[torch.Tensor], list[torch.Tensor]]:
-    # Given a path, PyTorch ends the process if the disk is full.
-    buffer = io.BytesIO()
-    torch.export.save(program, buffer)
-    file.write_bytes(buffer.getbuffer())
+    torch.export.save(program, file)
     loaded = torch.export.load(file).module()
     return lambda batch: list(loaded(batch))
 
@@ -203,8 +180,7 @@ def _write_onnx(
 
 def _difference(found: list[torch.Tensor], wanted: tuple[torch.Tensor, ...]) -> float:
     """The largest difference of all outputs. It is NaN if a value is: `max` of Python would pass over that."""
-    pairs = list(zip(found, wanted, strict=True))
-    if any(one.shape != other.shape for one, other in pairs):
-        return np.inf
-    shares = [(one - other).abs().max() / other.abs().max().clamp(min=1e-12) for one, other in pairs]
-    return float(torch.stack(shares).max())
+    pairs = zip(found, wanted, strict=True)
+    return float(
+        torch.stack([(one - other).abs().max() / other.abs().max().clamp(min=1e-12) for one, other in pairs]).max()
+    )

@@ -3,8 +3,9 @@ the weights and the configuration of a model, its processor, settings, and the v
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -81,15 +82,11 @@ def encode_clips(model: PreTrainedModel, pixel_values: torch.Tensor, settings: F
         tokens = states[layer]
     # The first layers of VideoPrism see each frame alone, and have a row for every frame.
     if tokens.ndim != 3 or len(tokens) != len(pixel_values):
-        raise ValueError(
-            f"{type(base).__name__} gives {tuple(tokens.shape)} for {len(pixel_values)} clips, not (batch_size, "
-            "num_tokens, hidden_size): choose the pooling head, without a layer."
-        )
-    if pooling == "mean":
-        tokens = tokens.float().mean(dim=1)
-    elif pooling == "cls":
+        raise ValueError(f"{type(base).__name__} gives no tokens of a clip there: choose the pooling head.")
+    if pooling == "cls":
         tokens = tokens[:, 0]
-    return tokens.float().cpu()
+    tokens = tokens.float()
+    return (tokens.mean(dim=1) if pooling == "mean" else tokens).cpu()
 
 
 class WindowFeatures(NamedTuple):
@@ -125,35 +122,32 @@ def extract_window_features(
         ValueError: an option is out of range, or the model does not take such windows.
         VideoReadError: the video cannot be read, or is damaged.
     """
-    settings = choose_features(model, pooling, layer)
+    encode = partial(encode_clips, model.eval(), settings=choose_features(model, pooling, layer))
     num_frames = choose_windows(processor, num_frames=windows.get("num_frames"))["num_frames"]
-    features = [np.empty((0, *feature_shape(model, processor, settings, num_frames)), np.float32)]
+    features = [np.empty((0, *feature_shape(encode, processor, num_frames)), np.float32)]
     starts, ends = [], []
     options = {"batch_size": batch_size, "device": model.device, "dtype": model.dtype, **windows}
     for batch in iterate_ahead(window_batches(processor, video, **options)):
-        features.append(encode_clips(model, batch.pixel_values, settings).numpy())
+        features.append(encode(batch.pixel_values).numpy())
         starts += batch.starts
         ends += batch.ends
     return WindowFeatures(np.concatenate(features), starts, ends)
 
 
 def feature_shape(
-    model: PreTrainedModel, processor: VideoClipProcessor, settings: FeatureSettings, num_frames: int
+    encode: Callable[[torch.Tensor], torch.Tensor], processor: VideoClipProcessor, num_frames: int
 ) -> tuple[int, ...]:
-    """The shape of the features of a window, from a black one that passes through the model, which is put into
-    evaluation mode. It is a `ValueError` if the model does not take such windows, or has no such layer."""
-    model.eval()
+    """The shape of what `encode` makes of a window, here of a black one. It is a `ValueError` if the model does not
+    take such windows, or has no such layer."""
     black = np.zeros((num_frames, 256, 256, 3), np.uint8)
     clip = processor(black, do_sample_frames=False, num_crops=1, return_tensors="pt")[processor.model_input_names[0]]
     try:
-        return tuple(encode_clips(model, clip, settings).shape[1:])
+        return tuple(encode(clip).shape[1:])
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{type(model).__name__} cannot encode windows of {tuple(clip.shape[1:])} (frames, channels, height, "
-            f"width): {error}"
-        ) from error
+        sizes = "(frames, channels, height, width)"
+        raise ValueError(f"The model cannot encode windows of {tuple(clip.shape[1:])} {sizes}: {error}") from error
 
 
 def feature_key(model: PreTrainedModel, processor: BaseVideoProcessor, **settings: Any) -> dict[str, Any]:
@@ -180,8 +174,8 @@ def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
         if is_traceable_wrapper_subclass(tensor):
             parts, _ = tensor.__tensor_flatten__()
             digest.update(weights_digest({part: getattr(tensor, part) for part in parts}).encode())
-            continue
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

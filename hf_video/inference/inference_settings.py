@@ -51,9 +51,7 @@ class TrainedModelSettings(ComputingSettings):
 class VideosSettings(VideoRootSettings):
     """Videos"""
 
-    videos: Annotated[list[str], Mark(names="videos", form="words")] = setting(
-        help="What to read, see above.", metavar="FILE"
-    )
+    videos: Annotated[list[str], Mark(names="videos", form="words")] = setting(help="See above.", metavar="FILE")
 
 
 @dataclass(kw_only=True)
@@ -87,18 +85,10 @@ class WindowSettings(FrameSourceSettings):
 
     window: AtLeast1[int] | None = setting(None, "Samples in a window; by default the frames that the model takes.")
     stride: AtLeast1[int] | None = setting(None, "Samples from window to window; by default half a window.")
-    fps: Positive[float] | None = setting(
-        None, "Samples per second of the video; by default those of the clips that the model learned from."
-    )
-    frame_sampling_rate: Positive[float] | None = setting(
-        None,
-        "Distance between samples in frames, instead of --fps; the default of a model that does not say the distance "
-        "of its training, such as a converted one: that of its clips if they keep one, else 1.",
-    )
+    fps: Positive[float] | None = setting(None, "Samples per second of the video; by default those of the training.")
+    frame_sampling_rate: Positive[float] | None = setting(None, "Distance between samples in frames, not --fps.")
     last_window: Literal["pad", "drop", "shift"] = setting(
-        "pad",
-        "Samples at the end that fill no window: repeat the last one, leave them out, or move the window back so that "
-        "it ends with the video.",
+        "pad", "Samples at the end that fill no window: repeat the last one, leave them out, or move the window back."
     )
 
 
@@ -110,25 +100,19 @@ class BulkSettings:
     """Many videos, see docs/bulk.md"""
 
     engine: Literal["local", "ray"] | None = setting(
-        None,
-        "Write Parquet files with a row for each piece of a video; local: in this process; ray: in processes of Ray.",
+        None, "Write Parquet files with a row for each piece of a video; local: in this process; ray: by Ray."
     )
-    part_size: Annotated[AtLeast1[int], Mark(needs="engine")] = setting(
-        128, "Videos whose rows are written together, into a Parquet file."
-    )
+    part_size: Annotated[AtLeast1[int], Mark(needs="engine")] = setting(128, "Videos whose rows share a Parquet file.")
     retry_errors: Annotated[bool, Mark(needs="engine")] = setting(False, "Do videos again that have an error.")
     ray_address: Annotated[str | None, _OF_RAY] = setting(
         None, "Cluster to work on, auto: the one of this machine; by default Ray starts on this machine.", "ADDRESS"
     )
-    min_decoders: Annotated[AtLeast1[int], _OF_RAY] = setting(
-        1, "Number of processes of Ray that read videos at least, each on one core."
-    )
+    min_decoders: Annotated[AtLeast1[int], _OF_RAY] = setting(1, "Processes that read videos at first, a core each.")
     max_decoders: Annotated[AtLeast1[int] | None, _OF_RAY] = setting(
-        None,
-        "Largest number of processes of Ray that read videos; by default one for each core that the models leave.",
+        None, "Most processes that read videos; by default one for each core that the models leave."
     )
     models: Annotated[AtLeast1[int] | None, _OF_RAY] = setting(
-        None, "Processes of Ray with a model; by default one a GPU, without GPUs one for every two cores."
+        None, "Processes with a model; by default one a GPU, without GPUs one for every two cores."
     )
     num_gpus: Annotated[NotNegative[float] | None, _OF_RAY] = setting(
         None, "GPUs of each model, such as 0.5; by default 1 if the cluster has any."
@@ -161,12 +145,8 @@ class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Sett
     labels: str | None = setting(
         None, "Classes in words, for a model of videos and texts: 'a dog barks;a cat sleeps'.", "A;B;..."
     )
-    template: Annotated[str, Mark(needs="labels")] = setting(
-        "{}", "With --labels: the text around a class, such as 'a video of {}'."
-    )
-    output: Annotated[str | None, Mark(needs="engine")] = setting(
-        None, "With --engine: folder for the table; new, empty, or one that this command began. A path or URL.", "DIR"
-    )
+    template: Annotated[str, Mark(needs="labels")] = setting("{}", "The text around a class, such as 'a video of {}'.")
+    output: Annotated[str | None, Mark(needs="engine")] = setting(None, "Folder for the table: a path or URL.", "DIR")
 
 
 @dataclass(kw_only=True)
@@ -175,13 +155,9 @@ class ExtractSettings(VideosSettings, TrainedModelSettings, WindowSettings, Bulk
 
     output: str = setting(help="Folder for the features: new, empty, or one that this command began.", metavar="DIR")
     pooling: Literal["head", "mean", "cls", "none"] | None = setting(
-        None,
-        "What stands for a window: head: what the head sees; mean: the mean over the tokens; cls: the first token; "
-        "none: all tokens. By default head, with --layer mean.",
+        None, "Features: what the head sees (default), the mean of tokens (with --layer), the first, or all tokens."
     )
-    layer: int | None = setting(
-        None, "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last."
-    )
+    layer: int | None = setting(None, "Hidden state to take: 0 is before the first layer, -1 the last.")
     batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass.")
 
 
@@ -190,9 +166,7 @@ class ExtractSettings(VideosSettings, TrainedModelSettings, WindowSettings, Bulk
 class IndexSettings(VideosSettings, TrainedModelSettings, WindowSettings, BulkSettings, Settings):
     """Index"""
 
-    output: str = setting(
-        help="Folder for the index: new, empty, or one that this command began. A path or URL.", metavar="DIR"
-    )
+    output: str = setting(help="Folder for the index: a path or URL.", metavar="DIR")
     batch_size: AtLeast1[int] = setting(8, "Clips in one forward pass.")
     prune: bool = setting(False, "Remove the rows of videos that are not named.")
 
@@ -203,12 +177,8 @@ class SearchSettings(ComputingSettings, Settings):
 
     text: Annotated[str | None, Mark(form="word")] = setting(None, "What to look for, in words.", "TEXT")
     index: str = setting(help="Folder that `hf-video index` wrote.", metavar="DIR")
-    video: Annotated[str | None, Mark(names="videos")] = setting(
-        None, "Look for clips like the one of this video, instead of words.", "FILE"
-    )
-    model: Annotated[str | None, MODEL] = setting(
-        None, "The model of the index; by default from where it was when the index was made.", "MODEL"
-    )
+    video: Annotated[str | None, Mark(names="videos")] = setting(None, "Look for clips like this video.", "FILE")
+    model: Annotated[str | None, MODEL] = setting(None, "The model of the index, if it has moved.", "MODEL")
     top_k: AtLeast1[int] = setting(10, "Clips to find.", "K")
     rerank: AtLeast1[int] | None = setting(None, "Match this many of the best clips with the words, and sort.", "N")
     batch_size: AtLeast1[int] = setting(8, "Clips in one forward pass of --rerank.")
@@ -219,16 +189,12 @@ class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Setting
     """Detection"""
 
     output: str = setting(
-        help="A file for one video, .json or .csv, which must not exist; or a folder with such a file for each video: "
-        "new, empty, or one that this command began.",
-        metavar="FILE_OR_DIR",
+        help="A new file for one video, .json or .csv; or a folder for a file of each video.", metavar="FILE_OR_DIR"
     )
     format: Literal["json", "csv"] = setting("json", "Format of the files in a folder.")
     seconds: Annotated[list[float], SEVERAL] = setting([], "Times of the key frames, instead of --every.", "SECONDS")
     every: Positive[float] = setting(1.0, "Seconds from one key frame to the next; the first is that at 0.", "SECONDS")
-    person_threshold: Share[float] | None = setting(
-        None, "Smallest score of a person; by default as the model was saved."
-    )
+    person_threshold: Share[float] | None = setting(None, "Smallest score of a person; by default the model's.")
     action_threshold: Share[float] = setting(0.5, "Smallest score of an action.")
     batch_size: AtLeast1[int] = setting(4, "Key frames in one forward pass.")
 
@@ -237,35 +203,23 @@ class DetectSettings(VideosSettings, TrainedModelSettings, BulkSettings, Setting
 class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     """Timeline"""
 
-    video: Annotated[str, VIDEO] = setting(
-        help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO"
-    )
+    video: Annotated[str, VIDEO] = setting(help="File, URL, stream, camera, or folder of frames.", metavar="VIDEO")
     background: Annotated[list[str] | None, Mark(form="flags")] = setting(
-        None,
-        "A class that gets no segment, such as `other`; may be given several times; by default that of the training.",
-        "CLASS",
+        None, "A class that gets no segment; several times for several; by default that of the training.", "CLASS"
     )
     onset: Annotated[Positive[float], Le(1)] = setting(ONSET, "Score with which a segment begins.")
     offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
     min_duration_on: NotNegative[float] = setting(SHORTEST_SEGMENT, "Seconds of a segment; shorter ones are dropped.")
     min_duration_off: NotNegative[float] = setting(
-        SHORTEST_GAP, "Seconds between two segments of a class; shorter gaps are filled."
+        SHORTEST_GAP, "Seconds of a gap in a class; shorter ones are filled."
     )
-    batch_size: AtLeast1[int] | None = setting(
-        None,
-        "Windows in one forward pass, or frames of a model that keeps a state; by default 8, and 1 for a live stream, "
-        "which is answered at once.",
-    )
+    batch_size: AtLeast1[int] | None = setting(None, "Windows or frames in a forward pass; 8, or 1 of a live stream.")
     longest_gap: Positive[float] | None = setting(
-        None,
-        "Seconds between two frames of the video after which a classifier of frames begins anew; by default 2 for a "
-        "live stream; in a file a frame is shown until the next comes.",
+        None, "Seconds without a frame after which a classifier of frames begins anew; by default 2 for a live stream."
     )
     output: str | None = setting(None, "Folder for the files listed above; new or empty.", "DIR")
     format: Literal["vtt", "csv", "json", "boris", "eaf", "via"] = setting(
-        "vtt",
-        "Further list of the segments in the folder: subtitles, or a new project of BORIS, ELAN or VIA 3. csv and "
-        "json add none, as these two are always written.",
+        "vtt", "List of the segments beside csv and json: subtitles, or a project of BORIS, ELAN or VIA 3."
     )
     annotations: str | None = setting(
         None, "Annotation file of the video: a copy of it in the folder has the segments beside yours.", "FILE"
@@ -280,17 +234,12 @@ class SuggestSettings(VideosSettings, TrainedModelSettings, WindowSettings, Sett
     seconds: Positive[float] = setting(3.0, "Length of a stretch.", "SECONDS")
     output: str = setting(help="File for the stretches, which must not exist.", metavar="FILE")
     format: Literal["boris", "eaf", "via", "csv", "json"] | None = setting(
-        None,
-        "Of the file: a project of BORIS, ELAN (one video) or VIA 3, or a list of times; by default what its name "
-        "says: .boris, .eaf, .via.json, .csv or .json.",
+        None, "A project of BORIS, ELAN (one video) or VIA 3, or a list of times; by default what the name says."
     )
     annotations: str | None = setting(
-        None,
-        "List of times or annotation file with what is labelled already. If it is of the tool of --output, that is a "
-        "copy of it, with the stretches beside yours.",
-        "FILE",
+        None, "What is labelled already; of the tool of --output, that is a copy of it, with the stretches.", "FILE"
     )
-    batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass, or frames of a model that keeps a state.")
+    batch_size: AtLeast1[int] = setting(8, "Windows or frames in one forward pass.")
 
 
 _RETRIEVAL, _SEGMENTS = Mark(needs="task=retrieval"), Mark(needs="task=segments")
@@ -303,10 +252,7 @@ class MeasuredSettings(ReadingSettings, DatasetSettings, ClassificationSettings)
     """Measuring"""
 
     split: str | None = setting(
-        None,
-        "Split to measure on; by default test if DATA has it, else validation, else train. Data that MODEL was "
-        "trained on have as validation what its training held out, and as train the rest.",
-        "NAME",
+        None, "Split to measure on: test, else validation, else train. What a training held out is validation.", "NAME"
     )
 
     def choose_split(self, splits: Iterable[str]) -> str:
@@ -332,18 +278,11 @@ class AuditSettings(MeasuredSettings, Settings):
 class EvaluateSettings(MeasuredSettings, DetectionDataSettings, Settings):
     """Measuring"""
 
-    task: str = setting(
-        "classification",
-        "What is measured: the classes of videos; frames: those of frames; detection: persons and their actions at "
-        "key frames; retrieval: search among videos by text, and texts by video; segments: a file of segments.",
-        "TASK",
-    )
+    task: str = setting("classification", "What is measured, see above: also frames, detection, ...", "TASK")
     predictions: Annotated[str | None, _CLASSES] = setting(
         None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
     )
-    paragraph: Annotated[bool, _RETRIEVAL] = setting(
-        False, "Retrieval: join the captions of a video to one text, as for DiDeMo and ActivityNet."
-    )
+    paragraph: Annotated[bool, _RETRIEVAL] = setting(False, "Retrieval: join the captions of a video to one text.")
     first_seconds: Annotated[Positive[float] | None, _RETRIEVAL] = setting(
         None, "Retrieval: read this much of each video, 30 for DiDeMo; by default all."
     )
@@ -351,25 +290,19 @@ class EvaluateSettings(MeasuredSettings, DetectionDataSettings, Settings):
         None, "Retrieval: texts are cut after so many tokens; by default as the model was saved."
     )
     k_test: Annotated[NotNegative[int], _RETRIEVAL] = setting(
-        128, "Retrieval: best texts of a video, and videos of a text, that the fusion encoder ranks again; 0: none."
+        128, "Retrieval: best texts of a video, and videos of a text, that are ranked again; 0: none."
     )
     ground_truth: Annotated[str | None, Mark(needs=f"{_DETECTION} or segments")] = setting(
-        None,
-        "Annotations, in AVA's form or with names of columns; or of segments, a list of times, an annotation file or "
-        "ActivityNet's JSON; DATA is then a file of detections or of segments, without a model.",
-        "FILE",
+        None, "Annotations of boxes or of segments; DATA is then a file of detections or of segments.", "FILE"
     )
     against: str | None = setting(
-        None, "Another person's list of times or annotation file, with which DATA are compared; no model.", "FILE"
+        None, "Another person's annotations, with which DATA are compared; no model.", "FILE"
     )
     detections: Annotated[str | None, Mark(needs=_DETECTION)] = setting(
         None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
     )
     background: Annotated[str | None, _FRAMES] = setting(
-        None,
-        "Class of frames outside of all segments, which is no segment; by default that of the training. Without one "
-        "they are not measured.",
-        "CLASS",
+        None, "Class of frames outside of all segments; by default that of the training, or unknown.", "CLASS"
     )
     tiou: Annotated[list[float], _SEGMENTS, SEVERAL] = setting(
         [0.3, 0.4, 0.5, 0.6, 0.7], "Segments: thresholds of temporal IoU.", "X"
@@ -383,8 +316,9 @@ class EvaluateSettings(MeasuredSettings, DetectionDataSettings, Settings):
             self.task = "agreement"
         check_values(self, type(self))
         name = "ground_truth" if self.task == "segments" or self.ground_truth is not None else "model"
-        name, flag = (name, name.replace("_", "-")) if self.task != "agreement" else ("against", "against")
+        name = "against" if self.task == "agreement" else name
+        flag = f"--{name.replace('_', '-')}"
         if getattr(self, name) is None or (self.against is not None and name != "against"):
-            raise ValueError(f"--task {self.task} needs --{flag}, and --against is without --task.")
+            raise ValueError(f"--task {self.task} needs {flag}, and --against is without --task.")
         if name != "model" and (self.model or self.detections):
-            raise ValueError(f"--{flag} measures a file: leave --model and --detections out.")
+            raise ValueError(f"{flag} measures a file: leave --model and --detections out.")

@@ -2,34 +2,11 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 _ROUNDING = 1e-6
-_Moment = tuple[float, Any]
-
-
-class _Neighbours:
-    """Gives each moment with those less than `reach` seconds before and after it, as soon as they are known."""
-
-    def __init__(self, reach: float) -> None:
-        self.reach, self.moments, self._next = reach + _ROUNDING, deque[_Moment](), 0
-
-    def ready(self, now: float) -> Iterator[tuple[list[_Moment], _Moment, list[_Moment]]]:
-        while self._next < len(self.moments) and self.moments[self._next][0] + self.reach < now:
-            moments, seconds = [*self.moments], self.moments[self._next][0]
-            near = [abs(time - seconds) <= self.reach for time, _ in moments]
-            before, after = (
-                [each for each, is_near in zip(moments[part], near[part], strict=True) if is_near]
-                for part in (slice(self._next), slice(self._next + 1, None))
-            )
-            yield before, moments[self._next], after
-            self._next += 1
-            while self.moments[0][0] < seconds - self.reach:
-                self.moments.popleft()
-                self._next -= 1
 
 
 class PointFinder:
@@ -54,42 +31,44 @@ class PointFinder:
         self, class_ids: Sequence[int], width: float, window: float | None = None, onset: float = 0.0
     ) -> None:
         self.class_ids, self.onset = [*class_ids], onset
-        self._reaches = width / 2, width if window is None else window
-        self._scores, self._means = map(_Neighbours, self._reaches)
+        self._half, self._window = width / 2 + _ROUNDING, (width if window is None else window) + _ROUNDING
+        # Moments that may be needed, and which of them is the first that is not answered.
+        self._moments, self._next = deque[tuple[float, np.ndarray]](), 0
 
     def add(self, seconds: float, scores: np.ndarray) -> list[tuple[int, float, float]]:
         """Class, seconds and score of each instant that is certain with the next moment, of scores (num_classes,)."""
         if not self.class_ids:
             return []
-        self._scores.moments.append((seconds, np.asarray(scores, np.float64)[self.class_ids]))
+        self._moments.append((seconds, np.asarray(scores, np.float64)[self.class_ids]))
         return self._find(seconds)
 
     def finish(self) -> list[tuple[int, float, float]]:
         """The instants that are left. Another video may then begin."""
         found = self._find(math.inf)
-        self._scores, self._means = map(_Neighbours, self._reaches)
+        self._moments.clear()
+        self._next = 0
         return found
 
     def _find(self, now: float) -> list[tuple[int, float, float]]:
-        found = []
-        for before, moment, after in self._scores.ready(now):
-            times, scores = map(np.array, zip(*before, moment, *after, strict=True))
-            totals = scores.sum(axis=0)
-            middles = np.divide(times @ scores, totals, out=np.full(len(totals), moment[0]), where=totals > 0)
-            self._means.moments.append((moment[0], (totals / len(times), middles, scores.max(axis=0))))
-            found += self._maxima(moment[0])
-        return found + (self._maxima(now) if now == math.inf else [])
-
-    def _maxima(self, now: float) -> list[tuple[int, float, float]]:
-        found = []
-        for before, (_, (means, middles, highest)), after in self._means.ready(now):
-            is_best = highest >= self.onset
-            for _, (others, *_) in before:
-                is_best &= means > others
-            for _, (others, *_) in after:
-                is_best &= means >= others
-            for at in np.flatnonzero(is_best):
-                found.append((self.class_ids[at], float(middles[at]), float(highest[at])))
+        found, reach = list[tuple[int, float, float]](), self._half + self._window
+        while self._next < len(self._moments) and self._moments[self._next][0] + reach < now:
+            times, scores = map(np.array, zip(*self._moments, strict=True))
+            seconds = times[self._next]
+            rivals = np.flatnonzero(np.abs(times - seconds) <= self._window)
+            is_near = np.abs(times[rivals, None] - times) <= self._half
+            # What is equal stays so, whatever the order of a sum.
+            means = (is_near @ scores / is_near.sum(axis=1, keepdims=True)).round(9)
+            place = self._next - rivals[0]
+            near, weights = times[is_near[place]], scores[is_near[place]]
+            is_best = (means[:place] < means[place]).all(axis=0) & (means[place + 1 :] <= means[place]).all(axis=0)
+            for at in np.flatnonzero(is_best & (weights.max(axis=0) >= self.onset)):
+                of_class = weights[:, at]
+                middle = np.average(near, weights=of_class) if of_class.any() else seconds
+                found.append((self.class_ids[at], float(middle), float(of_class.max())))
+            self._next += 1
+            while self._moments[0][0] < seconds - reach:
+                self._moments.popleft()
+                self._next -= 1
         return found
 
 

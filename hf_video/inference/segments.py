@@ -60,11 +60,6 @@ class _Run:
         self.count += self.gap_count + 1
         self.gap_total, self.gap_count = 0.0, 0
 
-    def add_gap(self, score: float) -> None:
-        """The next window does not show the class."""
-        self.gap_total += score
-        self.gap_count += 1
-
 
 class SegmentFinder:
     """
@@ -74,9 +69,7 @@ class SegmentFinder:
     Borders. Between the middles of two windows, scores are taken to change linearly. A class begins or ends where its
     score passes the threshold; where one class follows another, if classes exclude each other, both change where their
     scores are equal. The first window also speaks for all of its first half, the last one for all of its second half.
-    A score that is the share of a window that shows an event gives borders at the truth; one that jumps when half of a
-    window shows the event, within half a stride of it. Averages of overlapping windows would spread each score over a
-    whole window to both sides, and would be known a whole window later.
+    A score that is the share of a window that shows an event gives borders at the truth.
 
     Thresholds. A class is found from the first window with a score of at least `onset`, until a window with a score
     below `offset`. Then gaps shorter than `min_duration_off` are filled, then segments shorter than `min_duration_on`
@@ -96,7 +89,7 @@ class SegmentFinder:
         point_width: seconds around an instant that have its class.
 
     Raises:
-        ValueError: for thresholds or durations out of their bounds, or an unknown class in `background`.
+        ValueError: for thresholds out of their bounds, or an unknown class in `background`.
     """
 
     def __init__(
@@ -113,18 +106,10 @@ class SegmentFinder:
         point_width: float = 0.0,
     ):
         offset = onset if offset is None else offset
-        if not 0 < onset <= 1:
-            raise ValueError(f"onset={onset} cannot begin a segment: a score above 0 and at most 1 is expected.")
-        if not 0 <= offset <= onset:
-            raise ValueError(f"offset={offset} must be from 0 to onset={onset}: a score below it ends a segment.")
-        for name, value in (("min_duration_on", min_duration_on), ("min_duration_off", min_duration_off)):
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name}={value} must be a number of seconds, 0 or more.")
-        for name in background:
-            if name not in class_names:
-                raise ValueError(
-                    f"The model has no class {name!r} as background. {closest(name, class_names)}".strip()
-                )
+        if not (0 <= offset <= onset <= 1 and onset):
+            raise ValueError(f"offset={offset} and onset={onset}: 0 <= offset <= onset <= 1 and onset > 0.")
+        for name in {*background} - {*class_names}:
+            raise ValueError(f"The model has no class {name!r} as background. {closest(name, class_names)}".strip())
         self.class_names = list(class_names)
         self.onset, self.offset = onset, offset
         self.min_duration_on, self.min_duration_off = min_duration_on, min_duration_off
@@ -141,13 +126,10 @@ class SegmentFinder:
         self._last: tuple[float, float, np.ndarray] | None = None
 
     def add(self, start: float, end: float, scores: Any, begins_anew: bool = False) -> list[Segment]:
-        """
-        The segments that are complete when the next window is known. Each is given once, as soon as nothing can change
-        it.
+        """The segments that are complete with the next window. Each is given once, as soon as nothing can change it.
 
         Args:
-            start: seconds at which the window begins.
-            end: seconds at which it ends; its middle comes after that of the window before.
+            start, end: seconds of the window, whose middle comes after that of the window before.
             scores: (num_classes,) from 0 to 1.
             begins_anew: whether the video had a gap before the window. Segments then end with the window before.
 
@@ -164,7 +146,8 @@ class SegmentFinder:
         for index, run in self._runs.items():
             if index not in shown:
                 run.end = borders.get(index, run.end)
-                run.add_gap(float(scores[index]))
+                run.gap_total += float(scores[index])
+                run.gap_count += 1
         for index in shown:
             if not self._has_segments[index]:
                 continue
@@ -174,11 +157,8 @@ class SegmentFinder:
             self._runs[index].add(middle, float(scores[index]))
         self._shown, self._last = shown, (middle, end, scores)
         # A class can come back at the middle at the earliest.
-        past = [
-            index
-            for index, run in self._runs.items()
-            if index not in shown and not _is_shorter(run.end, middle, self.min_duration_off)
-        ]
+        hidden = {index: run for index, run in self._runs.items() if index not in shown}
+        past = [each for each, run in hidden.items() if not _is_shorter(run.end, middle, self.min_duration_off)]
         return closed + self._close(past) + self._instants(self._points.add(middle, scores))
 
     @property
@@ -234,10 +214,9 @@ class SegmentFinder:
         if not _is_shorter(ended, now, self.min_duration_off):
             return False
         if self.exclusive:
-            inside = {
-                other: run for other, run in self._runs.items() if other != index and run.start > ended - _ROUNDING
-            }
-            if any(self._is_segment(run) for run in inside.values()):
+            others = {other: run for other, run in self._runs.items() if other != index}
+            inside = {other for other, run in others.items() if run.start > ended - _ROUNDING}
+            if any(self._is_segment(self._runs[other]) for other in inside):
                 return False
             for other in inside:
                 del self._runs[other]
@@ -247,11 +226,8 @@ class SegmentFinder:
         return self._segments([(index, self._runs.pop(index)) for index in indices])
 
     def _segments(self, runs: Iterable[tuple[int, _Run]]) -> list[Segment]:
-        return [
-            Segment(self.class_names[index], run.start, run.end, run.total / run.count, index)
-            for index, run in runs
-            if self._is_segment(run)
-        ]
+        found = [(index, run) for index, run in runs if self._is_segment(run)]
+        return [Segment(self.class_names[id], run.start, run.end, run.total / run.count, id) for id, run in found]
 
     def _is_segment(self, run: _Run) -> bool:
         """Whether it is long enough. A score that only reaches the threshold gives no time at all."""
@@ -263,17 +239,8 @@ def _is_shorter(start: float, end: float, duration: float) -> bool:
 
 
 def segments_of(windows: Iterable[tuple[Any, ...]], finder: SegmentFinder) -> Iterator[Segment]:
-    """
-    The segments in windows, each as soon as it is complete.
-
-    Args:
-        windows: [`ScoredWindow`]s, or tuples (start, end, scores) or (start, end, scores, begins_anew), see
-            [`SegmentFinder.add`].
-        finder: what finds them.
-
-    Raises:
-        Exception: what `windows` raises, after the segments that were still open: they end with the last window.
-    """
+    """The segments in windows, each as soon as it is complete: of [`ScoredWindow`]s, or tuples with the arguments of
+    [`SegmentFinder.add`]. What `windows` raises comes after the segments that were still open, which then end."""
     try:
         for window in windows:
             yield from finder.add(*window[:4])
@@ -295,13 +262,11 @@ def find_segments(
     background: Collection[str] | None = None,
     **windows: Any,
 ) -> Iterator[Segment]:
-    """
-    The segments of a video, each as soon as it is complete: when it shows which class. Time and memory for a window do
-    not grow with the video, which may be an endless stream.
+    """The segments of a video, each as soon as it is complete: when it shows which class. Time and memory for a window
+    do not grow with the video, which may be an endless stream.
 
     Args:
-        model: a classifier of videos or of frames in evaluation mode.
-        processor: its processor.
+        model, processor: a classifier of videos or of frames in evaluation mode, and its processor.
         video: see [`window_batches`].
         onset, offset, min_duration_on, min_duration_off: see [`SegmentFinder`].
         background: names of classes that get no segment; by default the model's `background_label`.

@@ -19,10 +19,9 @@ from transformers.utils import logging
 from hf_video.data.annotations import write_annotations
 from hf_video.data.annotations.new import SUFFIXES, write_new_annotations
 from hf_video.data.folders import absolute
-from hf_video.io import naming_disk_errors, replace_file, replace_text
+from hf_video.io import replace_file, replace_text
 from hf_video.loading.models import load_trained_model
-from hf_video.output_folders import KEEP, collected, require_fresh
-from hf_video.processing import VideoClipProcessor
+from hf_video.output_folders import KEEP, require_fresh
 from hf_video.reading.frame_streaming import comes_live
 from hf_video.reading.live_queue import LiveQueue
 from hf_video.reading.sources import name_of, public_url
@@ -40,7 +39,6 @@ _LONGEST_GAP = 2.0
 # Frames of a live stream that may wait for the model.
 _MOST_WAITING = 8
 _THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
-_COLUMNS = ("path", "label", "start", "end", "score", "class_id")
 # Thumbnails that are held at most, their longest side in pixels, and seconds between the first of them.
 _MOST_THUMBNAILS, _LONGEST_SIDE, _FIRST_STEP = 48, 256, 0.25
 
@@ -57,32 +55,25 @@ class ClassChange(NamedTuple):
 
 
 class Timeline:
-    """
-    What a video shows over time. It grows with the windows of the video, and so does `segments.csv` in its folder.
+    """What a video shows over time. It grows with the windows of the video, and so does `segments.csv` in its folder.
 
     Args:
         finder: finds the segments.
         video: name of the video.
-        folder: a folder that does not exist or is empty; its parents are made.
+        folder: a new or empty folder, which is made with the first window, with its parents.
         is_kept: whether segments, times, scores and thumbnails are kept. Otherwise memory does not grow with a video
             without an end, and nothing can be written or drawn.
         path: where the video is, for `segments.csv`; by default its name.
 
     Attributes:
-        num_segments: number of segments.
-        segments: they, in the order in which they end; after `write` in that in which they begin.
+        num_segments, segments: the segments in the order in which they end; after `write` in that in which they begin.
         highest: the highest score of each class, (num_classes,) float.
         end: seconds of the video that the windows reached.
-        times: start and end of each window in seconds.
-        scores: (num_classes,) float32 of each window.
+        times, scores: start and end of each window in seconds, and its scores (num_classes,) float32.
         thumbnails: seconds and small pictures (height, width, 3) uint8 of frames at about even times.
         ending: why the timeline ends before the video does; None if it does not.
-        errors: what failed so far, of all that is kept in the folder.
         live: of a live video over which no window slides, how many token frames came (`num_frames`) and were dropped
             (`num_dropped`), as the model was slower.
-
-    Raises:
-        OSError: there are such files, or writing failed, which leaves no file.
     """
 
     def __init__(
@@ -101,19 +92,8 @@ class Timeline:
         self.scores: list[np.ndarray] = []
         self.thumbnails: list[tuple[float, np.ndarray]] = []
         self.ending: str | None = None
-        self.errors: list[Exception] = []
         self.live: dict[str, int] | None = None
-        self._step, self._is_new = _FIRST_STEP, False
-        if self.folder is not None:
-            self._is_new = not self.folder.exists()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                self._append_row(_COLUMNS, "x")
-            except FileExistsError:
-                raise
-            except OSError:
-                self.remove()
-                raise
+        self._step = _FIRST_STEP
 
     def watch(self, seconds: float, image: np.ndarray) -> None:
         """Keeps a small picture of a frame (height, width, 3) uint8 now and then. If there are too many, every second
@@ -128,7 +108,10 @@ class Timeline:
 
     def add(self, window: ScoredWindow) -> list[Segment]:
         """The segments that are complete with the next window, see [`SegmentFinder.add`]. They are in the file then,
-        whatever ends the program; that it could not be written is in `errors`."""
+        whatever ends the program."""
+        if self.folder is not None and not self.end:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write_rows(self.folder / "segments.csv", [])
         closed = self.finder.add(*window[:4])
         np.maximum(self.highest, window.scores, out=self.highest)
         self.end = window.end
@@ -143,52 +126,35 @@ class Timeline:
 
     def write(self, details: dict[str, Any], with_subtitles: bool = True) -> None:
         """Writes `segments.csv`, `segments.vtt`, `scores.parquet` and `segments.json`, with the details, such as the
-        model. What fails is in `errors`, and the other files are written all the same."""
+        model."""
         if self.folder is None:
             return
-        details = {"duration": round(self.end, 3), "is_complete": self.ending is None, **details}
-        notes = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+        details, notes = {"duration": round(self.end, 3), "is_complete": self.ending is None, **details}, []
         if self.ending is not None:
             details["ended_by"] = self.ending
             notes = [f"The timeline ends at {clock(self.end)}, before the video does: {self.ending}"]
         self.segments.sort(key=lambda segment: (segment.start, segment.end))
-        for write, name in (
-            (partial(replace_file, write=self._write_table), "segments.csv"),
-            *([(partial(write_webvtt, segments=self.segments, notes=notes), "segments.vtt")] * with_subtitles),
-            (partial(replace_file, write=partial(self._write_scores, details=details)), "scores.parquet"),
-            (partial(write_segments, video=self.video, segments=self.segments, details=details), "segments.json"),
-        ):
-            with collected(self.errors):
-                write(self.folder / name)
-
-    def remove(self) -> None:
-        """Removes the files, and the folder if this object made it, so that the same command can be run again."""
-        if self.folder is None:
-            return
-        lists = [f"segments{suffix}" for suffix in (".json", ".csv", ".vtt", *SUFFIXES.values())]
-        for name in (*lists, "scores.parquet", "timeline.png"):
-            (self.folder / name).unlink(missing_ok=True)
-        if self._is_new:
-            with suppress(OSError):  # the user has put a file into it
-                self.folder.rmdir()
+        replace_file(self.folder / "segments.csv", partial(self._write_rows, segments=self.segments))
+        write_segments(self.folder / "segments.json", self.video, self.segments, details)
+        if with_subtitles:
+            write_webvtt(self.folder / "segments.vtt", self.segments, notes)
+        replace_file(self.folder / "scores.parquet", partial(self._write_scores, details=details))
 
     def _keep(self, closed: list[Segment]) -> list[Segment]:
         self.num_segments += len(closed)
         self.segments += closed if self.is_kept else []
-        for segment in closed if self.folder is not None else []:
-            with collected(self.errors):
-                self._append_row((self.path, *_row(segment)))
+        if self.folder is not None and closed:
+            self._write_rows(self.folder / "segments.csv", closed, "a")
         return closed
 
-    def _append_row(self, row: Sequence[Any], mode: str = "a") -> None:
-        path = Path(self.folder or "", "segments.csv")
-        with naming_disk_errors(path), open(path, mode, encoding="utf-8", newline="") as file:
-            csv.writer(file).writerow(row)
-
-    def _write_table(self, path: Path) -> None:
-        """The rows in the order in which segments begin. A full disk may have torn one before."""
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([_COLUMNS, *((self.path, *_row(each)) for each in self.segments)])
+    def _write_rows(self, path: Path, segments: Sequence[Segment], mode: str = "w") -> None:
+        with open(path, mode, encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            if mode == "w":
+                table.writerow(("path", *Segment._fields))
+            for label, start, end, score, class_id in segments:
+                table.writerow((self.path, label, f"{start:.3f}", f"{end:.3f}", f"{score:.6f}", class_id))
 
     def _write_scores(self, path: Path, details: dict[str, Any]) -> None:
         """Writes a table with `start` and `end` of each window in seconds, and `score: NAME` for each class. The
@@ -216,7 +182,7 @@ def make_timeline(
     """Finds when a video shows which class, and writes the files of `hf-video timeline`, but for the pictures.
 
     Args:
-        settings: the video, the model, and what differs from the defaults.
+        settings: those of the command.
         tell: is called with each segment as soon as it is complete. Of a live video over which no window slides, it is
             called with each [`ClassChange`] instead.
         until_stopped: gives the windows up to the moment when a user stops them.
@@ -226,7 +192,7 @@ def make_timeline(
 
     Raises:
         ValueError, OSError, ImportError: a setting cannot be used, there is no such model or address, or the video is
-            damaged; in general what failed first, after all that can be written.
+            damaged: then after all files are written.
     """
     if settings.output is not None:
         require_fresh(Path(settings.output), KEEP, option="--output")
@@ -237,60 +203,64 @@ def make_timeline(
     computing = {"device": settings.device, "dtype": settings.dtype}
     model, processor = load_trained_model(settings.model, part="any classifier", **computing)
     thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
-    finder = make_finder(model, **thresholds)
+    finder, of_frames = make_finder(model, **thresholds), is_frame_classifier(model)
     if settings.annotations is not None:
         with TemporaryDirectory() as folder:  # what cannot be written is refused before hours of reading
             classes = (name for name in finder.class_names if name not in finder.background)
             _write_project(settings, [Segment(name, 0.0, 0.1) for name in classes], Path(folder))
-    of_frames = is_frame_classifier(model)
-    windows = _options(settings, processor, of_frames, is_live)
+    windows = windows_of(settings, processor, of_frames)
+    if of_frames:
+        windows["longest_gap"] = settings.longest_gap or (_LONGEST_GAP if is_live else None)
+    elif settings.longest_gap is not None:
+        raise ValueError(
+            f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of clips: "
+            "leave it out."
+        )
+    elif (unseen := windows["stride"] - windows["num_frames"]) > 0:
+        logger.warning(
+            f"{unseen} of every {windows['stride']} samples are in no window; a border among them is estimated from "
+            "the windows around it. Choose a --stride of at most --window to look at all of them."
+        )
     queue: LiveQueue | None = LiveQueue(_MOST_WAITING) if is_live and of_frames else None
     path = public_url(absolute(settings.video))
     found = Timeline(finder, name_of(settings.video), settings.output, is_kept, path)
     options = {"batch_size": settings.batch_size or (1 if is_live else 8), "watch": found.watch, **windows}
     score = partial(score_frames, queue=queue) if of_frames else score_windows
     scored = score(model, processor, settings.video, **options)
-    begun, is_whole = set[tuple[int, float]](), False
+    begun, failure = set[tuple[int, float]](), list[Exception]()
+    found.ending = "a signal stopped it"
 
     def watched() -> Iterator[ScoredWindow]:
-        nonlocal is_whole
         yield from scored
-        is_whole = True
+        found.ending = None
 
     def give(closed: list[Segment], is_cut: bool) -> None:
-        """What cannot be told, as the reader went away, is kept all the same."""
         for each in closed if queue is None else _changes(closed, finder, begun, queue, is_cut):
-            with collected(found.errors):
-                tell(each)
+            tell(each)
 
-    with collected(found.errors):
+    try:
         for window in until_stopped(watched()):
             give(found.add(window), window.begins_anew)
-            if found.errors:
-                break
-    with collected(found.errors):
         give(found.finish(), is_cut=True)
+    # Such as damage of the video: what was found is told and kept first.
+    except Exception as error:
+        if not found.end:
+            raise
+        failure.append(error)
+        found.ending = str(error) or type(error).__name__
+        with suppress(BrokenPipeError):
+            give(found.finish(), is_cut=True)
+    if found.ending is not None and not found.end:
+        return found
     details = {"model": settings.model, **thresholds, "background": finder.background, **windows}
     if queue is not None:
-        found.live = {"num_frames": queue.num_items, "num_dropped": queue.num_dropped}
-        details["live"] = found.live
-    if found.errors:
-        found.ending = str(found.errors[0]) or type(found.errors[0]).__name__
-    elif not is_whole:
-        found.ending = "a signal stopped it"
+        details["live"] = found.live = {"num_frames": queue.num_items, "num_dropped": queue.num_dropped}
     found.write(details, with_subtitles=settings.format == "vtt")
     if found.folder is not None:
-        with collected(found.errors):
-            _write_project(settings, found.segments, found.folder)
-    with collected(found.errors):
-        draw(found)
-    # Nothing stays that a next try would give, and be refused for.
-    is_written = found.folder is not None and (found.folder / "segments.json").exists()
-    is_lost = not found.end or (not is_written and Path(settings.video).is_file())
-    if is_lost and (found.errors or not is_whole):
-        found.remove()
-    if found.errors:
-        raise found.errors[0]
+        _write_project(settings, found.segments, found.folder)
+    draw(found)
+    if failure:
+        raise failure[0]
     return found
 
 
@@ -303,26 +273,6 @@ def _write_project(settings: TimelineSettings, segments: Sequence[Segment], fold
         write_annotations(source, rows, folder / source.name, video.parent)
     if rows and settings.format in SUFFIXES:
         write_new_annotations(settings.format, rows, folder / f"segments{SUFFIXES[settings.format]}")
-
-
-def _options(
-    settings: TimelineSettings, processor: VideoClipProcessor, of_frames: bool, is_live: bool
-) -> dict[str, Any]:
-    """The options of [`score_frames`], or of [`score_windows`]."""
-    windows = windows_of(settings, processor, of_frames)
-    if of_frames:
-        return windows | {"longest_gap": settings.longest_gap or (_LONGEST_GAP if is_live else None)}
-    if settings.longest_gap is not None:
-        raise ValueError(
-            f"--longest-gap {settings.longest_gap:g} is for classifiers of frames; {settings.model} is one of clips: "
-            "leave it out."
-        )
-    if (unseen := windows["stride"] - windows["num_frames"]) > 0:
-        logger.warning(
-            f"{unseen} of every {windows['stride']} samples are in no window; a border among them is estimated from "
-            "the windows around it. Choose a --stride of at most --window to look at all of them."
-        )
-    return windows
 
 
 def _changes(
@@ -372,8 +322,3 @@ def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Se
         text = one_line(segment.label).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         blocks.append(f"{' --> '.join(times)}\n{text} ({segment.score:.0%})")
     replace_text(path, "\n\n".join(blocks) + "\n")
-
-
-def _row(segment: Segment) -> tuple[str, str, str, str, int]:
-    times = f"{segment.start:.3f}", f"{segment.end:.3f}", f"{segment.score:.6f}"
-    return (segment.label, *times, segment.class_id)

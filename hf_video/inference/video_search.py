@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,13 +14,11 @@ import torch
 
 from hf_video.io import StoredFolder
 from hf_video.processing import VideoClipProcessor
-from hf_video.reading import VideoReadError
 from hf_video.reading.sources import kind_of
 
 from .features import feature_key
 from .inference_settings import SearchSettings
-from .search_model import load_search_model
-from .video_text import adapter_of
+from .video_text import adapter_of, load_search_model
 from .windows import Piece, window_batches
 
 if TYPE_CHECKING:
@@ -76,49 +71,34 @@ class VideoIndex:
         best = scores.topk(min(top_k, len(scores)))
         return best.indices.tolist(), best.values.tolist()
 
-    def path(self, row: int) -> str:
-        """The path of the video of a row, or its URL or name. In the files, bytes that are not UTF-8 are escaped."""
-        path = self.rows["path"][row].as_py()
-        original = re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), path)
-        return original if os.path.lexists(original) else path
-
 
 def open_index(place: str | os.PathLike) -> VideoIndex:
     """The index that `hf-video index` wrote into a folder.
 
     Raises:
         FileNotFoundError: there is no index.
-        ValueError: the folder has rows of another command, no clips, or a damaged file.
+        ValueError: the folder has rows of another command, or no clips.
     """
-    import pyarrow as pa
     import pyarrow.dataset as ds  # it imports pandas
 
     folder = StoredFolder(place)
     text = folder.read(SETTINGS_FILE)
-    try:
-        settings = json.loads(text or b"{}")
-    except ValueError as error:
-        raise ValueError(
-            f"{folder}/{SETTINGS_FILE} is damaged ({error}): make the index in another folder."
-        ) from error
+    settings = json.loads(text or b"{}")
     if settings.get("task") != "index":
         kind = FileNotFoundError if text is None else ValueError
         raise kind(f"{folder} is no index of videos: `hf-video index VIDEOS --model M --output {folder}` writes one.")
     system, root = folder.find()
-    names = [name for name in folder.names() if name.startswith("part-") and name.endswith(".parquet")]
-    try:
-        parts = ds.dataset([f"{root}/{name}" for name in names], format="parquet", filesystem=system)
-        columns = ["key", "path", "start", "end", "vector"]
-        rows = parts.to_table(columns, filter=ds.field("error").is_null()) if names else pa.table({"path": []})
-    except (pa.ArrowInvalid, OSError) as error:  # Arrow raises both for damaged files
-        raise ValueError(
-            f"A part of {folder} cannot be read. If it is damaged, the same `hf-video index` again makes it anew "
-            f"({error})"
-        ) from error
+    parts = ds.dataset([f"{root}/{name}" for name in part_names(folder)], format="parquet", filesystem=system)
+    rows = parts.to_table(["key", "path", "start", "end", "vector"], filter=ds.field("vector").is_valid())
     if not len(rows):
         raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
     vectors = np.concatenate([chunk.flatten().to_numpy() for chunk in rows["vector"].chunks])
     return VideoIndex(str(folder), settings, rows.drop_columns("vector"), vectors.reshape(len(rows), -1))
+
+
+def part_names(folder: StoredFolder) -> list[str]:
+    """The files with rows in a folder."""
+    return [name for name in folder.names() if name.startswith("part-") and name.endswith(".parquet")]
 
 
 class Hit(NamedTuple):
@@ -133,11 +113,10 @@ class Hit(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """The best clips, the best first: by `match` where there is re-ranking, otherwise by `score`; the seconds of
-    "loading", "encoding", "search" and "reranking"; and what to know about the scores, "" for nothing."""
+    """The best clips, the best first: by `match` where there is re-ranking, otherwise by `score`; and what to know
+    about the scores, "" for nothing."""
 
     hits: list[Hit]
-    seconds: dict[str, float]
     note: str = ""
 
 
@@ -147,13 +126,11 @@ class VideoSearch:
     Args:
         index: the folder of an index.
         model: where it is; by default where it was when the index was begun.
-        device: see `load_search_model`.
-        dtype: type of the weights; by default that of the model that made the index.
+        device, dtype: see `load_search_model`; by default the dtype of the model that made the index.
         batch_size: clips in one forward pass of re-ranking.
 
     Raises:
-        FileNotFoundError, OSError: there is no index, or no such model.
-        ValueError: the index is of another model.
+        OSError, ValueError: there is no index, or no such model, or the index is of another model.
     """
 
     def __init__(
@@ -165,42 +142,25 @@ class VideoSearch:
         dtype: str | None = None,
         batch_size: int = 8,
     ):
-        self.seconds: dict[str, float] = {}
-        self.batch_size = batch_size
-        with self._timed("loading"):
-            self.index = open_index(index)
-            known = self.index.settings
-            noted = known["notes"]["model"]
-            if model is None and os.path.isabs(noted) and not os.path.isdir(noted):
-                raise FileNotFoundError(
-                    f"The model of {self.index.place} was in {noted}, which is not there: name its folder by --model."
-                )
-            dtype = dtype or known["config"].get("dtype") or "float32"
-            self.model = load_search_model(model or noted, device=device, dtype=dtype)
-            own = feature_key(self.model.network, self.model.processor)
-            if any(known[name] != own[name] for name in ("model", "weights")):
-                raise ValueError(
-                    f"{self.index.place} is the index of another model, {noted} ({known['model']}): its vectors do "
-                    f"not compare with those of this {own['model']}. Name that model, or make an index of this one."
-                )
-            self.adapter = adapter_of(self.model.network)
+        self.batch_size, self.index = batch_size, open_index(index)
+        known = self.index.settings
+        noted, dtype = known["notes"]["model"], dtype or known["config"].get("dtype") or "float32"
+        self.model = load_search_model(model or noted, device=device, dtype=dtype)
+        own = feature_key(self.model.network, self.model.processor)
+        if any(known[name] != own[name] for name in ("model", "weights")):
+            raise ValueError(
+                f"{self.index.place} is the index of another model, {noted} ({known['model']}): its vectors do not "
+                f"compare with those of this {own['model']}. Name that model, or make an index of this one."
+            )
+        self.adapter = adapter_of(self.model.network)
 
     @torch.inference_mode()
     def search(
         self, text: str | None = None, *, video: Any = None, top_k: int = 10, rerank: int | None = None
     ) -> SearchResult:
-        """The clips closest to a text, or to a video.
-
-        Args:
-            text: words.
-            video: what `read_video` takes, instead of words; one clip of it is searched for.
-            top_k: hits to give.
-            rerank: the number of best clips that are matched with the text and ordered anew, at least `top_k`.
-
-        Raises:
-            ValueError: there is neither a text nor a video, or both; the text is empty; or the model does not re-rank.
-            VideoReadError: a video cannot be read.
-        """
+        """The `top_k` clips closest to a text, or to one clip of a `video`, which is what `read_video` takes. The
+        `rerank` best ones, at least `top_k`, are matched with the text and ordered anew. It is a `ValueError` if there
+        is neither a text nor a video, or both; the text is empty; or the model does not re-rank."""
         if (text is None) == (video is None):
             raise ValueError("Search for a text, or for a video.")
         if text is not None and not text.strip():
@@ -209,55 +169,37 @@ class VideoSearch:
             kind = type(self.model.network).__name__
             why = "a video is searched for" if text is None else f"{kind} does not see videos and texts together"
             raise ValueError(f"--rerank {rerank} needs a text and a model that matches it: {why}. Leave it out.")
-        texts = None
-        with self._timed("encoding"):
-            if text is not None:
-                texts = self.adapter.embed_texts(self.model.tokenize([text]))
-                query = texts.vectors[0]
-            else:
-                query = self.adapter.embed_videos(next(read_clips(self.model.processor, video)).pixel_values[None])[0]
-        with self._timed("search"):
-            # A video is most like itself by cosines alone: the mean of its frames' unit vectors is shorter than them.
-            rows, scores = self.index.find(query.numpy(), max(top_k, rerank or 0), cosine=text is None)
+        texts = None if text is None else self.adapter.embed_texts(self.model.tokenize([text]))
+        if texts is not None:
+            query = texts.vectors[0]
+        else:
+            query = self.adapter.embed_videos(next(read_clips(self.model.processor, video)).pixel_values[None])[0]
+        # A video is most like itself by cosines alone: the mean of its frames' unit vectors is shorter than them.
+        rows, scores = self.index.find(query.numpy(), max(top_k, rerank or 0), cosine=texts is None)
         facts = self.index.rows.take(rows).to_pylist()
         hits = [
-            Hit(self.index.path(row), fact["start"], fact["end"], score)
-            for row, fact, score in zip(rows, facts, scores, strict=True)
+            Hit(fact["path"], fact["start"], fact["end"], score) for fact, score in zip(facts, scores, strict=True)
         ]
         if rerank is not None and texts is not None:
-            with self._timed("reranking"):
-                found = self._read_again(hits)
-                matched = list[Hit]()
-                while batch := list(islice(found, self.batch_size)):
-                    logits = self.adapter.match(torch.stack([clip for _, clip in batch]), texts).tolist()
-                    matched += [hit._replace(match=logit) for (hit, _), logit in zip(batch, logits, strict=True)]
-                hits = sorted(matched, key=lambda hit: -(hit.match or 0.0))
-        return SearchResult(hits[:top_k], dict(self.seconds), self.adapter.note if text is not None else "")
+            found, matched = self._read_again(hits), list[Hit]()
+            while batch := list(islice(found, self.batch_size)):
+                logits = self.adapter.match(torch.stack([clip for _, clip in batch]), texts).tolist()
+                matched += [hit._replace(match=logit) for (hit, _), logit in zip(batch, logits, strict=True)]
+            hits = sorted(matched, key=lambda hit: -(hit.match or 0.0))
+        return SearchResult(hits[:top_k], self.adapter.note if text is not None else "")
 
     def _read_again(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, torch.Tensor]]:
         """Each hit, and the frames of its clip. A video is read once."""
         windows, source_fps = (self.index.settings[name] for name in ("windows", "source_fps"))
         for path in dict.fromkeys(hit.path for hit in hits):
             wanted = {hit.start: hit for hit in hits if hit.path == path}
-            try:
-                for clip in read_clips(self.model.processor, path, windows, source_fps=source_fps):
-                    if clip.start in wanted:
-                        yield wanted.pop(clip.start), clip.pixel_values
-                    if not wanted:
-                        break
-            except VideoReadError as error:
-                raise VideoReadError(
-                    f"{error} --rerank reads what was indexed: it needs the files, and `hf-video index --prune` again "
-                    "if they have moved."
-                ) from error
-            if wanted:
+            for clip in read_clips(self.model.processor, path, windows, source_fps=source_fps):
+                if clip.start in wanted:
+                    yield wanted.pop(clip.start), clip.pixel_values
+                if not wanted:
+                    break
+            else:
                 raise ValueError(f"{path} has changed since it was indexed: run `hf-video index` again.")
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - begin
 
 
 def search(settings: SearchSettings) -> SearchResult:

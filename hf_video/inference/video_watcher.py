@@ -3,11 +3,13 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 
 from hf_video.models.memory_bank_qformer.memory_bank import MemoryBank, replay_memory
+from hf_video.reading.windows import until_error
 
 
 class VideoWatcher:
@@ -20,20 +22,17 @@ class VideoWatcher:
                 print(watcher.answer())
 
     Args:
-        model ([`MemoryBankQFormerForConditionalGeneration`]): a model with a memory and a vision tower.
-        processor ([`MemoryBankQFormerProcessor`]): the processor of the model.
+        model, processor: a [`MemoryBankQFormerForConditionalGeneration`] with a memory and a vision tower, and its
+            [`MemoryBankQFormerProcessor`].
         question (`str`, defaults to `""`): the text that the Q-Former reads while it watches. Other questions are
             answered from what the memory has kept, see [`replay_memory`].
-        prompt (`str`, defaults to `"{}"`): the text around a question that the model was trained with, for example
-            `"Question: {} Short answer:"`.
-        chunk_size (`int`, defaults to 8): number of frames in one pass of the vision tower. With 1, frames of a live
-            source are read without delay.
+        chunk_size (`int`, defaults to 8): frames in one pass of the vision tower. With 1, frames of a live source are
+            read without delay.
         memory ([`MemoryBank`], *optional*): the memory of earlier frames. It grows in place. If it was filled with
             another question, it stays as it is, and a replay of it grows instead.
 
     Raises:
-        ValueError: if the model has no memory; if its Q-Former reads text, but the processor has no tokenizer for it;
-            if the question is too long; if the memory has several videos or was filled by another model.
+        ValueError: if the model has no memory, the question is too long, or the memory was filled by another model.
     """
 
     def __init__(
@@ -41,26 +40,18 @@ class VideoWatcher:
         model: Any,
         processor: Any,
         question: str = "",
-        prompt: str = "{}",
         chunk_size: int = 8,
         memory: MemoryBank | None = None,
     ):
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size is {chunk_size}; at least 1 frame is expected.")
         if not model.base_model.has_memory:
             raise ValueError("This model has no memory (`memory_bank_length=0`), so it cannot watch frame by frame.")
-        if model.config.use_qformer_text_input and processor.qformer_tokenizer is None:
-            raise ValueError("The model's Q-Former reads text, but the processor has no `qformer_tokenizer` for it.")
-        if memory is not None and memory.batch_size > 1:
-            raise ValueError(f"The memory is of {memory.batch_size} videos: `take` one of them.")
-        self.model, self.processor = model.eval(), processor
-        self.question, self.prompt, self.chunk_size = question, prompt, chunk_size
+        self.model, self.processor, self.question, self.chunk_size = model.eval(), processor, question, chunk_size
         self._text = self._qformer_inputs(question)
-        origin = {"model": _fingerprint(model.base_model.query_tokens), "text": self._ask(question)}
+        fingerprint = _fingerprint(model.base_model.query_tokens)
         if memory is None:
             memory = MemoryBank(model.config.memory_bank_length, model.config.memory_policy)
         elif memory.batch_size:
-            if memory.origin.get("model", origin["model"]) != origin["model"]:
+            if memory.origin.get("model", fingerprint) != fingerprint:
                 raise ValueError("The memory was filled by another model: go on with that one, or begin without it.")
             memory = memory.to(model.device)
             if not self._fits(memory):
@@ -68,7 +59,7 @@ class VideoWatcher:
                 memory, _ = replay_memory(model.base_model, memory, **self._text)
                 memory.origin = dict(kept)
         self.memory = memory
-        self.memory.origin |= origin
+        self.memory.origin |= {"model": fingerprint, "text": question}
 
     @property
     def frames_seen(self) -> int:
@@ -76,17 +67,12 @@ class VideoWatcher:
         return int(self.memory.frames_seen.sum())
 
     def watch(self, frames: Iterable[Any]) -> Iterator[int]:
-        """
-        Read frames, one after the other. If their source raises an error, all frames before it are read first.
-
-        Args:
-            frames: any iterable of images of one size: PIL images or arrays (height, width, channels), uint8.
-
-        Yields:
-            `frames_seen`, after each frame. The caller may then ask, save, or stop.
-        """
-        options = {"do_sample_frames": False, "num_crops": 1, "return_tensors": "pt"}
-        for chunk in _chunks(frames, self.chunk_size):
+        """Read frames, any iterable of images of one size: PIL images or arrays (height, width, channels) uint8. Gives
+        `frames_seen` after each: the caller may then ask, save, or stop. If their source raises an error, all frames
+        before it are read first."""
+        options, errors = {"do_sample_frames": False, "num_crops": 1, "return_tensors": "pt"}, list[Exception]()
+        read = until_error(frames, errors)
+        while chunk := [*islice(read, self.chunk_size)]:
             inputs = self.processor.video_processor(chunk, **options).to(self.model.device, self.model.dtype)
             with torch.no_grad():
                 vision_embeds = self.model.base_model.get_vision_embeds(inputs["pixel_values"])
@@ -94,6 +80,8 @@ class VideoWatcher:
                 with torch.no_grad():
                     self.model.base_model(vision_embeds=frame, memory=self.memory, **self._text)
                 yield self.frames_seen
+        if errors:
+            raise errors[0]
 
     def update(self, frames: Iterable[Any]) -> int:
         """Call [`~VideoWatcher.watch`] for all frames, and return `frames_seen`."""
@@ -103,23 +91,15 @@ class VideoWatcher:
 
     @torch.no_grad()
     def answer(self, question: str | None = None, **generate_kwargs: Any) -> str:
-        """
-        Answer a question about all frames so far.
-
-        Args:
-            question (`str`, *optional*): the question; by default that of the watcher. Another question is answered
-                from a replay of the memory, which is not changed.
-            generate_kwargs: options of the model's `generate`.
-
-        Raises:
-            ValueError: if no frame was read yet, or the question is too long.
-        """
+        """Answer a question about all frames so far, by default that of the watcher; another one is answered from a
+        replay of the memory, which is not changed. The options are those of the model's `generate`. It is a
+        `ValueError` if no frame was read yet, or the question is too long."""
         if not self.frames_seen:
             raise ValueError("There is nothing to answer about yet: watch at least one frame.")
         question = self.question if question is None else question
         text, inputs = self._qformer_inputs(question), self._language_model_inputs(question)
         queries = self.memory.last_queries
-        if queries is None or not _equal(text, self._text):
+        if queries is None or (text and question != self.question):
             _, queries = replay_memory(self.model.base_model, self.memory, **text)
         ids = self.model.generate(
             video_embeds=self.model.base_model.language_projection(queries.to(self.model.dtype)),
@@ -130,31 +110,20 @@ class VideoWatcher:
         return self.processor.batch_decode(ids, skip_special_tokens=True)[0].strip()
 
     def check_question(self, question: str) -> None:
-        """
-        Check that a question can be answered, before hours are spent on watching.
-
-        Raises:
-            ValueError: if it is too long for the Q-Former, or the processor cannot make a prompt of it.
-        """
+        """Check that a question can be answered, before hours are spent on watching: it is a `ValueError` if it is too
+        long for the Q-Former."""
         self._qformer_inputs(question)
         self._language_model_inputs(question)
 
     def save(self, path: str | os.PathLike) -> None:
-        """
-        Write the memory with [`MemoryBank.save`], complete or not at all. The file also holds the question, and a hash
-        by which the model is recognised.
-
-        Raises:
-            ValueError: if no frame was read yet, or the memory is unfinished.
-        """
-        if not self.frames_seen:
-            raise ValueError("There is nothing to save yet: watch at least one frame.")
+        """Write the memory with [`MemoryBank.save`], complete or not at all. The file also holds the question, and a
+        hash by which the model is recognised."""
         self.memory.save(path)
 
     def _qformer_inputs(self, question: str) -> dict[str, torch.Tensor]:
         if not self.model.config.use_qformer_text_input:
             return {}
-        inputs = self.processor(qformer_text=self._ask(question), return_tensors="pt")
+        inputs = self.processor(qformer_text=question, return_tensors="pt")
         length = inputs["qformer_input_ids"].shape[1]
         longest = self.model.config.qformer_config.max_position_embeddings
         if length > longest:
@@ -164,46 +133,16 @@ class VideoWatcher:
         return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
 
     def _language_model_inputs(self, question: str) -> Any:
-        return self.processor(text=self._ask(question), return_tensors="pt").to(self.model.device)
-
-    def _ask(self, question: str) -> str:
-        # Not `str.format`: other braces of the prompt are plain text.
-        return self.prompt.replace("{}", question)
+        return self.processor(text=question, return_tensors="pt").to(self.model.device)
 
     def _fits(self, memory: MemoryBank) -> bool:
         """Whether the memory was filled with this text."""
         if not self._text:
             return True
-        if "text" in memory.origin:
-            return memory.origin["text"] == self._ask(self.question)
         ids = self._text["qformer_input_ids"].masked_fill(self._text["qformer_attention_mask"] == 0, -1)
         return memory.text_ids is not None and torch.equal(memory.text_ids, ids)
-
-
-def _chunks(frames: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` frames. The last one may be shorter, at the end or before an error of the source."""
-    chunk: list[Any] = []
-    try:
-        for frame in frames:
-            chunk.append(frame)
-            if len(chunk) == size:
-                yield chunk
-                chunk = []
-    except Exception:
-        if chunk:
-            yield chunk
-        raise
-    if chunk:
-        yield chunk
 
 
 def _fingerprint(weights: torch.Tensor) -> str:
     """A hash of the signs of the weights. They are the same in every precision."""
     return hashlib.sha256(torch.signbit(weights.detach()).cpu().numpy().tobytes()).hexdigest()
-
-
-def _equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-__all__ = ["VideoWatcher"]

@@ -12,7 +12,6 @@ from transformers.video_utils import VideoMetadata
 from hf_video.processing import VideoClipProcessor
 from hf_video.processing.clip_sampling import STRIDED_STRATEGIES
 from hf_video.reading.frame_streaming import StreamedFrame
-from hf_video.reading.sources import VideoReadError, describe
 from hf_video.reading.windows import LastWindow, Sample, group_samples, timed_samples, until_error
 
 from .inference_settings import WindowSettings
@@ -65,21 +64,18 @@ def window_batches(
     dtype: torch.dtype = torch.float32,
     watch: Watcher | None = None,
 ) -> Iterator[WindowBatch]:
-    """Sliding windows of a video, resized, cropped and normalised for a model.
+    """Sliding windows of a video, resized, cropped and normalised for a model, one clip with one crop each.
 
     Each frame is decoded, processed and moved to the device once, however many windows hold it. A batch is given as
     soon as it is full; the last one may be smaller. Memory does not grow with the length of the video. A line of the
     log says if samples are more than `FAR` times as far apart as the frames that the model learned from, or as close.
 
     Args:
-        processor: says how a frame is resized, cropped and normalised. Its sampling of clips and its views are not
-            used: a window is one clip with one crop.
-        source, source_fps: see `timed_samples`.
-        last: see `group_samples`.
+        processor: says how a frame is resized, cropped and normalised.
+        source, source_fps, last: see `timed_samples` and `group_samples`.
         num_frames, stride, fps, frame_sampling_rate: see `choose_windows`.
         batch_size: windows in a batch.
-        device: where `pixel_values` are.
-        dtype: dtype of `pixel_values`.
+        device, dtype: those of `pixel_values`.
         watch: sees the frames before they are processed.
 
     Raises:
@@ -91,7 +87,7 @@ def window_batches(
     windows = choose_windows(processor, num_frames, stride, fps, frame_sampling_rate)
     num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
     samples = warn_if_far(timed_samples(source, **windows, source_fps=source_fps), num_frames, processor)
-    process = image_transform(processor, describe(source), device, dtype, watch)
+    process = image_transform(processor, device, dtype, watch)
     groups = group_samples(samples, num_frames, stride, last, transform=process)
 
     def batches() -> Iterator[WindowBatch]:
@@ -99,8 +95,8 @@ def window_batches(
         # Damage lies behind the last windows, which may not fill a batch.
         undamaged = until_error(groups, errors)
         while batch := list(islice(undamaged, batch_size)):
-            starts, ends, values, _ = map(list, zip(*batch, strict=True))
-            pixel_values = torch.stack([frame for of_window in values for frame in of_window])
+            pixel_values = torch.stack([frame for group in batch for frame in group.values])
+            starts, ends = [group.start for group in batch], [group.end for group in batch]
             yield WindowBatch(starts, ends, pixel_values.unflatten(0, (len(batch), -1)))
         if errors:
             raise errors[0]
@@ -109,29 +105,18 @@ def window_batches(
 
 
 def image_transform(
-    processor: VideoClipProcessor,
-    name: str,
-    device: torch.device | str,
-    dtype: torch.dtype,
-    watch: Watcher | None = None,
+    processor: VideoClipProcessor, device: torch.device | str, dtype: torch.dtype, watch: Watcher | None = None
 ) -> Callable[[list[StreamedFrame]], Sequence[torch.Tensor]]:
-    """A function of frames that gives each as a model takes it: (num_channels, height, width) on a device. All calls
-    must have frames of one size, otherwise it is a `VideoReadError` with the `name` of the video."""
-    shapes: list[tuple[int, ...]] = []
+    """A function of frames that gives each as a model takes it: (num_channels, height, width) on a device."""
 
     def process(frames: list[StreamedFrame]) -> Sequence[torch.Tensor]:
         if not frames:
             return []
-        images = [frame.image for frame in frames]
-        shapes.extend(image.shape for image in images[: not shapes])
-        for frame, image in zip(frames, images, strict=True):
-            if image.shape != shapes[0]:
-                raise VideoReadError(
-                    f"{name}: frame {frame.number} is {image.shape[:2]} (height, width), the first is {shapes[0][:2]}."
-                )
+        for frame in frames:
             if watch is not None:
-                watch(frame.seconds, image)
-        inputs = processor(np.stack(images), do_sample_frames=False, num_crops=1, return_tensors="pt")
+                watch(frame.seconds, frame.image)
+        images = np.stack([frame.image for frame in frames])
+        inputs = processor(images, do_sample_frames=False, num_crops=1, return_tensors="pt")
         return inputs[processor.model_input_names[0]][0].to(device, dtype).unbind()
 
     return process
@@ -149,37 +134,32 @@ def choose_windows(
     says what is taken: the rate of its clips if its sampling strategy keeps one, otherwise every frame. For `fps` and
     `frame_sampling_rate` see `timed_samples`."""
     if fps is None and frame_sampling_rate is None:
-        interval = _learned_interval(processor)
-        if interval is not None:
+        if (interval := _learned_interval(processor)) is not None:
             fps = 1 / interval
         else:
-            if processor.sampling_strategy in STRIDED_STRATEGIES:
-                frame_sampling_rate = processor.frame_sampling_rate
-            step = frame_sampling_rate or 1
-            taken = "every frame" if step == 1 else f"one frame of {step:g}, as its clips do"
+            is_strided = processor.sampling_strategy in STRIDED_STRATEGIES
+            frame_sampling_rate = processor.frame_sampling_rate if is_strided else 1
             logger.warning_once(
                 "It is unknown how many seconds lay between the frames of a clip in training (`frame_interval` of "
-                f"the processor): windows take {taken}. fps and "
-                "frame_sampling_rate (--fps, --frame-sampling-rate) set another distance."
+                f"the processor): windows take one frame of {frame_sampling_rate or 1:g}. fps and frame_sampling_rate "
+                "(--fps, --frame-sampling-rate) set another distance."
             )
     num_frames = (processor.num_frames or 16) if num_frames is None else num_frames
     return {
         "num_frames": num_frames,
         "stride": max(num_frames // 2, 1) if stride is None else stride,
         "fps": fps,
-        "frame_sampling_rate": 1 if frame_sampling_rate is None else frame_sampling_rate,
+        "frame_sampling_rate": frame_sampling_rate or 1,
     }
 
 
 def windows_of(settings: WindowSettings, processor: VideoClipProcessor, of_frames: bool = False) -> dict[str, Any]:
     """The options of [`window_batches`] that settings name; those of [`score_frames`] for a classifier `of_frames`. It
     is a `ValueError` if they name two rates, or windows where none slides."""
-    rates = settings.fps, settings.frame_sampling_rate
-    if all(rate is not None for rate in rates):
-        raise ValueError(
-            f"--fps {rates[0]:g} and --frame-sampling-rate {rates[1]:g} both set the rate of samples; give one."
-        )
-    windows = choose_windows(processor, settings.window, settings.stride, *rates)
+    fps, step = settings.fps, settings.frame_sampling_rate
+    if fps is not None and step is not None:
+        raise ValueError(f"--fps {fps:g} and --frame-sampling-rate {step:g} both set the rate of samples; give one.")
+    windows = choose_windows(processor, settings.window, settings.stride, fps, step)
     if not of_frames:
         return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
     for name, default in _OF_WINDOWS.items():
@@ -215,11 +195,11 @@ def warn_if_sparse(processor: VideoClipProcessor, metadata: VideoMetadata, video
     """Logs, and returns, a sentence if a clip of a whole video, with the metadata that the processor gives of it, has
     frames that are more than `FAR_OF_WHOLE_VIDEOS` times as far apart as those that the model learned from: it then
     sees moments, and no motion."""
-    frames, interval = metadata.frames_indices, _learned_interval(processor)
-    if interval is None or not frames or not metadata.fps or not processor.num_frames or processor.num_frames < 2:
+    interval, count = _learned_interval(processor), processor.num_frames or 0
+    clip = (metadata.frames_indices or [])[:count]
+    if interval is None or not metadata.fps or len(clip) < 2:
         return None
-    clip = frames[: processor.num_frames]
-    distance = (clip[-1] - clip[0]) / (processor.num_frames - 1) / metadata.fps
+    distance = (clip[-1] - clip[0]) / (count - 1) / metadata.fps
     if distance <= interval * FAR_OF_WHOLE_VIDEOS:
         return None
     said = (

@@ -79,10 +79,8 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
 
 
 def choose_stream(container: Any, name: str, thread_type: str) -> Any:
-    """
-    The best video stream of an open container, the only one that is read. By `thread_type`, threads of the decoder
-    share frames ("AUTO"), the parts of a frame ("SLICE": no frame waits for the next), or nothing ("NONE").
-    """
+    """The best video stream of an open container, the only one that is read. By `thread_type`, threads of the decoder
+    share frames ("AUTO"), the parts of a frame ("SLICE": no frame waits for the next), or nothing ("NONE")."""
     if container.format.name in _TEXT_FORMATS:
         raise VideoReadError(f"{name} cannot be opened as a video: it is a text or a playlist.")
     # The cover picture of a sound file is a video stream too.
@@ -130,9 +128,8 @@ class RgbConverter:
 
 
 def _find_orientation(frame: Any) -> tuple[bool, bool, bool]:
-    """How the display matrix of a frame turns it (ISO/IEC 14496-12, 6.2.2): whether rows and columns change places,
-    whether the result is then mirrored left to right, and whether it is mirrored top to bottom. Of these eight ways
-    the nearest to the matrix is taken."""
+    """Whether the display matrix of a frame (ISO/IEC 14496-12, 6.2.2) swaps rows and columns, then mirrors left to
+    right, and top to bottom; of these eight ways the nearest to the matrix."""
     try:
         # `frame.side_data` would keep the frame in a reference cycle, and so in memory until the garbage collector
         # runs.
@@ -171,8 +168,8 @@ def decode_packet(stream: Any, packet: Any) -> list[Any] | None:
 
 
 def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
-    """Every frame from the start to the end. Raises `VideoReadError` at the first damage, and after the last frame if
-    the file breaks off or the decoder has dropped frames without an error."""
+    """Every frame from the start to the end. Raises `VideoReadError` at the first damage, and after the last frame
+    if the file breaks off or frames are missing."""
     has_one_each, kind = has_one_frame_per_packet(stream), container.format.name
     breaks_off = is_interlaced = False
     first_time = None

@@ -7,15 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from accelerate.utils import gather_object
-from safetensors.torch import load_file, save_file
 from torch.utils.data import Dataset, Subset
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 from hf_video.data import ClipAugmentation, ReadAheadLoader, TextTask, VideoDataset
 from hf_video.data.video_texts import load_video_texts
-from hf_video.io import naming, replace_text
+from hf_video.io import replace_text
 from hf_video.loading.configurations import check_trainable, load_config, loading
 from hf_video.metrics import wilson_interval
 
@@ -30,9 +28,6 @@ from .task import Task, TaskData
 from .trainer import BaseTrainer
 from .values import make
 
-# The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
-ADAPTER_FOLDER = "adapter"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 # So many wrong answers are in the report.
 NUM_SHOWN = 50
 
@@ -41,11 +36,8 @@ class AnswerTrainer(BaseTrainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 
-    A plain `Trainer` with the `collate` of the [`TextTask`] trains the same model after [`choose_trained`]
-    has frozen a part of it. Pass the processor as `processing_class`: it is saved with every checkpoint.
-
-    If the model has adapters, a checkpoint is a plain model with the adapters merged, which `from_pretrained` loads.
-    The adapters themselves are in its folder `adapter`, from which a run resumes.
+    A plain `Trainer` with the `collate` of the [`TextTask`] trains the same model after [`choose_trained`] has frozen
+    a part of it. A checkpoint of a model with adapters has their weights beside the frozen ones.
     """
 
     args: AnswerTrainingArguments
@@ -82,37 +74,12 @@ class AnswerTrainer(BaseTrainer):
         answers, true = self.predict_answers(Subset(dataset, range(first, end)))
         return (gather_object(answers), gather_object(true)) if num > 1 else (answers, true)
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if not has_adapters(self.model):
-            return super()._save(output_dir, state_dict)
-        super()._save(output_dir, merged_state(self.model, state_dict))
-        save_adapters(self.model, Path(output_dir or self.args.output_dir, ADAPTER_FOLDER))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        load_adapters(self.model, Path(resume_from_checkpoint, ADAPTER_FOLDER))
-
-    def _load_best_model(self) -> None:
-        super()._load_best_model()
-        load_adapters(self.model, Path(self.state.best_model_checkpoint, ADAPTER_FOLDER))
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # Merged layers have other names than layers with adapters, which are loaded on their own.
-        if not has_adapters(self.model):
-            super()._issue_warnings_after_load(load_result)
-
     def predict_answers(self, dataset: Dataset) -> tuple[list[list[str]], list[str]]:
-        """
-        Generates answers with the generation settings of the arguments.
-
-        Args:
-            dataset: a [`VideoDataset`]. Videos that are skipped because they cannot be read have no answers.
-
-        Returns:
-            `num_return_sequences` answers for each video, the best first, and the true answers.
-        """
+        """`num_return_sequences` generated answers for each video of a [`VideoDataset`], the best first, and the true
+        answers. Videos that are skipped because they cannot be read have none."""
         model, answers, true = self.model.eval(), [], []
-        options = self.args.generation_settings() | {"num_return_sequences": self.args.num_return_sequences}
+        count = self.args.num_return_sequences
+        options = self.args.generation_settings() | {"num_return_sequences": count}
         collate = partial(self.default_collator(), with_targets=False)
         loader = ReadAheadLoader(
             dataset,
@@ -128,26 +95,15 @@ class AnswerTrainer(BaseTrainer):
             with self.compute_loss_context_manager():
                 ids = model.generate(**inputs, **options)
             texts = [text.strip() for text in self.processing_class.batch_decode(ids, skip_special_tokens=True)]
-            count = self.args.num_return_sequences
             answers += [texts[start : start + count] for start in range(0, len(texts), count)]
             true += [item["text_target"] for item in items]
         return answers, true
 
 
 def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -> Any:
-    """
-    Freezes the parts that are not trained, and puts adapters into the language model if `lora_rank` asks for them.
-
-    By default the parts that MA-LMM trains are trained: the Q-Former and its queries, the frame positions, the
-    projection, and the norm after the vision tower.
-
-    Returns:
-        The language model as a `peft.PeftModel`; its `merge_and_unload` makes it a plain model in place. None if there
-        are no adapters.
-
-    Raises:
-        ImportError: `lora_rank` asks for adapters and PEFT is not installed.
-    """
+    """Freezes what is not trained. By default what MA-LMM trains is trained: the Q-Former and its queries, the frame
+    positions, the projection, and the norm after the vision tower. With `lora_rank` the language model gets adapters,
+    and is returned as a `peft.PeftModel`, whose `merge_and_unload` makes it a plain model in place."""
     base: Any = model.base_model
     if base.vision_model is not None and not arguments.train_vision_tower:
         base.vision_model.requires_grad_(False)
@@ -159,64 +115,8 @@ def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -
     return with_adapters(model.language_model, arguments.lora_rank, arguments.lora_alpha, target_modules="all-linear")
 
 
-def has_adapters(model: Any) -> bool:
-    """Whether the language model has adapters of `choose_trained` that are not merged."""
-    return any(".lora_A." in name for name, _ in model.language_model.named_parameters())
-
-
-@torch.no_grad()
-def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-    """The weights of a plain model with the same outputs, under names that `from_pretrained` knows, from its
-    `state_dict()` if the caller has it. The model keeps its adapters. Merged layers are new tensors on the CPU."""
-    from peft.tuners.lora import LoraLayer
-
-    state = dict(model.state_dict() if state is None else state)
-    layers: list[tuple[str, Any]] = [
-        (name, each) for name, each in model.named_modules() if isinstance(each, LoraLayer)
-    ]
-    for layer, module in layers:
-        weight = state.pop(f"{layer}.base_layer.weight").cpu()
-        for adapter in module.active_adapters:
-            weight = weight + module.get_delta_weight(adapter).to(weight)
-        state[f"{layer}.weight"] = weight
-        if f"{layer}.base_layer.bias" in state:
-            state[f"{layer}.bias"] = state.pop(f"{layer}.base_layer.bias")
-        for name in [name for name in state if name.startswith(f"{layer}.lora_")]:
-            del state[name]
-    return state
-
-
-def save_adapters(model: Any, folder: Path) -> None:
-    """Writes the adapters of the language model as PEFT does, so that `PeftModel.from_pretrained` reads them."""
-    from peft import get_peft_model_state_dict
-
-    folder.mkdir(parents=True, exist_ok=True)
-    [(name, config)] = model.language_model.peft_config.items()
-    config.save_pretrained(str(folder))
-    prefix = "base_model.model."
-    state = get_peft_model_state_dict(model.language_model, adapter_name=name)
-    save_file(
-        {prefix + key.removeprefix(prefix): tensor.contiguous() for key, tensor in state.items()},
-        folder / ADAPTER_WEIGHTS,
-        {"format": "pt"},
-    )
-
-
-def load_adapters(model: Any, folder: Path) -> None:
-    """Loads the adapters that `save_adapters` wrote into the language model; does nothing if there is no folder."""
-    if not folder.is_dir() or not has_adapters(model):
-        return
-    from peft import set_peft_model_state_dict
-
-    prefix = "base_model.model."
-    with naming(folder / ADAPTER_WEIGHTS):
-        state = {key.removeprefix(prefix): tensor for key, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
-    set_peft_model_state_dict(model.language_model, state)
-
-
 def exact_match(answers: Sequence[Sequence[str]], true: Sequence[str], first_words: bool = False) -> dict[str, float]:
-    """
-    The share of videos whose answer is right, word for word.
+    """The share of videos whose answer is right, word for word.
 
     Args:
         answers: generated answers of each video, the best first.

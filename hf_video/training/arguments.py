@@ -1,20 +1,18 @@
-"""`TrainingArguments` of each task, and the checks before a training begins."""
+"""`TrainingArguments` of each task."""
 
-import inspect
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-import torch
-from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers import GenerationConfig, TrainingArguments
 from transformers.integrations import integration_utils
-from transformers.trainer_utils import IntervalStrategy, SchedulerType
+from transformers.trainer_utils import IntervalStrategy
 
 from hf_video.metrics import METRICS, metrics_of
-from hf_video.settings import check_values, closest
+from hf_video.settings import check_values
 
-from .parallelism import check_device, prepare_sharding
+from .parallelism import prepare_sharding
 from .settings import (
     AnswerTrainingSettings,
     DetectionTrainingSettings,
@@ -49,19 +47,15 @@ class BaseTrainingArguments(OptimizationSettings, TrainingArguments):
             if is_dataclass(group) and not issubclass(group, TrainingArguments):
                 check_values(self, group)
         values: Any = self
-        if values.dataloader_persistent_workers and not values.dataloader_num_workers:
-            raise ValueError("dataloader_persistent_workers has no effect without dataloader_num_workers.")
         if isinstance(values.report_to, str):
             values.report_to = values.report_to.split(",")
-        # Transformers declares `fsdp` as text, for its older form, and takes no word for true or false.
-        if str(values.fsdp).lower() in ("true", "false"):
-            values.fsdp = str(values.fsdp).lower() == "true"
-        check_device(self)
         if values.greater_is_better is None and (values.metric_for_best_model or "").endswith(ERRORS):
             values.greater_is_better = False
         super().__post_init__()
         prepare_sharding(self)
-        _check_trackers(values.report_to)
+        for name in values.report_to:
+            if not getattr(integration_utils, f"is_{name}_available", lambda: True)():
+                raise ImportError(f"report_to={name} needs a package that is not installed: pip install {name}.")
         if values.data_seed is None:
             values.data_seed = values.seed
 
@@ -75,20 +69,12 @@ class BaseTrainingArguments(OptimizationSettings, TrainingArguments):
 @dataclass
 class VideoTrainingArguments(VideoTrainingSettings, BaseTrainingArguments):
     """[`BaseTrainingArguments`] with the settings that `VideoTrainer` adds: layer decay, an average of the weights, a
-    teacher, weights and draws of classes, and training of a part only. `choose_metric` says which metric chooses the
-    checkpoints of models without a top-1 accuracy."""
+    teacher, weights and draws of classes, and training of a part only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sampler != "random" and self.train_sampling_strategy != "random":
-            raise ValueError(
-                f"sampler={self.sampler} and train_sampling_strategy={self.train_sampling_strategy} are two orders of "
-                "the videos: choose one of them."
-            )
         if self.linear_probe and (self.lora_rank or self.freeze_layers):
             raise ValueError("linear_probe freezes all but the head already: leave out lora_rank and freeze_layers.")
-        if self.linear_probe and self.train_batch_size == 1:
-            raise ValueError("linear_probe normalises over the videos of a batch: take a batch size of at least 2.")
         self.scale_learning_rate(self.train_batch_size)
 
     def scale_learning_rate(self, train_batch_size: int) -> None:
@@ -97,25 +83,11 @@ class VideoTrainingArguments(VideoTrainingSettings, BaseTrainingArguments):
             videos_per_step = train_batch_size * self.gradient_accumulation_steps * self.world_size
             self.learning_rate = self.base_learning_rate * videos_per_step / 256
 
-    def check_problem_type(self, problem_type: str | None) -> None:
-        """Refuses (`ValueError`) label smoothing for models that do not have exactly one class for each video, and
-        weights and draws of classes for models without classes."""
-        if problem_type in ("multi_label_classification", "regression") and self.label_smoothing_factor:
-            what = "a video has values" if problem_type == "regression" else "a video may have several classes"
-            raise ValueError(
-                f"label_smoothing_factor is {self.label_smoothing_factor}, but {what}, which are not smoothed: set it "
-                "to 0."
-            )
-        rare = {"loss": "cross_entropy", "class_weights": None, "sampler": "random"}
-        for name, default in rare.items() if problem_type == "regression" else ():
-            if (value := getattr(self, name)) != default:
-                raise ValueError(f"{name} is {value}, but a video has values and no class: leave it out.")
-
     def check_metric(self, problem_type: str | None, num_labels: int, eval_sets: Collection[str] = ()) -> None:
         """Refuses (`ValueError`) a `metric_for_best_model` that is not measured for such a model. If there are several
         evaluation sets, names of metrics begin with theirs."""
-        known = [metric.name for metric in metrics_of(problem_type, num_labels)]
-        known = [f"{name}_{metric}" for name in eval_sets for metric in (*known, "loss")] or [*known, "loss"]
+        known = [*(metric.name for metric in metrics_of(problem_type, num_labels)), "loss"]
+        known = [f"{name}_{metric}" for name in eval_sets for metric in known] or known
         name = (self.metric_for_best_model or "").removeprefix("eval_")
         # `choose_metric` replaces the default if it is not measured.
         if name and self.eval_strategy != IntervalStrategy.NO and name not in (DEFAULT_METRIC, *known):
@@ -142,14 +114,6 @@ class PreTrainingArguments(MaskSettings, VideoTrainingArguments):
     eval_strategy: Literal["no", "steps", "epoch"] = "no"
     load_best_model_at_end: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.eval_strategy != IntervalStrategy.NO or self.load_best_model_at_end or self.save_strategy == "best":
-            raise ValueError(
-                "Pre-training evaluates nothing, and its result is the last model: leave out eval_strategy, "
-                "load_best_model_at_end and save_strategy=best."
-            )
-
 
 @dataclass
 class AnswerTrainingArguments(AnswerTrainingSettings, BaseTrainingArguments):
@@ -160,24 +124,10 @@ class AnswerTrainingArguments(AnswerTrainingSettings, BaseTrainingArguments):
         super().__post_init__()
         if self.lora_rank and self.train_language_model:
             raise ValueError("lora_rank adapts a frozen language model: leave out train_language_model.")
-        if self.lr_by_epoch:
-            _require_schedule(self, SchedulerType.COSINE_WARMUP_WITH_MIN_LR, "lr_by_epoch")
-        if self.lr_by_epoch and (unknown := set(self.lr_scheduler_kwargs or ()) - {"warmup_lr_rate", "min_lr_rate"}):
-            raise ValueError(
-                f"lr_scheduler_kwargs has {sorted(unknown)}; lr_by_epoch takes warmup_lr_rate and min_lr_rate."
-            )
         metric = (self.metric_for_best_model or "").removeprefix("eval_")
         if metric in TrainAnswersSettings.metrics and not self.predict_with_generate:
             raise ValueError(f"metric_for_best_model={metric} needs predict_with_generate=true, which measures it.")
-        if self.num_return_sequences > self.num_beams:
-            raise ValueError(
-                f"num_return_sequences is {self.num_return_sequences}; from 1 to num_beams ({self.num_beams}) is "
-                "expected."
-            )
-        if self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"min_new_tokens is {self.min_new_tokens}; at most max_new_tokens ({self.max_new_tokens}) is expected."
-            )
+        GenerationConfig(**self.generation_settings(), num_return_sequences=self.num_return_sequences)  # checks them
 
     def generation_settings(self) -> dict[str, Any]:
         """The options for the `generation_config` of the trained model."""
@@ -196,62 +146,8 @@ class DetectionTrainingArguments(DetectionTrainingSettings, BaseTrainingArgument
     """[`BaseTrainingArguments`] with the settings that `ActionDetectionTrainer` adds. The best checkpoint is the one
     with the highest mean average precision."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lr_drop_epochs:
-            _require_schedule(self, SchedulerType.CONSTANT_WITH_WARMUP, "lr_drop_epochs")
-        if self.lr_drop_epochs != sorted(self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs is {self.lr_drop_epochs}; ascending numbers are expected.")
-
 
 @dataclass
 class FrameTrainingArguments(FrameTrainingSettings, BaseTrainingArguments):
     """[`BaseTrainingArguments`] with the settings that `FrameClassificationTrainer` adds. The best checkpoint is the
     one with the highest F1 at an overlap of 50 %."""
-
-
-def check_optimization(arguments: TrainingArguments, model: Any) -> None:
-    """Makes an optimizer of one parameter and its schedule, as training will, so that their errors come early."""
-    parameter = torch.nn.Parameter(torch.zeros(1, device=arguments.device))
-    try:
-        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
-        if not inspect.isclass(optimizer_class) or {"params", "model", "optimizer_dict"} & set(options):
-            return
-        optimizer = cast(Any, optimizer_class)([parameter], **options)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"optim={_plain(arguments.optim)} cannot be used: {error}") from error
-    steps = arguments.max_steps if arguments.max_steps > 0 else 100
-    try:
-        get_scheduler(
-            arguments.lr_scheduler_type,
-            optimizer=optimizer,
-            num_warmup_steps=arguments.get_warmup_steps(steps),
-            num_training_steps=steps,
-            scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"lr_scheduler_type={_plain(arguments.lr_scheduler_type)} cannot be used: {error} Its options are "
-            "lr_scheduler_kwargs."
-        ) from error
-
-
-def _require_schedule(arguments: Any, needed: SchedulerType, name: str) -> None:
-    if arguments.lr_scheduler_type != needed:
-        raise ValueError(f"lr_scheduler_type is {_plain(arguments.lr_scheduler_type)}; {name} needs {needed.value}.")
-
-
-def _check_trackers(names: Sequence[str]) -> None:
-    """Refuses experiment trackers that Transformers does not know, or whose packages are missing."""
-    known = list(integration_utils.INTEGRATION_TO_CALLBACK)
-    for name in names:
-        if name not in known:
-            hint = closest(name, known) or f"Known are {', '.join(known)}."
-            raise ValueError(f"{name!r} is not an experiment tracker of Transformers. {hint}")
-        is_available = getattr(integration_utils, f"is_{name}_available", None)
-        if is_available is not None and not is_available():
-            raise ImportError(f"report_to={name} needs a package that is not installed: pip install {name}.")
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)

@@ -48,17 +48,11 @@ _NUM_WORST_CLIPS = 8
 
 
 class FrameClassificationTrainer(BaseTrainer):
-    """
-    `transformers.Trainer` for a classifier of frames such as [`VideoMambaForFrameClassification`] and a
+    """`transformers.Trainer` for a classifier of frames such as [`VideoMambaForFrameClassification`] and a
     [`VideoDataset`] of a [`FrameTask`]. The loss is the model's, over the known frames of the whole step.
 
-    An evaluation gives `frame_accuracy`, `edit_score`, `f1_10`, `f1_25` and `f1_50`, see
-    [`evaluate_frames`][hf_video.evaluation.evaluate_frames]. It puts the clips of a video together, so they must not
-    overlap.
-
-    Args:
-        *args, **kwargs: see [`BaseTrainer`].
-        background: the class that is no segment, if there is one.
+    An evaluation gives what [`evaluate_frames`][hf_video.evaluation.evaluate_frames] measures. It puts the clips of a
+    video together, so they must not overlap. `background` is the class that is no segment, if there is one.
     """
 
     def __init__(self, *args: Any, background: str | None = None, **kwargs: Any) -> None:
@@ -99,7 +93,7 @@ class FramesTask(Task):
                 print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
         options: dict[str, Any] = {
             "columns": further_columns(chosen.split_by),
-            "choices": {**choices, "point_width": 0},
+            "choices": choices | {"point_width": 0},
         }
         options["min_classes"] = 2 if self.background is None else 1
         splits = load_video_dataset(chosen.data, video_root=chosen.video_root, **options)
@@ -108,7 +102,7 @@ class FramesTask(Task):
         if self.points and self.background is None:
             raise ValueError(
                 f"The rows of {', '.join(self.points)} are instants, which a model finds only if it knows other time: "
-                "say --background NAME, and time outside of all rows is of this class."
+                "say --background NAME."
             )
         return TaskData(splits, frame_classes(splits["train"], self.background))
 
@@ -203,8 +197,7 @@ def measure_clips(
     logits: np.ndarray, clips: VideoDataset, config: Any, background: str | None = None
 ) -> dict[str, Any]:
     """What `evaluate_frames` and `measure_points` say of logits (num_clips, t, num_classes) for the clips of a data
-    set, which follow each other in each video without overlap. Where one does not begin at the end of the one before,
-    a segment ends."""
+    set, in the order of each video. Where one does not begin at the end of the one before, a segment ends."""
     found, truth = defaultdict[str, list[np.ndarray]](list), defaultdict[str, list[np.ndarray]](list)
     ends, spotted = dict[str, float](), list[Spotted]()
     columns = {"video", "start", "end", "frame_labels", "instants"} & {*clips.rows.column_names}

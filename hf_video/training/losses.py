@@ -27,17 +27,13 @@ _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "resc
 
 @dataclass
 class CrossEntropy:
-    """Cross-entropy of single labels, binary cross-entropy of several, or squared error of values.
-
-    The classifiers of Transformers guess the `problem_type` from the dtype of the labels, and would take soft targets
-    for those of multi-label classification. This loss never guesses. It is for any `transformers.Trainer`:
+    """Cross-entropy of single labels, binary cross-entropy of several, or squared error of values, by the
+    `problem_type`, which the classifiers of Transformers guess from the dtype of the labels. It is for any trainer:
 
         Trainer(model, data_collator=MixingCollator(mixing, 10), compute_loss_func=CrossEntropy(), ...)
 
-    It is linear in the targets: the loss of a mixed clip is the mixture of those for its labels. As in
-    `torch.nn.functional.cross_entropy`, the term of each class has the weight of the class. But the sum of the terms
-    is divided by the number of videos, and there by the sum of their weights. So a video counts as much whatever else
-    is in its batch, and the parts of an accumulated batch add up.
+    The sum of the weighted terms is divided by the number of videos, and in torch's by the sum of their weights. So a
+    video counts as much whatever else is in its batch, and the parts of an accumulated batch add up.
 
     Attributes:
         problem_type: the one in the model's configuration; see `problem_type_of`.
@@ -46,7 +42,7 @@ class CrossEntropy:
             factor of the term for its presence, the `pos_weight` of `torch.nn.BCEWithLogitsLoss`.
 
     Raises:
-        ValueError: the problem type is unknown, or values are to be weighted.
+        ValueError: the problem type is unknown, or values are to be weighted or smoothed.
     """
 
     problem_type: str = "single_label_classification"
@@ -58,6 +54,8 @@ class CrossEntropy:
             raise ValueError(f"problem_type is {self.problem_type!r}; one of {', '.join(PROBLEM_TYPES)} is expected.")
         if self.problem_type == "regression" and self.class_weights is not None:
             raise ValueError("class_weights are for classes, and a regression has values.")
+        if self.problem_type != PROBLEM_TYPES[0] and self.label_smoothing_factor:
+            raise ValueError("label_smoothing_factor is for one class a video: set it to 0.")
 
     def __call__(self, outputs: ModelOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The mean, a float32 scalar: over videos for single labels, over all values otherwise.
@@ -66,11 +64,8 @@ class CrossEntropy:
             outputs: with `logits`, (batch_size, num_classes).
             labels: (batch_size,) class ids, or (batch_size, num_classes) float: soft targets that sum to 1, the
                 targets of multi-label classification, or values for regression.
-            num_items_in_batch: how many numbers the labels of the whole accumulated batch have, over all processes.
-                The sum of the losses is divided by it. By default it is the size of `labels`.
-
-        Raises:
-            ValueError: shapes do not fit each other.
+            num_items_in_batch: how many numbers the labels of the whole accumulated batch have, over all processes;
+                by default the size of `labels`.
         """
         logits = outputs["logits"].float()
         labels = labels.to(logits.device)
@@ -79,10 +74,6 @@ class CrossEntropy:
         if self.problem_type == "single_label_classification":
             count = count / logits.shape[1] if labels.is_floating_point() else count
             return self.sum_of_classes(logits, labels, weights) / count
-        if labels.numel() != logits.numel():
-            raise ValueError(
-                f"Labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}."
-            )
         labels = labels.to(logits).view_as(logits)
         if self.problem_type == "regression":
             return F.mse_loss(logits, labels, reduction="sum") / count
@@ -135,16 +126,8 @@ class Distillation:
 
     It is temperature² * KL divergence of the student's classes from the teacher's, both at `temperature`
     (https://arxiv.org/abs/1503.02531). Where there may be several classes, it is the mean divergence of each class's
-    presence. Of a classifier of frames each frame counts as a clip does.
-
-    The teacher is frozen and in evaluation mode. It is not a part of the student, so optimizers, averages and
-    checkpoints do not contain it.
-
-    Args:
-        teacher: a classifier of videos, or of frames if the student is one; changed in place.
-        student: the classifier to train.
-        weight: above 0, up to 1.
-        temperature: above 0.
+    presence. Of a classifier of frames each frame counts as a clip does. The teacher, a classifier like the student,
+    is frozen and is no part of it: checkpoints do not contain it.
 
     Raises:
         ValueError: the teacher does not know a class of the student, is of another kind, or its answers are later, or
@@ -156,12 +139,13 @@ class Distillation:
         self.weight, self.temperature = weight, temperature
         config: Any = student.config
         self.kind, taught = problem_type_of(config), problem_type_of(teacher.config)
-        if self.kind == "regression":
-            raise ValueError("A regression has no classes to learn from a teacher: leave out distillation_teacher.")
-        if self.kind != taught or is_frame_classifier(student) != is_frame_classifier(teacher):
+        if self.kind == "regression" or (self.kind, is_frame_classifier(student)) != (
+            taught,
+            is_frame_classifier(teacher),
+        ):
             raise ValueError(
                 f"The teacher is a {type(teacher).__name__} for {taught} and the student a "
-                f"{type(student).__name__} for {self.kind}: one kind is expected."
+                f"{type(student).__name__} for {self.kind}: one kind of classes is expected."
             )
         self._delay = getattr(config, "frame_delay", 0) - getattr(teacher.config, "frame_delay", 0)
         if self._delay < 0:
@@ -169,19 +153,14 @@ class Distillation:
         known, wanted = class_names_of(teacher.config), class_names_of(config)
         if unknown := [name for name in wanted if name not in known]:
             raise ValueError(
-                f"The teacher does not know {len(unknown)} of {len(wanted)} classes, such as {unknown[0]!r}: take one "
-                "that was trained on the same classes."
+                f"The teacher does not know {len(unknown)} of {len(wanted)} classes, such as {unknown[0]!r}."
             )
         self._class_order = [known.index(name) for name in wanted]
 
     def loss(self, pixel_values: Tensor, logits: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """The mean loss of the clips of a batch, or of their frames, a float32 scalar.
-
-        Args:
-            pixel_values: (num_clips, num_frames, num_channels, height, width), the clips that the student saw.
-            logits: (num_clips, num_classes), the student's logits; those of frames (num_clips, t, num_classes).
-            attention_mask: (num_clips, t), 1 for frames and 0 for padding, of classifiers of frames.
-        """
+        """The mean loss of the clips (num_clips, num_frames, num_channels, height, width) that the student saw, from
+        its logits (num_clips, num_classes), a float32 scalar. Of classifiers of frames the logits are (num_clips, t,
+        num_classes), and the mask (num_clips, t) is 0 for padding."""
         teacher = self.teacher.to(pixel_values.device)
         mask = {} if attention_mask is None else {"attention_mask": attention_mask}
         with torch.no_grad():

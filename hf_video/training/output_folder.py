@@ -3,26 +3,20 @@
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from hf_video.io import FULL_DISK, read_own_json, replace_text, write_error_number
+from hf_video.io import FULL_DISK, write_error_number
 from hf_video.output_folders import LOCK_FILE, OPTIONS_FILE, RunLock, is_unfinished_file, require_fresh
 from hf_video.processes import is_first_process
-from hf_video.reading.sources import is_url
 
 from .checkpoints import is_unfinished, newest_complete, numbered_checkpoints, require_resumable
 
 ANSWERS_FILE = "answers.json"
-# Our files, and keys that tell them from a user's file of the same name.
-_OWN_FILES = {
-    OPTIONS_FILE: {"model", "num_train_epochs", "data"},
-    "training_facts.json": {"model", "recipe", "versions", "hardware"},
-    "trained_videos.json": {"columns", "splits"},
-    ANSWERS_FILE: {"split", "num_videos", "top1", "videos"},
-}
+# What a run writes before its first checkpoint.
+_FIRST_FILES = (OPTIONS_FILE, "training_facts.json", "trained_videos.json")
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
 # Seconds that a restarted run waits for the lock. Schedulers give a run that they end up to a minute, and network file
 # systems keep the lock of a machine that is gone for about a minute and a half.
@@ -53,12 +47,6 @@ def checkpoint_to_resume(
         return None
     checkpoint = last_checkpoint(folder)
     require_resumable(checkpoint)
-    for name in _OWN_FILES:
-        if (folder / name).exists() and not _is_ours(folder / name):
-            raise ValueError(
-                f"{folder / name} is not a file of hf-video, and would be replaced: rename it, or choose another "
-                "output folder."
-            )
     return checkpoint
 
 
@@ -103,47 +91,25 @@ def begin_writing(folder: Path, lock: RunLock, *, resume: bool, overwrite: bool)
 def withdraw(folder: Path, lock: RunLock, *, is_new: bool) -> None:
     """Removes what a run that began has written, and the folder that it made, if there is no checkpoint and nothing
     else to keep."""
-    if not all(map(is_leftover, folder.iterdir())):
-        return
-    _clear_leftovers(folder)
-    for name in _OWN_FILES:
-        (folder / name).unlink(missing_ok=True)
-    lock.release()
-    if is_new:
-        with suppress(OSError):  # another run has begun to write it
+    if all(map(is_leftover, folder.iterdir())):
+        _clear_leftovers(folder)
+        for name in _FIRST_FILES:
+            (folder / name).unlink(missing_ok=True)
+        lock.release()
+        if is_new:
             folder.rmdir()
-
-
-def withdraw_options(folder: Path, checkpoint: Path, options: str) -> None:
-    """Gives the file of settings its content from before a run that went on, if the run has no new checkpoint."""
-    if newest_complete(folder)[0] == checkpoint:
-        replace_text(folder / OPTIONS_FILE, options)
-
-
-def check_none_inside(paths: Iterable[str], folder: Path) -> None:
-    """Refuses to rename an output folder that training data lies in, with a `ValueError` that names the first."""
-    for path in paths:
-        if not is_url(path) and Path(path).expanduser().resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"{path}, to train on, lies inside --output-dir ({folder}), which would be renamed.")
 
 
 def is_leftover(path: Path) -> bool:
     """Whether a run that ended before its first complete checkpoint left this file or folder."""
-    if path.name == LOCK_FILE or is_unfinished_file(path):
-        return True
-    if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
+    if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir():
         return is_unfinished(path)
-    return path.name in _OWN_FILES and path.name != ANSWERS_FILE and _is_ours(path)
+    return path.name in (LOCK_FILE, *_FIRST_FILES) or is_unfinished_file(path)
 
 
 def _clear_leftovers(folder: Path) -> None:
     for path in folder.glob("checkpoint-*"):
         shutil.rmtree(path)
-
-
-def _is_ours(path: Path) -> bool:
-    found = read_own_json(path)
-    return isinstance(found, dict) and _OWN_FILES[path.name] <= found.keys()
 
 
 @contextmanager

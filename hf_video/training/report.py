@@ -48,13 +48,7 @@ WELL_LEARNED = 0.9
 # A training that waits longer for videos would gain by reading them faster.
 LONG_WAIT = 0.5
 TRAINING = "training_"
-_TITLES = {
-    "clips_per_second": "clips per second in training",
-    "data_wait_fraction": "of that time, waiting for data",
-    "peak_memory_gib": "peak memory (GiB)",
-}
-_NUM_WORST_CLIPS = 8
-_NUM_CONFUSIONS = 20
+_NUM_WORST_CLIPS, _NUM_CONFUSIONS = 8, 20
 
 
 @dataclass
@@ -64,14 +58,14 @@ class Measured:
     Attributes:
         metrics: counts and figures, by their names in `metrics.json`. Those of `METRICS` are shown with their titles.
             `chance` and `interval`, if they are known, belong to the first of them, as shares.
-        shown: further figures as people read them, by their titles.
+
         by_class: what stands at the end of `metrics.json`, such as the names of classes.
         tables: lines of Markdown.
         pictures: names of files and figures of matplotlib; gets the name of the split.
     """
 
     metrics: dict[str, Any]
-    shown: dict[str, str] = field(default_factory=dict)
+
     by_class: dict[str, Any] = field(default_factory=dict)
     tables: Sequence[str] = ()
     pictures: Callable[[str], Iterable[tuple[str, Any]]] = lambda split: ()
@@ -147,8 +141,6 @@ def write_report(
 ) -> dict[str, Any]:
     """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png` and the pictures of what was measured.
 
-    Each file is replaced as a whole. If matplotlib is missing, a warning says how to get the pictures.
-
     Args:
         folder: made if it does not exist.
         measured: such as of [`measure_classes`].
@@ -171,18 +163,12 @@ def write_report(
 
     shown = {metric.title: metric.text(value) for metric, value in measured_in(measured.metrics)}
     if "chance" in result:
-        low, high = _interval(result)
-        first = next(iter(shown))
-        shown |= {
-            f"{first}, 95% interval": f"{low:.1%} to {high:.1%}",
-            f"{first} by chance": f"{result['chance']:.2%}",
-        }
+        first, (low, high) = next(iter(shown)), _interval(result)
+        shown[f"{first}, 95% interval"] = f"{low:.1%} to {high:.1%}"
+        shown[f"{first} by chance"] = f"{result['chance']:.2%}"
     for metric, value in measured_in(on_training, TRAINING)[:1]:
         shown[f"{metric.title} on training clips"] = metric.text(value)
-    shown |= measured.shown
-    for name, value in details.items():
-        is_share = name == "data_wait_fraction"
-        shown[_TITLES.get(name, name.replace("_", " "))] = f"{value:.1%}" if is_share else _plain(value)
+    shown |= {name.replace("_", " "): _plain(value) for name, value in details.items()}
 
     def draw() -> Iterator[tuple[str, Any]]:
         if any(name in entry for entry in log_history for name in ("loss", "eval_loss")):
@@ -203,13 +189,9 @@ def write_report(
 
 
 def assess(metrics: Mapping[str, Any]) -> list[str]:
-    """What the result of a training is worth: the first figure with chance and interval, the gap to the training
-    clips, what the training waited for, and what to try next; nothing if there is no figure.
-
-    Args:
-        metrics: what `hf_video.training.train` returns and `report/metrics.json` holds. Chance and interval are left
-            out where they have no meaning, the gap where the training clips were not measured.
-    """
+    """What the result of a training is worth, from what `hf_video.training.train` returns and `report/metrics.json`
+    holds: the first figure with chance and interval, the gap to the training clips, what to try next, and what the
+    training waited for."""
     lines = list[str]()
     if figures := measured_in(metrics):
         metric, value = figures[0]
@@ -223,17 +205,15 @@ def assess(metrics: Mapping[str, Any]) -> list[str]:
             gap = f"{100 * (own - value):.1f} points more" if own > value else "no more"
             lines.append(f"on clips that it was trained on {metric.text(own, 1)}, {gap}")
         lines.append(f"next     {_next_step(metrics, value, own)}")
-    return lines + _told_wait(metrics)
+    if (wait := metrics.get("data_wait_fraction", 0.0)) > LONG_WAIT:
+        lines.append(
+            f"speed    {wait:.1%} of the training waited for videos: more --num-workers, or --kept-frames-gib"
+        )
+    return lines
 
 
 def _interval(metrics: Mapping[str, Any]) -> Sequence[float]:
     return metrics.get("top1_interval") or metrics["interval"]
-
-
-def _told_wait(metrics: Mapping[str, Any]) -> list[str]:
-    wait = metrics.get("data_wait_fraction", 0.0)
-    line = f"speed    {wait:.1%} of the training waited for videos: more --num-workers, or --kept-frames-gib"
-    return [line] if wait > LONG_WAIT else []
 
 
 def _next_step(metrics: Mapping[str, Any], value: float, own: float | None) -> str:
@@ -280,10 +260,8 @@ def measure_classes(
             for the picture of the clips with the highest loss.
 
     Raises:
-        ValueError: shapes do not match each other.
+        ValueError: shapes of scores and labels do not match.
     """
-    if len(class_names) != scores.shape[1]:
-        raise ValueError(f"There are scores of {scores.shape[1]} classes but {len(class_names)} class names.")
     metrics: dict[str, Any] = {"num_videos": num_videos or len(labels)}
     if num_videos and num_videos < len(labels):
         metrics["num_clips"] = len(labels)
@@ -335,22 +313,15 @@ def clip_reader(
     return clip_of
 
 
-def losses_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The loss of each video, (num_videos,), from logits (num_videos, num_classes): its cross-entropy, or the mean
-    binary cross-entropy of its classes if the labels have as many columns."""
-    logits, targets = torch.from_numpy(scores).float(), torch.from_numpy(labels)
-    if labels.ndim == 1:
-        return F.cross_entropy(logits, targets, reduction="none").numpy()
-    return F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none").mean(1).numpy()
-
-
 def _worst_clips(
     scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str], clip_of: Callable
 ) -> list[ShownClip]:
-    losses = losses_of(scores, labels)
-    logits = torch.from_numpy(scores).float()
-    probabilities = (logits.softmax(1) if labels.ndim == 1 else logits.sigmoid()).numpy()
-    clips = []
+    logits, targets, clips = torch.from_numpy(scores).float(), torch.from_numpy(labels), []
+    if labels.ndim == 1:
+        losses, probabilities = F.cross_entropy(logits, targets, reduction="none").numpy(), logits.softmax(1).numpy()
+    else:
+        each = F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none")
+        losses, probabilities = each.mean(1).numpy(), logits.sigmoid().numpy()
     for row in np.argsort(-losses, kind="stable")[:_NUM_WORST_CLIPS].tolist():
         name, frames = clip_of(row)
         predicted = int(probabilities[row].argmax())
@@ -393,21 +364,14 @@ def class_table(
     counts: np.ndarray, class_names: Sequence[str], training_counts: np.ndarray | None = None
 ) -> list[str]:
     """The most frequent confusions in a confusion matrix, and all classes, the lowest recall first."""
-    totals, shares = counts.sum(axis=1), recognised_shares(counts)
-    mistakes = counts - np.diag(counts.diagonal())
+    totals, shares, mistakes = counts.sum(axis=1), recognised_shares(counts), counts - np.diag(counts.diagonal())
     order = np.argsort(-mistakes, axis=None, kind="stable")[:_NUM_CONFUSIONS]
     pairs = [pair for pair in zip(*np.unravel_index(order, counts.shape), strict=True) if mistakes[pair]]
     confused = [
         (class_names[row], class_names[taken], f"{mistakes[row, taken]} of {totals[row]}") for row, taken in pairs
     ]
-    rows = []
-    for index in np.argsort(shares, kind="stable").tolist():
-        taken = mistakes[index].argmax()
-        mistaken = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
-        rows.append((index, class_names[index], totals[index], _share(shares[index]), mistaken))
     lines = [*table(("true class", "taken for", "videos"), confused), ""] if confused else []
-    titles = ("id", "class", "support", "recall", "most often taken for")
-    return lines + table(*_with_training_counts(titles, rows, training_counts))
+    return lines + _rows_of_classes(class_names, training_counts, shares, {"support": totals, "recall": shares})
 
 
 def _multi_label_table(
@@ -417,25 +381,21 @@ def _multi_label_table(
     precisions, totals = average_precision(scores, labels), labels.sum(axis=0).astype(int)
     found = ((scores >= 0) * labels).sum(axis=0)  # a logit of 0 is a probability of a half
     recalls = np.divide(found, totals, out=np.full(len(totals), np.nan), where=totals > 0)
-    order = np.argsort(precisions, kind="stable").tolist()  # NaN, of classes without videos, comes last
-    rows = [
-        (index, class_names[index], totals[index], _share(precisions[index]), _share(recalls[index]))
-        for index in order
+    columns = {"support": totals, "average precision": precisions, "recall at 0.5": recalls}
+    return _rows_of_classes(class_names, training_counts, precisions, columns)
+
+
+def _rows_of_classes(
+    class_names: Sequence[str], training_counts: np.ndarray | None, figures: np.ndarray, columns: dict[str, np.ndarray]
+) -> list[str]:
+    """A table of all classes, the lowest figure first; shares are shown in percent, those of no video not."""
+    known = columns if training_counts is None else {"training videos": training_counts} | columns
+    cells = [
+        ["" if np.isnan(value) else f"{value:.1%}" if values.dtype.kind == "f" else str(value) for value in values]
+        for values in known.values()
     ]
-    titles = ("id", "class", "support", "average precision", "recall at 0.5")
-    return table(*_with_training_counts(titles, rows, training_counts))
-
-
-def _share(value: float) -> str:
-    """A share in percent, nothing for that of a class without videos."""
-    return "" if np.isnan(value) else f"{value:.1%}"
-
-
-def _with_training_counts(
-    titles: tuple[str, ...], rows: list[tuple], training_counts: np.ndarray | None
-) -> tuple[tuple[str, ...], list[tuple]]:
-    """A table of classes, whose rows begin with class id and name, with their training videos if these are known."""
-    if training_counts is None:
-        return titles, rows
-    titles = (*titles[:2], "training videos", *titles[2:])
-    return titles, [(*row[:2], training_counts[row[0]], *row[2:]) for row in rows]
+    rows = [
+        (index, class_names[index], *(column[index] for column in cells))
+        for index in np.argsort(figures, kind="stable")
+    ]
+    return table(("id", "class", *known), rows)

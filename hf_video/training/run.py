@@ -11,27 +11,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_video.data.folders import LAYOUTS, require_inputs
 from hf_video.loading.models import choose_device, require_model
-from hf_video.loading.released import SHIPPED, start_sha256
+from hf_video.loading.released import SHIPPED
 from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
 from hf_video.settings import settings_of
 
 from .checkpoints import best_of
-from .output_folder import (
-    OPTIONS_FILE,
-    begin_writing,
-    check_none_inside,
-    checkpoint_to_resume,
-    saying_what_was_kept,
-    withdraw,
-    withdraw_options,
-)
+from .output_folder import OPTIONS_FILE, begin_writing, checkpoint_to_resume, saying_what_was_kept, withdraw
 from .parallelism import check_plan
 from .recipes import is_recipe, read_recipe
 from .values import (
@@ -48,10 +39,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
-
-# What a resumed run needs, by name of setting, and the value with which it is not written.
-_WITHOUT_CHECKPOINTS = {"save_strategy": "no", "save_only_model": True}
+    from datasets import DatasetDict
 
 
 class ModelChoice(NamedTuple):
@@ -104,13 +92,9 @@ class RunPlan:
     def of_this_machine(self) -> dict[str, Any]:
         """The fields of `TrainingArguments` that say where the run computes and writes."""
         device = choose_device(self.chosen.device)
-        on_cpu, pins_memory = device.type == "cpu", self.chosen.dataloader_pin_memory
-        return {
-            "bf16": self._is_bfloat16(device),
-            "output_dir": str(self.output_dir),
-            "use_cpu": on_cpu,
-            "dataloader_pin_memory": not on_cpu if pins_memory is None else pins_memory,
-        }
+        on_cpu = device.type == "cpu"
+        here = {"bf16": self._is_bfloat16(device), "output_dir": str(self.output_dir), "use_cpu": on_cpu}
+        return here | ({"dataloader_pin_memory": not on_cpu} if self.chosen.dataloader_pin_memory is None else {})
 
     def _is_bfloat16(self, device: Any) -> bool:
         """What is chosen, and else whether the GPU computes in bfloat16."""
@@ -128,18 +112,15 @@ class RunPlan:
         return {name: value for name, value in without.items() if name not in self.settings.given}
 
     def check_data(self, splits: DatasetDict, class_names: list[str] | None = None, commit: str | None = None) -> None:
-        """Refuses (`ValueError`) data of another run, and data that would be renamed with the output folder. The first
-        process looks at them for all. The commit of a data set of the Hub is recorded with them."""
+        """Refuses (`ValueError`) data of another run. The first process looks at them for all. The commit of a data
+        set of the Hub is recorded with them."""
         from hf_video.data.trained_data import check_same_data, describe_data
 
-        if not is_first_process():
-            return
-        self._described = describe_data(self.chosen.data, splits, class_names)
-        if commit is not None:
-            self._described["commit"] = commit
-        check_same_data(self._described, self.saved_data)
-        if self.settings.overwrite_output_dir:
-            check_none_inside(chain(*map(_files, splits.values())), self.output_dir)
+        if is_first_process():
+            self._described = describe_data(self.chosen.data, splits, class_names)
+            if commit is not None:
+                self._described["commit"] = commit
+            check_same_data(self._described, self.saved_data)
 
     def describe(self, **facts: Any) -> None:
         """Records what the run was begun with beside the description of its data."""
@@ -153,18 +134,13 @@ class RunPlan:
         folder, overwrite = self.output_dir, self.settings.overwrite_output_dir
         is_new = overwrite or not folder.exists()
         begin_writing(folder, self.lock, resume=self.checkpoint is not None, overwrite=overwrite)
-        file = folder / OPTIONS_FILE
-        if self.checkpoint is None:
-            self.lock.on_error = partial(withdraw, folder, self.lock, is_new=is_new)
-        elif file.is_file():
-            options = file.read_text(encoding="utf-8")
-            self.lock.on_error = partial(withdraw_options, folder, self.checkpoint, options)
-        save(file, self.chosen, self._described, launched_processes())
+        self.lock.on_error = partial(withdraw, folder, self.lock, is_new=is_new)
+        save(folder / OPTIONS_FILE, self.chosen, self._described, launched_processes())
 
     @contextmanager
     def train(self, trainer: Any) -> Iterator[None]:
         """Trains from the checkpoint or from the beginning, then enters the block. An error in either says which
-        checkpoint is kept; after a whole epoch nothing is taken away."""
+        checkpoint is kept."""
         from transformers import ProgressCallback
         from transformers.utils.logging import disable_progress_bar
 
@@ -175,16 +151,11 @@ class RunPlan:
             trainer.add_callback(EpochLineCallback())
         logging.getLogger("transformers.trainer_utils").addFilter(_is_news)
         disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
-        try:
-            if is_first_process():
-                print(_describe_step(trainer.args), flush=True)
-            with saying_what_was_kept(self.output_dir, self.resume_hint), self._keeping_frames(trainer):
-                trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
-                yield
-        except Exception:
-            if (trainer.state.epoch or 0) >= 1:
-                self.lock.on_error = None
-            raise
+        if is_first_process():
+            print(_describe_step(trainer.args), flush=True)
+        with saying_what_was_kept(self.output_dir, self.resume_hint), self._keeping_frames(trainer):
+            trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
+            yield
 
     @contextmanager
     def _keeping_frames(self, trainer: Any) -> Iterator[None]:
@@ -223,14 +194,6 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "do not match the ones in the `trainer_state.json`" not in record.getMessage()
 
 
-def _files(split: Dataset) -> list[str]:
-    """The files that hold the videos; none for videos inside a table."""
-    from hf_video.data.rows import arrow_column
-
-    column = next((name for name in ("bytes", "shard", "video") if name in split.column_names), "video")
-    return [] if column == "bytes" else arrow_column(split, column).drop_null().unique().to_pylist()
-
-
 def plan_run(
     settings: Any, lock: RunLock, *, choose_model: Callable[[Collection[str], Any], ModelChoice] | None = None
 ) -> RunPlan:
@@ -249,24 +212,16 @@ def plan_run(
             written or resumed.
     """
     words = {} if settings.recipe is None else read_recipe(settings.recipe)
-    named = device = None
+    named, joining = None, dict[str, Any](use_cpu=True, backend=None, timeout=0)
     if launched_processes() > 1:
         named = read_named(settings, words)
         device, backend, timeout = (
             value_of(name, named.values, type(settings)) for name in ("device", "ddp_backend", "ddp_timeout")
         )
-        device = choose_device(device)
-        join_processes(use_cpu=device.type == "cpu", backend=backend, timeout=timeout)
-    else:
-        join_processes(use_cpu=True, backend=None, timeout=0)
-    decided = decided_by_first(lambda: _decide(settings, words, named, lock, choose_model))
-    plan = RunPlan(settings, *decided, lock)
-    here = choose_device(plan.chosen.device)
-    if device is not None and here.type != device.type:
-        raise ValueError(
-            f"The run being resumed has --device {plan.chosen.device}: give it again. Several processes choose their "
-            "device before they read its settings."
-        )
+        joining = {"use_cpu": choose_device(device).type == "cpu", "backend": backend, "timeout": timeout}
+    join_processes(**joining)
+    plan = RunPlan(settings, *decided_by_first(lambda: _decide(settings, words, named, lock, choose_model)), lock)
+    choose_device(plan.chosen.device)  # for its error
     return plan
 
 
@@ -278,45 +233,33 @@ def _decide(
     choose_model: Callable[[Collection[str], Any], ModelChoice] | None,
 ) -> tuple[Any, Named, Path | None, dict[str, Any] | None, str]:
     """The attributes of the plan from `chosen` to `model_sentence`."""
-    kind, number = type(settings), launched_processes()
+    kind, number, resume = type(settings), launched_processes(), settings.resume
     places: Any = {name: getattr(settings, name) or words.get(name) for name in PLACES}
     check_places(places)
-    folder, overwrite, is_auto = (
-        _output_dir(places["output_dir"]),
-        settings.overwrite_output_dir,
-        settings.resume == "auto",
-    )
-    if overwrite:
-        check_none_inside([places["data"]], folder)
-    checkpoint = checkpoint_to_resume(folder, lock, resume=settings.resume, overwrite=overwrite)
+    folder = _output_dir(places["output_dir"])
+    checkpoint = checkpoint_to_resume(folder, lock, resume=resume, overwrite=settings.overwrite_output_dir)
     named = named or read_named(settings, words)
-    saved, choice = None, ModelChoice(None)
-    if checkpoint is not None:
-        saved = read_saved(folder / OPTIONS_FILE, kind)
-        choice = ModelChoice(saved.values.get("model"))
-        if choice.model == SHIPPED and saved.start_sha256 != start_sha256():
-            raise ValueError(
-                "The run being resumed began with another start than this version of hf_video ships: resume it with "
-                "the version that it began with, or train into another folder."
-            )
+    saved = None if checkpoint is None else read_saved(folder / OPTIONS_FILE, kind)
+    choice = ModelChoice(None if saved is None else saved.values.get("model"))
+    # With `auto` the values of the command count, which are then compared with those of the run.
+    of_run = saved if resume == "must" else None
     # What is wrong is told before a model is chosen, which takes a look at the data.
-    chosen = choose_values(settings, None if is_auto else saved, number, model=choice.model, named=named)
+    chosen = choose_values(settings, of_run, number, model=choice.model, named=named)
     check_plan(values_of(chosen))
     _check_metric(chosen)
-    if saved is None and chosen.model not in (None, SHIPPED):
-        require_model(chosen.model, "--model")
-    if is_auto:
-        _check_leaves_checkpoints(chosen)
-    if saved is None and choose_model is not None and "model" not in named.values:
-        choice = choose_model(named.values.keys(), chosen)
-        chosen = choose_values(settings, None, number, model=choice.model, named=named)
-    if checkpoint is not None and getattr(chosen, "load_best_model_at_end", False):
+    if saved is None or checkpoint is None:
+        if chosen.model not in (None, SHIPPED):
+            require_model(chosen.model, "--model")
+        if choose_model is not None and "model" not in named.values:
+            choice = choose_model(named.values.keys(), chosen)
+            chosen = choose_values(settings, None, number, model=choice.model, named=named)
+        return chosen, named, None, None, choice.sentence
+    if getattr(chosen, "load_best_model_at_end", False):
         best_of(checkpoint)
-    if saved is not None:
-        if is_auto:
-            check_same_settings(chosen, saved, number, named)
-        check_same_batch(chosen, saved, number)
-    return chosen, named, checkpoint, None if saved is None else saved.data, choice.sentence
+    if resume == "auto":
+        check_same_settings(chosen, saved, number, named)
+    check_same_batch(chosen, saved, number)
+    return chosen, named, checkpoint, saved.data, ""
 
 
 def _output_dir(folder: str) -> Path:
@@ -342,10 +285,3 @@ def _check_metric(chosen: Any) -> None:
         raise ValueError(
             f"metric_for_best_model is {name!r}, which is not measured: use {', '.join(known[:-1])} or {known[-1]}."
         )
-
-
-def _check_leaves_checkpoints(chosen: Any) -> None:
-    for name, value in _WITHOUT_CHECKPOINTS.items():
-        if values_of(chosen).get(name) == value:
-            shown = str(value).lower()
-            raise ValueError(f"With {name}={shown} there is nothing that --resume auto can go on from: leave it out.")

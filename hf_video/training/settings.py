@@ -9,15 +9,12 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Le, Lt
 
-from hf_video.data.video_settings import (
-    READING_THREADS,
-    ReadingThreads,
-)
+from hf_video.data.video_settings import READING_THREADS, ReadingThreads
 from hf_video.settings import (
-    CHANGEABLE,
-    COMMON,
     AtLeast1,
     BelowOne,
+    Changeable,
+    Common,
     Expected,
     Mark,
     NotNegative,
@@ -60,29 +57,24 @@ ClassWeights = Annotated[
 class OptimizationSettings:
     """Training"""
 
-    learning_rate: Annotated[NotNegative[float], Mark(alias="lr"), COMMON] = setting(1e-4, "The peak learning rate.")
+    learning_rate: Common[Annotated[NotNegative[float], Mark(alias="lr")]] = setting(1e-4, "The peak learning rate.")
     lr_scheduler_type: str = setting("cosine", "The learning rate schedule after the warm-up.")
-    lr_scheduler_kwargs: dict[str, Any] | str | None = setting(None, "Options of the schedule.", "JSON")
+
     warmup_steps: NotNegative[float] = setting(0.1, "Steps of linear warm-up; below 1, a share of all steps.")
     warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
-    weight_decay: Annotated[NotNegative[float], COMMON] = setting(0.05, "Weight decay of the optimizer.")
+    weight_decay: Common[NotNegative[float]] = setting(0.05, "Weight decay of the optimizer.")
     no_weight_decay: list[str] = setting(
         list(NO_WEIGHT_DECAY), "Parts of parameter names without weight decay, besides biases and norms."
     )
-    adam_epsilon: NotNegative[float] = setting(1e-8, "What AdamW adds to a denominator.")
-    max_grad_norm: NotNegative[float] = setting(1.0, "Gradients are clipped to this norm; 0: they are not.")
+
     gradient_accumulation_steps: AtLeast1[int] = setting(1, "Batches whose gradients make one step.")
     save_strategy: Literal["no", "steps", "epoch", "best"] = setting("epoch", "When to save a checkpoint.")
-    save_total_limit: Annotated[NotNegative[int] | None, CHANGEABLE] = setting(
-        2, "Number of checkpoints to keep; 2: the best one and the last one."
+    save_total_limit: Changeable[NotNegative[int] | None] = setting(
+        2, "Checkpoints to keep; 2: the best and the last."
     )
-    logging_steps: Annotated[Positive[float], CHANGEABLE] = setting(
-        0.01, "Steps between two logged training losses; below 1, a share of all steps."
-    )
+    logging_steps: Changeable[Positive[float]] = setting(0.01, "Steps between two logged losses; below 1, a share.")
     reading_threads: ReadingThreads = setting(None, READING_THREADS)
-    remove_unused_columns: bool = setting(
-        False, "Drop from the items what the model has no argument for: the sample keys, or the texts."
-    )
+    remove_unused_columns: bool = setting(False, "Drop from the items what the model has no argument for.")
 
 
 @dataclass
@@ -99,20 +91,9 @@ class EvaluationSettings:
 class LoraSettings:
     """Training"""
 
-    lora_rank: Annotated[NotNegative[int], COMMON] = setting(
-        0, "Train adapters of this rank: on the classifier and its head, or on the language model; 0: none."
-    )
+    lora_rank: Common[NotNegative[int]] = setting(0, "Train adapters of this rank on a classifier or language model.")
     lora_alpha: Annotated[Positive[float] | None, Mark(needs="lora_rank")] = setting(
         None, "Weight of the adapters; by default twice the rank."
-    )
-
-
-@dataclass
-class FreezingSettings:
-    """Training"""
-
-    freeze_layers: Annotated[NotNegative[int], COMMON] = setting(
-        0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings."
     )
 
 
@@ -120,22 +101,19 @@ class FreezingSettings:
 class LearningRateSettings:
     """Training"""
 
-    base_learning_rate: Positive[float] | None = setting(
-        None, "Sets learning_rate to this value times (videos in a step of all processes) / 256."
-    )
-    layer_decay: Annotated[Positive[float], COMMON] = setting(
+    base_learning_rate: Positive[float] | None = setting(None, "Sets learning_rate to it x videos in a step / 256.")
+    layer_decay: Common[Annotated[Positive[float], Le(1)]] = setting(
         1.0, "Factor of the learning rate from a layer to the one before it."
     )
     layer_decay_only: list[str] = setting([], "Parts of the parameter names that layer_decay is for; by default all.")
 
 
 @dataclass
-class DistillationSettings:
+class TeachingSettings:
     """Training"""
 
-    distillation_teacher: str | None = setting(
-        None, "A trained classifier to learn from beside the labels: a folder or Hub name.", "MODEL"
-    )
+    freeze_layers: Common[NotNegative[int]] = setting(0, "Layer groups that are not trained; 1: the embeddings.")
+    distillation_teacher: str | None = setting(None, "A trained classifier to learn from beside the labels.", "MODEL")
     distillation_weight: Annotated[Positive[float], Le(1), Mark(needs="distillation_teacher")] = setting(
         0.5, "Share of the teacher in the loss; the labels have the rest."
     )
@@ -154,7 +132,7 @@ class MaskSettings:
         "VideoViT and attention for a VideoMamba.",
     )
     decoder_mask_ratio: Annotated[float, DecoderMaskRatio] = setting(
-        0.0, "Share of patches that the decoder of a VideoViT leaves out: 0, 0.25, 0.5 or 0.75 (VideoMAE V2)."
+        0.0, "Share of patches that the decoder of a VideoViT leaves out (VideoMAE V2)."
     )
     adam_beta2: BelowOne[float] = setting(0.95, "Decay of AdamW's average of squared gradients.")
 
@@ -162,23 +140,16 @@ class MaskSettings:
 @dataclass
 @with_defaults(metric_for_best_model="top1_accuracy")
 class VideoTrainingSettings(
-    OptimizationSettings,
-    EvaluationSettings,
-    LearningRateSettings,
-    LoraSettings,
-    FreezingSettings,
-    DistillationSettings,
+    OptimizationSettings, EvaluationSettings, LearningRateSettings, LoraSettings, TeachingSettings
 ):
     """Training"""
 
     label_smoothing_factor: BelowOne[float] = setting(0.0, "Share of a label that is spread over all classes.")
-    loss: LossName = setting(
-        "cross_entropy", "The training loss: cross-entropy, or focal loss, which counts what is hard."
-    )
+    loss: LossName = setting("cross_entropy", "The training loss; focal loss counts what is hard.")
     focal_gamma: Annotated[NotNegative[float], Mark(needs="loss=focal")] = setting(
         2.0, "How little focal loss counts what is easy; 0: cross-entropy."
     )
-    class_weights: Annotated[ClassWeights | None, COMMON] = setting(
+    class_weights: Common[ClassWeights | None] = setting(
         None,
         "Weights of classes in the training loss: balanced, all classes alike; effective, by the effective number of "
         "videos; or a CSV, JSON or YAML file of names and weights.",
@@ -192,9 +163,7 @@ class VideoTrainingSettings(
     ema_decay: Annotated[Positive[float], Lt(1)] | None = setting(
         None, "Evaluate and save an exponential moving average of the weights, with this decay."
     )
-    linear_probe: bool = setting(
-        False, "Train a new head on batch-normalised features, or an attentive pooler and its head, and nothing else."
-    )
+    linear_probe: bool = setting(False, "Train nothing but a new head, or an attentive pooler and its head.")
 
 
 @dataclass
@@ -203,32 +172,22 @@ class AnswerTrainingSettings(OptimizationSettings, EvaluationSettings, LoraSetti
     """Training"""
 
     lr_by_epoch: bool = setting(
-        False,
-        "Let a cosine fall once an epoch, after a warm-up whose warmup_steps count batches and which the first epoch "
-        "ends, as MA-LMM's.",
+        False, "Let a cosine fall once an epoch, as MA-LMM's; warmup_steps count batches of the first epoch."
     )
     prediction_loss_only: bool = setting(True, "Evaluate only the loss, and keep no scores.")
-    predict_with_generate: bool = setting(
-        False, "Answer all questions in each evaluation, and measure the right answers, top1 and any."
-    )
+    predict_with_generate: bool = setting(False, "Answer all questions in each evaluation, and measure top1 and any.")
     train_vision_tower: bool = setting(False, "Train the vision tower, too.")
     train_language_model: bool = setting(False, "Train the language model, too.")
-    prompt: Annotated[str, COMMON] = setting("{}", "The prompt, with {} in place of the question.")
+    prompt: Common[str] = setting("{}", "The prompt, with {} in place of the question.")
     max_length: AtLeast1[int] = setting(128, "Prompts are cut after so many tokens.")
     max_target_length: AtLeast1[int] = setting(256, "Answers to learn are cut after so many tokens.")
     max_new_tokens: AtLeast1[int] = setting(30, "A generated answer ends after so many tokens.")
     min_new_tokens: NotNegative[int] = setting(0, "A generated answer has at least so many tokens.")
     num_beams: AtLeast1[int] = setting(5, "Beams of the search for an answer.")
-    length_penalty: float = setting(
-        1.0, "The score of a beam is divided by its length to this power; above 0 favours long answers."
-    )
-    repetition_penalty: Positive[float] = setting(
-        1.5, "Divides the scores of tokens that the answer has already; above 1 avoids repetition."
-    )
+    length_penalty: float = setting(1.0, "A beam's score is divided by its length to this power.")
+    repetition_penalty: Positive[float] = setting(1.5, "Divides the scores of tokens that the answer has already.")
     num_return_sequences: AtLeast1[int] = setting(1, "Number of best beams that are evaluated as answers.")
-    first_words: Annotated[bool, CHANGEABLE] = setting(
-        False, "Compare only the first words of answers, as MA-LMM does for MSRVTT-QA and MSVD-QA."
-    )
+    first_words: Changeable[bool] = setting(False, "Compare only the first words of answers, as MA-LMM may do.")
 
 
 @dataclass
@@ -241,7 +200,7 @@ class RetrievalTrainingSettings(OptimizationSettings, EvaluationSettings):
     vtm_weight: NotNegative[float] = setting(1.0, "Weight of the matching of pairs.")
     mlm_weight: NotNegative[float] = setting(0.0, "Weight of the prediction of masked words.")
     original_gradient_scale: bool = setting(
-        False, "Divide the gradient of the contrast by the number of processes, as VideoMamba's training does."
+        False, "Divide the gradient of the contrast by the number of processes, as VideoMamba's training."
     )
 
 
@@ -251,32 +210,19 @@ class DetectionTrainingSettings(OptimizationSettings, EvaluationSettings):
     """Persons and their actions"""
 
     scales: list[float] = setting([1.0, 1.25], "Factors of the shorter side of training clips, drawn anew each time.")
-    flip_prob: Share[float] = setting(
-        0.5, "Share of training clips that are mirrored, unless an action names a direction."
-    )
+    flip_prob: Share[float] = setting(0.5, "Share of clips that are mirrored, unless an action names a direction.")
     num_queries: AtLeast1[int] | None = setting(
-        None, "Most persons of a clip that are found; by default the model's, 100 around a backbone."
+        None, "Most persons of a clip that are found; else the model's or 100."
     )
     detector_config: dict[str, Any] | str | None = setting(
-        None,
-        "Fields of the configuration of a detector that is made around a backbone, such as "
-        '\'{"hidden_size":64,"num_hidden_layers":3}\'.',
-        "JSON",
+        None, "Fields of the configuration of a detector that is made around a backbone.", "JSON"
     )
-    action_weight: NotNegative[float] | None = setting(
-        None, "Weight of the actions in the loss; by default the model's, 24 around a backbone."
-    )
-    original_loss_means: bool = setting(
-        False, "Average losses over the batch of each process, as STMixer's training, and not over the whole step."
-    )
+    action_weight: NotNegative[float] | None = setting(None, "Weight of actions in the loss; else the model's or 24.")
+    original_loss_means: bool = setting(False, "Average losses over the batch of each process, as STMixer's training.")
     full_weight_decay: list[str] = setting(
-        [], "Modules of the model with weight decay on all parameters, also on biases and norms."
+        [], "Modules with weight decay on all parameters, also on biases and norms."
     )
-    lr_drop_epochs: list[float] = setting(
-        [],
-        "The learning rate falls to a tenth after each of these epochs, with --lr-scheduler-type "
-        "constant_with_warmup.",
-    )
+    lr_drop_epochs: list[float] = setting([], "The learning rate falls to a tenth after each of these epochs.")
     warmup_lr_rate: Annotated[Share[float], Mark(needs="lr_drop_epochs")] = setting(
         0.0, "Share of the learning rate at which its warm-up begins."
     )
@@ -284,24 +230,18 @@ class DetectionTrainingSettings(OptimizationSettings, EvaluationSettings):
 
 @dataclass
 @with_defaults(metric_for_best_model="f1_50")
-class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, DistillationSettings, FreezingSettings):
+class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, TeachingSettings):
     """Classes of frames"""
 
-    fps: Positive[float] | None = setting(
-        None, "Frames a second that the model sees, by the times of a video; by default the model's, or 8."
-    )
+    fps: Positive[float] | None = setting(None, "Frames a second that the model sees; by default the model's, or 8.")
     clip_overlap: BelowOne[float] = setting(0.5, "Share of a training clip that the next one shows again.")
     background: str | None = setting(
-        None,
-        "Class of frames outside of all segments; by default the model's, or else they are unknown and teach nothing.",
-        "NAME",
+        None, "Class of frames outside of all segments; else the model's, or none, and they teach nothing.", "NAME"
     )
     family: Literal["videomamba", "videovit"] = setting("videomamba", "What is trained without --model.")
     causal: bool = setting(False, "Make a VideoMamba that sees no later frames, and answers live.")
     delay: NotNegative[int] | None = setting(
-        None,
-        "Token frames that the model sees behind the one it answers for: its answers are late by as many. By default "
-        "the model's, or 0.",
+        None, "Token frames that the model sees behind the one it answers for; by default the model's, or 0."
     )
     frame_pooling: Literal["mean", "last"] | None = setting(
         None, "Feature of a frame: the mean of its patches, or its last one; by default the model's."

@@ -23,10 +23,10 @@ from hf_video.data.video_settings import (
 from hf_video.inference.inference_settings import ClassificationSettings, ReadingSettings
 from hf_video.loading.released import SHIPPED
 from hf_video.settings import (
-    CHANGEABLE,
-    COMMON,
     AtLeast1,
     BelowOne,
+    Changeable,
+    Common,
     Expected,
     Mark,
     NotNegative,
@@ -82,7 +82,7 @@ SamplingStrategy = Literal["dense", "strided", "uniform", "tsn", "padded_tsn", "
 class RecipeSettings:
     """Data and output"""
 
-    recipe: Annotated[str | None, COMMON] = setting(
+    recipe: Common[str | None] = setting(
         None, "A published recipe, or a YAML file of settings; a flag wins.", "NAME_OR_FILE"
     )
     training_arguments: dict[str, Any] = setting({}, "Other fields of transformers.TrainingArguments.")
@@ -92,20 +92,18 @@ class RecipeSettings:
 class PaceSettings:
     """Training"""
 
-    num_train_epochs: Annotated[Positive[float], Mark(alias="epochs"), COMMON, CHANGEABLE] = setting(
-        20.0, "Epochs to train. A resumed run may have others, to train longer."
-    )
-    max_steps: Annotated[int, StepsOrAll, CHANGEABLE] = setting(-1, "Steps to train, in place of epochs; -1: none.")
-    per_device_train_batch_size: Annotated[AtLeast1[int], Mark(alias="batch_size"), COMMON] = setting(
+    num_train_epochs: Changeable[Common[Annotated[Positive[float], Mark(alias="epochs")]]] = setting(20.0, "Epochs.")
+    max_steps: Changeable[Annotated[int, StepsOrAll]] = setting(-1, "Steps to train, in place of epochs; -1: none.")
+    per_device_train_batch_size: Common[Annotated[AtLeast1[int], Mark(alias="batch_size")]] = setting(
         8, "Videos in a step of each process."
     )
-    seed: Annotated[Seed[int], COMMON] = setting(42, "Seed of weights, augmentation and held-out videos.")
-    bf16: Annotated[bool | None, COMMON] = setting(None, "Train in bfloat16; by default on a GPU that has it.")
-    dataloader_num_workers: Annotated[NotNegative[int], Mark(alias="num_workers"), COMMON, CHANGEABLE] = setting(
+    seed: Common[Seed[int]] = setting(42, "Seed of weights, augmentation and held-out videos.")
+    bf16: Common[bool | None] = setting(None, "Train in bfloat16; by default on a GPU that has it.")
+    dataloader_num_workers: Changeable[Common[Annotated[NotNegative[int], Mark(alias="num_workers")]]] = setting(
         0, "Processes that read videos; 0: this one."
     )
-    dataloader_pin_memory: Annotated[bool | None, CHANGEABLE] = setting(
-        None, "Keep batches where an accelerator copies them fastest; by default where there is one."
+    dataloader_pin_memory: Changeable[bool | None] = setting(
+        None, "Pin batches for an accelerator; else if it is used."
     )
 
 
@@ -113,7 +111,7 @@ class PaceSettings:
 class MeasuringSettings:
     """Training"""
 
-    per_device_eval_batch_size: Annotated[AtLeast1[int] | None, CHANGEABLE] = setting(
+    per_device_eval_batch_size: Changeable[AtLeast1[int] | None] = setting(
         None, "Clips in a batch of evaluation; by default as in training."
     )
 
@@ -125,22 +123,13 @@ class RunSettings(LabelledVideosSettings, RecipeSettings, PaceSettings, Settings
     metrics: ClassVar[Collection[str]] = ()
     """What an evaluation measures besides the loss: the values of `metric_for_best_model`."""
 
-    data: Annotated[str, Mark(form="word"), COMMON, CHANGEABLE] = setting(
-        None, "Labelled videos, or rows of texts.", "DATA"
+    data: Changeable[Common[Annotated[str, Mark(form="word")]]] = setting(None, "Videos, or rows of texts.", "DATA")
+    output_dir: Changeable[Common[str]] = setting(None, "Folder for the model, checkpoints and report.", "DIR")
+    resume: Common[Annotated[Literal["must", "auto"] | None, Mark(bare="must")]] = setting(
+        None, "Continue an interrupted run, with its settings; auto: begin if there is no checkpoint.", "[auto]"
     )
-    output_dir: Annotated[str, COMMON, CHANGEABLE] = setting(
-        None, "Folder for the model, checkpoints and report.", "DIR"
-    )
-    resume: Annotated[Literal["must", "auto"] | None, Mark(bare="must"), COMMON] = setting(
-        None,
-        "Continue an interrupted run, with the settings it had; auto: begin if there is no checkpoint yet, so that "
-        "the same command starts and restarts.",
-        "[auto]",
-    )
-    overwrite_output_dir: Annotated[bool, COMMON] = setting(
-        False, "Start afresh although DIR has files; it is renamed to DIR.backup-1 (-2, ...), nothing is deleted."
-    )
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], COMMON, CHANGEABLE] = setting(
+    overwrite_output_dir: Common[bool] = setting(False, "Start afresh; a DIR with files is renamed to DIR.backup-1.")
+    device: Changeable[Common[Literal["auto", "cpu", "cuda", "mps"]]] = setting(
         "auto", "Where to train; auto: on an accelerator if there is one."
     )
 
@@ -149,7 +138,7 @@ class RunSettings(LabelledVideosSettings, RecipeSettings, PaceSettings, Settings
 class HeldOutSettings:
     """Held-out and broken videos"""
 
-    validation_fraction: Annotated[Positive[float], Lt(1), COMMON] = setting(
+    validation_fraction: Common[Annotated[Positive[float], Lt(1)]] = setting(
         0.2, "Share of each class, or of captioned videos, held out if DATA has no validation split."
     )
 
@@ -158,10 +147,9 @@ class HeldOutSettings:
 class SplitSettings:
     """Held-out and broken videos"""
 
-    split_by: Annotated[str | None, COMMON] = setting(
+    split_by: Common[str | None] = setting(
         None,
-        "Hold out whole videos, all rows with some values of a COLUMN of the list, or the last seconds of each class; "
-        "by default videos, and seconds of one recording.",
+        "Hold out whole videos, all rows with some values of a COLUMN, or the last seconds of each class.",
         "time|video|COLUMN",
     )
 
@@ -170,19 +158,8 @@ class SplitSettings:
 class BrokenVideosSettings:
     """Held-out and broken videos"""
 
-    on_error: Annotated[OnError, COMMON, CHANGEABLE] = setting(
+    on_error: Changeable[Common[OnError]] = setting(
         "error", "A video that cannot be read: stop, leave it out, or train on another one in its place."
-    )
-
-
-@dataclass(kw_only=True)
-class LongRowsSettings:
-    """Data and output"""
-
-    clip_duration: NotNegative[float] | None = setting(
-        None,
-        "Rows with times that last at least twice as many seconds are cut into clips of about so many; 0: no row is. "
-        "By default as long as the model's clips, published recipes say 0.",
     )
 
 
@@ -190,16 +167,14 @@ class LongRowsSettings:
 class ClipSettings:
     """Model"""
 
-    num_frames: Annotated[AtLeast1[int] | None, Mark(from_scratch=16), COMMON] = setting(None, "Frames in a clip.")
+    num_frames: Common[Annotated[AtLeast1[int] | None, Mark(from_scratch=16)]] = setting(None, "Frames in a clip.")
     frame_sampling_rate: Annotated[AtLeast1[int] | None, Mark(from_scratch=4)] = setting(
         None, "Distance between two frames of a dense or strided clip."
     )
-    sampling_strategy: Annotated[SamplingStrategy | None, Mark(from_scratch="uniform"), COMMON] = setting(
-        None,
-        "How frames are chosen: dense and strided keep a distance, the others cover the whole video. The published "
-        "trainings drew strided, tsn or sparse clips.",
+    sampling_strategy: Common[Annotated[SamplingStrategy | None, Mark(from_scratch="uniform")]] = setting(
+        None, "How frames are chosen: dense and strided keep a distance, the others cover the whole video."
     )
-    image_size: Annotated[AtLeast1[int] | None, Mark(from_scratch=112), COMMON] = setting(
+    image_size: Common[Annotated[AtLeast1[int] | None, Mark(from_scratch=112)]] = setting(
         None, "Height and width of a clip in pixels."
     )
 
@@ -208,8 +183,8 @@ class ClipSettings:
 class SavedClipSettings:
     """Model"""
 
-    num_frames: Annotated[AtLeast1[int] | None, COMMON] = setting(None, "Frames of a clip; by default the model's.")
-    sampling_strategy: Annotated[SamplingStrategy | None, COMMON] = setting(
+    num_frames: Common[AtLeast1[int] | None] = setting(None, "Frames of a clip; by default the model's.")
+    sampling_strategy: Common[SamplingStrategy | None] = setting(
         None, "How frames are chosen; by default the model's."
     )
 
@@ -236,14 +211,11 @@ class HeadSettings:
 class MaskedModelSettings:
     """Model"""
 
-    mask_ratio: Annotated[Annotated[Positive[float], Lt(1)] | None, COMMON] = setting(
+    mask_ratio: Common[Annotated[Positive[float], Lt(1)] | None] = setting(
         None, "Share of patches that are hidden; by default the model's, from scratch 0.9 or, for a VideoMamba, 0.8."
     )
     drop_path_rate: BelowOne[float] | None = setting(None, "Largest rate of stochastic depth; by default the model's.")
-    norm_pix_loss: bool | None = setting(
-        None,
-        "Reconstruct pixels that are standardised by patch and channel; by default the model's, from scratch true.",
-    )
+    norm_pix_loss: bool | None = setting(None, "Reconstruct pixels that are standardised by patch and channel.")
     last_aligned_feature: Literal["normalized", "raw", "unmixed"] | None = setting(
         None, "What of a VideoMamba's last layer is aligned: unmixed as the released models; by default the model's."
     )
@@ -265,16 +237,10 @@ class MaskedScratchSettings(ScratchSettings):
     """Model from scratch, without --model"""
 
     family: Literal["videovit", "videomamba"] = setting("videovit", "What learns: pixels, or the teacher's features.")
-    intermediate_size: AtLeast1[int] | None = setting(
-        None, "Width of the hidden layer of an MLP; by default four times hidden_size."
-    )
-    decoder_hidden_size: AtLeast1[int] | None = setting(
-        None, "Width of a token in the decoder; by default half of hidden_size."
-    )
+    intermediate_size: AtLeast1[int] | None = setting(None, "Width inside an MLP; by default four times hidden_size.")
+    decoder_hidden_size: AtLeast1[int] | None = setting(None, "Width of the decoder; by default half of hidden_size.")
     decoder_num_hidden_layers: NotNegative[int] = setting(4, "Number of layers of the decoder.")
-    decoder_num_attention_heads: AtLeast1[int] | None = setting(
-        None, "Attention heads of a layer of the decoder; by default half of num_attention_heads."
-    )
+    decoder_num_attention_heads: AtLeast1[int] | None = setting(None, "Attention heads of the decoder; else half.")
 
 
 # Losses of their own have neither.
@@ -295,7 +261,6 @@ _OF_CLASS_LOSSES = ("label_smoothing_factor", "neftune_noise_alpha")
 class TrainSettings(
     RunSettings,
     KeptFramesSettings,
-    LongRowsSettings,
     DatasetSettings,
     StreamSettings,
     ClipSettings,
@@ -319,16 +284,19 @@ class TrainSettings(
 
     metrics = ("top1_accuracy", "top5_accuracy", "mean_class_accuracy", "mean_average_precision")
 
-    model: Annotated[str | None, COMMON] = setting(
+    model: Common[str | None] = setting(
         None,
         "What to fine-tune: a folder, Hub or released name; start: the VideoViT that ships, by default for up to "
         f"{MAX_CLIPS_FOR_START:,} clips without a size; scratch: random weights.",
         "MODEL",
     )
-    num_clips: Annotated[AtLeast1[int] | None, CHANGEABLE] = setting(
+    clip_duration: NotNegative[float] | None = setting(
+        None, "Longer rows are cut into clips of about so many seconds, by default of the model's length; 0: none is."
+    )
+    num_clips: Changeable[AtLeast1[int] | None] = setting(
         None, "Clips of a video in the report and wherever the model is used; by default the model's."
     )
-    num_crops: Annotated[AtLeast1[int] | None, CHANGEABLE] = setting(
+    num_crops: Changeable[AtLeast1[int] | None] = setting(
         None, "Crops of a clip in the report and wherever the model is used; by default the model's."
     )
 
@@ -354,15 +322,13 @@ class TrainFrameSettings(
     metrics = ("f1_50", "f1_25", "f1_10", "edit_score", "frame_accuracy", "point_map")
     no_effect = _OF_CLASS_LOSSES
 
-    model: Annotated[str | None, COMMON] = setting(
-        None,
-        "What to fine-tune, a VideoMamba or VideoViT: a folder or Hub name; by default a model with random weights.",
-        "MODEL",
+    model: Common[str | None] = setting(
+        None, "The VideoMamba or VideoViT to fine-tune; by default a model with random weights.", "MODEL"
     )
-    num_frames: Annotated[AtLeast1[int] | None, Mark(from_scratch=32), COMMON] = setting(
+    num_frames: Common[Annotated[AtLeast1[int] | None, Mark(from_scratch=32)]] = setting(
         None, "Frames of a training clip."
     )
-    image_size: Annotated[AtLeast1[int] | None, Mark(from_scratch=112), COMMON] = setting(
+    image_size: Common[Annotated[AtLeast1[int] | None, Mark(from_scratch=112)]] = setting(
         None, "Height and width of a clip in pixels."
     )
 
@@ -377,19 +343,15 @@ class TrainDetectionSettings(RunSettings, DetectionDataSettings, MeasuringSettin
     metrics = ("mean_ap",)
     no_effect = _OF_CLASS_LOSSES
 
-    model: Annotated[str, COMMON] = setting(
+    model: Common[str] = setting(
         None, "The detector to train, or the backbone of a detector: a folder or Hub name.", "MODEL"
     )
-    num_frames: Annotated[AtLeast1[int] | None, COMMON] = setting(None, "Frames of a clip; by default the model's.")
+    num_frames: Common[AtLeast1[int] | None] = setting(None, "Frames of a clip; by default the model's.")
     frame_sampling_rate: AtLeast1[int] | None = setting(
         None, "Distance between two frames of a clip, in frames of a 30th of a second; by default the model's, or 4."
     )
-    image_size: Annotated[AtLeast1[int] | None, COMMON] = setting(
-        None, "Shorter side of a clip in pixels; by default the model's."
-    )
-    drop_path_rate: BelowOne[float] | None = setting(
-        None, "Largest rate of stochastic depth in the backbone; by default the model's."
-    )
+    image_size: Common[AtLeast1[int] | None] = setting(None, "Shorter side of a clip; by default the model's.")
+    drop_path_rate: BelowOne[float] | None = setting(None, "Largest rate of stochastic depth in the backbone.")
 
 
 @dataclass(kw_only=True)
@@ -410,7 +372,7 @@ class TrainRetrievalSettings(
     metrics = tuple(f"{way}_r{k}" for way in ("text_to_video", "video_to_text") for k in (1, 5, 10))
     no_effect = _OF_CLASS_LOSSES
 
-    model: Annotated[str, COMMON] = setting(None, "Folder or Hub name of the video-text model to fine-tune.", "MODEL")
+    model: Common[str] = setting(None, "Folder or Hub name of the video-text model to fine-tune.", "MODEL")
 
 
 @dataclass(kw_only=True)
@@ -430,8 +392,8 @@ class TrainAnswersSettings(
 
     metrics = ("top1", "any")
 
-    model: Annotated[str, COMMON] = setting(None, "Folder or Hub name of the MemoryBankQFormer to fine-tune.", "MODEL")
-    memory_bank_length: Annotated[NotNegative[int] | None, COMMON] = setting(
+    model: Common[str] = setting(None, "Folder or Hub name of the MemoryBankQFormer to fine-tune.", "MODEL")
+    memory_bank_length: Common[NotNegative[int] | None] = setting(
         None, "Frames that the memory holds, 0 for no memory; by default the model's."
     )
 
@@ -462,16 +424,9 @@ class PretrainSettings(
         *_OF_CLASS_LOSSES,
     )
 
-    data: Annotated[str, Mark(form="word"), COMMON, CHANGEABLE] = setting(
-        None, "Videos, which need no labels.", "DATA"
-    )
-    model: Annotated[str | None, COMMON] = setting(
-        None, "Model folder or Hub name to go on from; by default a model from scratch.", "MODEL"
-    )
-    teacher: Annotated[str | None, COMMON] = setting(
-        None,
-        "Image model that a VideoMamba learns from, such as openai/clip-vit-base-patch16: a folder or Hub name.",
-        "MODEL",
+    model: Common[str | None] = setting(None, "What to go on from; by default a model from scratch.", "MODEL")
+    teacher: Common[str | None] = setting(
+        None, "Image model that a VideoMamba learns from, such as openai/clip-vit-base-patch16.", "MODEL"
     )
 
 
@@ -499,13 +454,13 @@ class ProbeSettings(
 ):
     """Probe"""
 
-    learning_rate: Annotated[NotNegative[float], Mark(alias="lr"), COMMON] = setting(
+    learning_rate: Common[Annotated[NotNegative[float], Mark(alias="lr")]] = setting(
         PROBE_DEFAULTS["learning_rate"], "The peak learning rate."
     )
-    weight_decay: Annotated[NotNegative[float], COMMON] = setting(
+    weight_decay: Common[NotNegative[float]] = setting(
         PROBE_DEFAULTS["weight_decay"], "Weight decay of the optimizer."
     )
-    output_dir: Annotated[str, COMMON] = setting(None, "Folder for the probe and its report; new or empty.", "DIR")
+    output_dir: Common[str] = setting(None, "Folder for the probe and its report; new or empty.", "DIR")
 
 
 @dataclass(kw_only=True)

@@ -23,12 +23,10 @@ from hf_video.data import ReadAheadLoader, VideoStream, augment_batch, collate_c
 from hf_video.data.dataset import task_of
 from hf_video.data.frame_labels import UNKNOWN
 from hf_video.hub.publishing import publish
-from hf_video.io import naming, naming_disk_errors, replace_text, replacing_files
+from hf_video.io import naming_disk_errors, replace_text, replacing_files
 
 from .callbacks import PreemptionCallback, SetEpochCallback, StreamEpochCallback, TrainingFactsCallback
 from .checkpoints import (
-    OPTIMIZER,
-    SCHEDULER,
     best_of,
     is_secret,
     mark_complete,
@@ -40,14 +38,7 @@ from .checkpoints import (
 )
 from .losses import Distillation, make_distillation
 from .optimization import settings_by_arguments
-from .parallelism import (
-    OwnBatches,
-    WeightsForm,
-    check_same_form,
-    check_saves_whole_weights,
-    choose_blocks,
-    form_of_run,
-)
+from .parallelism import OwnBatches, check_saves_whole_weights, choose_blocks
 from .throughput import ThroughputCallback
 
 
@@ -58,15 +49,13 @@ class BaseTrainer(Trainer):
     A run that is resumed in the middle of an epoch does not read ahead in the rest of this epoch.
     `dataloader_drop_last` is for training: evaluation measures all videos.
 
-    Checkpoints get a mark of completeness. The files of the final model are replaced only after all of them are
-    written. `training_args.bin` has no secrets. A run resumes from a whole checkpoint or not at all. If the weights
-    are sharded, `save_model` gathers them on the first process and is called on all.
+    Checkpoints get a mark of completeness, and a run resumes from a whole checkpoint or not at all. The files of the
+    final model are replaced only after all of them are written. If the weights are sharded, `save_model` gathers them
+    on the first process and is called on all. With `push_to_hub=True` in the arguments it publishes as well;
+    checkpoints, which contain paths of this machine, are not uploaded.
 
     A training set may be a `VideoStream`: each process reads its own share, without worker processes, and a resumed
     run goes on with the next clip.
-
-    With `push_to_hub=True` in the arguments, `save_model` publishes as well. Checkpoints are not uploaded while
-    training runs, because they are not checked and contain paths of this machine.
 
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`. Pass the processor as `processing_class`: it is saved
@@ -76,7 +65,6 @@ class BaseTrainer(Trainer):
     """
 
     args: TrainingArguments
-    _limit: int | None = None
     _is_in_checkpoint = False
     _best: Path | None = None
     _preemption: PreemptionCallback | None = None
@@ -101,12 +89,7 @@ class BaseTrainer(Trainer):
         self.add_callback(SetEpochCallback())
         if isinstance(self.train_dataset, VideoStream):
             self._prepare_stream(self.train_dataset)
-        elif self.accelerator.dispatch_batches and not self.accelerator.split_batches and self.args.world_size > 1:
-            # `accelerate.skip_first_batches` takes its number for that of one process.
-            raise ValueError(
-                "dispatch_batches=True in accelerator_config: a run that is resumed within an epoch would see clips "
-                "again. Leave it out, or add split_batches=True and give the size of the batch of all processes."
-            )
+
         if (theirs := self.pop_callback(JITCheckpointCallback)) is not None:
             # It has taken the signal already, and gives it back here.
             theirs.on_train_end(self.args, self.state, self.control)
@@ -136,11 +119,6 @@ class BaseTrainer(Trainer):
             self._noted[name] += share * value.detach()
 
     def _prepare_stream(self, stream: VideoStream) -> None:
-        if self.args.dataloader_num_workers:
-            raise ValueError(
-                f"dataloader_num_workers={self.args.dataloader_num_workers}: worker processes would keep their places "
-                "in a stream to themselves. Threads read it ahead; reading_threads sets their number."
-            )
         stream.split_by_process(self.args.process_index, self.args.world_size)
         # The stream goes on by itself where it was.
         self.args.ignore_data_skip = True
@@ -149,15 +127,14 @@ class BaseTrainer(Trainer):
     @property
     def is_sharded(self) -> bool:
         """Whether FSDP or DeepSpeed spread the weights over the processes."""
-        return form_of_run(self) is not WeightsForm.WHOLE
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`; `resume_from_checkpoint=True` takes the newest complete checkpoint.
 
         Raises:
-            ValueError: there is no complete checkpoint, or the given one is damaged, lacks what a resumed run needs,
-                or holds its weights in another form than this run. Or the best checkpoint, which
-                `load_best_model_at_end` needs, is missing or damaged.
+            ValueError: there is no complete checkpoint, or the given one is damaged, or lacks what a resumed run
+                needs. Or the best checkpoint, which `load_best_model_at_end` needs, is missing or damaged.
         """
         if resume_from_checkpoint is True:
             checkpoint, passed = newest_complete(Path(str(self.args.output_dir)))
@@ -165,11 +142,12 @@ class BaseTrainer(Trainer):
                 raise ValueError("; ".join([f"{self.args.output_dir} has no complete checkpoint", *passed]) + ".")
             resume_from_checkpoint = str(checkpoint)
         if resume_from_checkpoint:
-            check_same_form(Path(resume_from_checkpoint), self)
-            self._best = best_of(Path(resume_from_checkpoint)) if self.args.load_best_model_at_end else None
+            checkpoint = Path(resume_from_checkpoint)
+            require_resumable(checkpoint)
+            self._best = best_of(checkpoint) if self.args.load_best_model_at_end else None
             if isinstance(self.train_dataset, VideoStream):
-                self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
-            self._tell_other_processes(Path(resume_from_checkpoint))
+                self.train_dataset.load_state_dict(read_stream_state(self._stream_file(checkpoint)))
+            self._tell_other_processes(checkpoint)
         choose_blocks(self)
         with nullcontext() if self._preemption is None else self._preemption.giving_back():
             return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -194,20 +172,9 @@ class BaseTrainer(Trainer):
         private: bool | None = None,
         **options: Any,
     ) -> CommitInfo | Future | None:
-        """Publish the model, its processor and a card written from the facts of the training.
-
-        Args:
-            commit_message, token, revision, private: see `transformers.Trainer.push_to_hub`. The name of the
-                repository is `args.hub_model_id`, or the name of the output folder.
-            blocking: whether to wait. Otherwise a `Future` is returned, whose `result()` raises the error, if any.
-            options: passed to [`publish`].
-
-        Returns:
-            The commit; None on all processes but the main one.
-
-        Raises:
-            PublishError: see [`publish`].
-        """
+        """Publishes the model, its processor and a card written from the facts of the training, as
+        `transformers.Trainer.push_to_hub`. `options` are passed to [`publish`], whose errors it raises; without
+        `blocking` the `result()` of the `Future` does. The processes but the main one get None."""
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
@@ -230,8 +197,7 @@ class BaseTrainer(Trainer):
             clips, batch = len(self.train_dataset), self._train_batch_size * self.args.world_size
             if clips < batch:
                 raise ValueError(
-                    f"dataloader_drop_last leaves out the last clips of an epoch, and {clips} training clips do not "
-                    f"fill one batch of {batch}: take a smaller batch, or set it to false."
+                    f"{clips} training clips do not fill one batch of {batch}: set dataloader_drop_last=false."
                 )
         return super().get_train_dataloader()
 
@@ -343,16 +309,16 @@ class BaseTrainer(Trainer):
         if self.args.should_save:
             mark_unfinished(checkpoint)
         # The base class deletes older checkpoints before the mark of this one is written.
-        self._limit, self.args.save_total_limit, self._is_in_checkpoint = self.args.save_total_limit, None, True
+        limit, self.args.save_total_limit, self._is_in_checkpoint = self.args.save_total_limit, None, True
         try:
             with naming_disk_errors(checkpoint):
                 super()._save_checkpoint(model, trial)
         finally:
-            self.args.save_total_limit, self._is_in_checkpoint = self._limit, False
+            self.args.save_total_limit, self._is_in_checkpoint = limit, False
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             mark_complete(checkpoint)
-            rotate_checkpoints(str(run), self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
+            rotate_checkpoints(str(run), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder, args = Path(output_dir or str(self.args.output_dir)), self.args
@@ -361,7 +327,6 @@ class BaseTrainer(Trainer):
             setattr(self.args, name, None)
         try:
             if self._is_in_checkpoint:
-                self.args.save_total_limit = self._limit
                 with _keeping_names(self.model):
                     super()._save(str(folder), state_dict)
             else:
@@ -383,12 +348,6 @@ class BaseTrainer(Trainer):
             # The state has the place before the run was moved.
             self.state.best_model_checkpoint = str(self._best)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is not None:
-            require_resumable(Path(checkpoint))
-            with naming(f"{checkpoint} ({OPTIMIZER} or {SCHEDULER})"):
-                super()._load_optimizer_and_scheduler(checkpoint)
-
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         if isinstance(self.train_dataset, VideoStream):
@@ -397,12 +356,6 @@ class BaseTrainer(Trainer):
 
     def _stream_file(self, checkpoint: str | Path) -> Path:
         return Path(checkpoint, f"stream_{self.args.process_index}.json")
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint is not None:
-            name = f"rng_state_{self.args.process_index}.pth" if self.args.world_size > 1 else "rng_state.pth"
-            with naming(Path(checkpoint, name)):
-                super()._load_rng_state(checkpoint)
 
 
 @contextmanager

@@ -8,13 +8,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from hf_video.io import replace_text
 from hf_video.loading.models import locate_model
-from hf_video.loading.released import SCRATCH, SHIPPED, start_sha256
+from hf_video.loading.released import SCRATCH, SHIPPED
 from hf_video.settings import Setting, find_setting, read_values, settings_of, training_argument_fields
 
 from .checkpoints import is_secret
@@ -88,30 +88,13 @@ def _resolve(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What is known of a run to go on with.
-
-    Attributes:
-        values: its settings, and its other fields of `TrainingArguments`, without `PLACES`.
-        data: the description of its data.
-        num_processes: the number of processes that trained.
-        start_sha256: the digest of the start that it began with; None if it began with another model.
-    """
+class Saved(NamedTuple):
+    """What is known of a run to go on with: its settings, without `PLACES`, the description of its data, and the
+    number of its processes."""
 
     values: dict[str, Any]
     data: dict[str, Any]
     num_processes: int
-    start_sha256: str | None = None
-
-    def may_differ(self, name: str, kind: Any, num_processes: int) -> bool:
-        """Whether a setting may have another value when the run goes on, on so many processes.
-
-        On another number of processes the settings of the batch may; `check_same_batch` then compares their product.
-        """
-        declared = settings_of(kind).get(name)
-        is_batch = name in _BATCH and self.num_processes != num_processes
-        return name in PLACES or name in _CHANGEABLE or is_batch or (declared is not None and declared.changeable)
 
 
 def choose_values(
@@ -136,7 +119,7 @@ def choose_values(
         ValueError, OSError: a setting is missing, or the recipe is wrong; or a setting that changes the result is
             given another value than the run to resume has.
     """
-    kind, known = type(settings), settings_of(type(settings))
+    known = settings_of(type(settings))
     given, recipe = named = named or read_named(settings)
     if named.values.get("learning_rate") is not None and named.values.get("base_learning_rate") is not None:
         raise ValueError("learning_rate and base_learning_rate are both given; the latter sets the former. Keep one.")
@@ -149,19 +132,54 @@ def choose_values(
         if chosen_by_user.get("multi_scale_crop") and "crop_min_area" not in chosen_by_user:
             values["crop_min_area"] = None  # a way to crop that was given stands in for the default one
     else:
-        for name, value in given.items():
-            before = value_of(name, saved.values, kind)
-            if value != before and not saved.may_differ(name, kind, num_processes):
-                raise ValueError(
-                    f"{_spell(name, value, kind)} differs from the run being resumed ({_shown(before)}). Leave it "
-                    "out, or train into another folder."
-                )
+        _check_same(given, saved, type(settings), num_processes, given)
         values |= saved.values | {name: recipe[name] for name in PLACES if name in recipe} | given
     chosen = copy.copy(settings)
     for name in known.keys() - START:
         setattr(chosen, name, values.pop(name))
     chosen.training_arguments = {name: value for name, value in values.items() if name not in known}
     return chosen
+
+
+def check_same_settings(chosen: Any, saved: Saved, num_processes: int, named: Named) -> None:
+    """Refuses (`ValueError`) to go on with a run by a command of other settings; the error names the first one."""
+    kind, values = type(chosen), values_of(chosen)
+    values = {name: value_of(name, values, kind) for name in values | saved.values}
+    _check_same(values, saved, kind, num_processes, named.given)
+
+
+def _check_same(
+    values: Mapping[str, Any], saved: Saved, kind: Any, num_processes: int, given: Mapping[str, Any]
+) -> None:
+    # On another number of processes the settings of the batch may differ; `check_same_batch` compares their product.
+    free = {*PLACES, *_CHANGEABLE, *(_BATCH if saved.num_processes != num_processes else ())}
+    free |= {name for name, each in settings_of(kind).items() if each.changeable}
+    # Another model has other defaults, which follow from it.
+    for name in sorted(values, key=lambda name: name != "model"):
+        value, before = values[name], value_of(name, saved.values, kind)
+        if value != before and name not in free and not is_secret(name):
+            what = _spell(name, value, kind) if name in given else f"{name} {_shown(value)}"
+            raise ValueError(
+                f"{what} differs from the run being resumed ({_shown(before)}). Give what it began with, or train "
+                "into another folder."
+            )
+
+
+def check_same_batch(chosen: Any, saved: Saved, num_processes: int) -> None:
+    """Refuses (`ValueError`) to go on with a run on another number of processes with more or fewer videos in a
+    step, or with a stream."""
+    if saved.num_processes == num_processes:
+        return
+    numbers = f"(number of processes: {saved.num_processes})", f"(number of processes: {num_processes})"
+    if getattr(chosen, "streaming", False):
+        raise ValueError("The run being resumed reads a stream {}, and here it would {}.".format(*numbers))
+    here = math.prod(getattr(chosen, name) for name in _BATCH) * num_processes
+    there = math.prod(saved.values[name] for name in _BATCH) * saved.num_processes
+    if here != there:
+        raise ValueError(
+            f"The run being resumed trains on {there} videos a step {numbers[0]}, and here a step would have {here} "
+            f"{numbers[1]}: change --batch-size or --gradient-accumulation-steps."
+        )
 
 
 def values_of(chosen: Any) -> dict[str, Any]:
@@ -198,62 +216,20 @@ def make(kind: type[Arguments], chosen: Any, **others: Any) -> Arguments:
 
 
 def save(file: Path, chosen: Any, data: dict[str, Any], num_processes: int = 1) -> None:
-    """Writes the settings of a run, without secrets and `PLACES`, the description of its data, the number of its
-    processes, and the digest of the start that it began with."""
+    """Writes the settings of a run, without secrets and `PLACES`, the description of its data, and the number of its
+    processes."""
     values = values_of(chosen)
     kept = {name: value for name, value in values.items() if name not in PLACES and not is_secret(name)}
-    begun = {"data": data, "num_processes": num_processes}
-    if kept.get("model") == SHIPPED:
-        begun["start_sha256"] = start_sha256()
-    replace_text(file, json.dumps(kept | begun, indent=2) + "\n")
+    replace_text(file, json.dumps(kept | {"data": data, "num_processes": num_processes}, indent=2) + "\n")
 
 
 def read_saved(file: Path, kind: Any) -> Saved:
     """What `save` wrote of a run with settings of a kind; names that are no settings are passed over. It is a
     `ValueError` if there is no such file."""
     if not file.is_file():
-        raise ValueError(
-            f"{file.parent} has no {file.name}, so its settings are not known: train into another folder."
-        )
+        raise ValueError(f"{file.parent} has no {file.name}: its settings are not known.")
     saved = json.loads(file.read_text(encoding="utf-8"))
-    data, num_processes, start = saved.pop("data"), saved.pop("num_processes"), saved.pop("start_sha256", None)
-    known = settings_of(kind)
+    data, num_processes, known = saved.pop("data"), saved.pop("num_processes"), settings_of(kind)
     if not saved.keys() <= known.keys():
         known = known | training_argument_fields()
-    return Saved({name: value for name, value in saved.items() if name in known}, data, num_processes, start)
-
-
-def check_same_settings(chosen: Any, saved: Saved, num_processes: int, named: Named) -> None:
-    """Refuses (`ValueError`) to go on with a run by a command of other settings; the error names the first one."""
-    kind, values = type(chosen), values_of(chosen)
-    # Another model has other defaults, which follow from it.
-    for name in sorted(values | saved.values, key=lambda name: name != "model"):
-        value, before = value_of(name, values, kind), value_of(name, saved.values, kind)
-        if value != before and not saved.may_differ(name, kind, num_processes) and not is_secret(name):
-            what = _spell(name, value, kind) if name in named.given else f"{name} {_shown(value)}"
-            raise ValueError(
-                f"{what} differs from the run being resumed ({_shown(before)}). Give the settings that it began with, "
-                "or train into another folder."
-            )
-
-
-def check_same_batch(chosen: Any, saved: Saved, num_processes: int) -> None:
-    """Refuses (`ValueError`) to go on with a run on another number of processes with more or fewer videos in a
-    step, or with a stream."""
-    if saved.num_processes == num_processes:
-        return
-    if getattr(chosen, "streaming", False):
-        raise ValueError(
-            f"The run being resumed reads a stream, in shares of {saved.num_processes} processes, and here there are "
-            f"{num_processes}: start as many processes, or train into another folder."
-        )
-    here, there = (
-        math.prod(found[name] for name in _BATCH) * number
-        for found, number in ((vars(chosen), num_processes), (saved.values, saved.num_processes))
-    )
-    if here != there:
-        raise ValueError(
-            f"The run being resumed trains on {there} videos a step (number of processes: {saved.num_processes}), and "
-            f"here a step would have {here} (number of processes: {num_processes}). Start as many processes, or give "
-            "--batch-size and --gradient-accumulation-steps so that a step has as many videos."
-        )
+    return Saved({name: value for name, value in saved.items() if name in known}, data, num_processes)

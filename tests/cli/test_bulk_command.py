@@ -12,7 +12,6 @@ import torch
 from filelock import FileLock
 
 from hf_video.bulk import run
-from hf_video.bulk.rows import SETTINGS_FILE
 from hf_video.cli.main import main
 from hf_video.inference import scores
 from hf_video.output_folders import LOCK_FILE
@@ -170,8 +169,6 @@ def test_folders_that_are_refused(digits, mixed, trained, tmp_path, fails):
     assert f"{one} under the key '0000', which {other}" in fails(*words("extract", trained, folder, other))
     with FileLock(folder / LOCK_FILE):
         assert "is being written by" in fails(*words("extract", trained, folder, one))
-    (folder / SETTINGS_FILE).write_text("{")
-    assert "is damaged" in fails(*words("extract", trained, folder, one))
 
 
 def test_options_that_do_not_go_together(digits, trained, tmp_path, fails, monkeypatch):

@@ -72,11 +72,11 @@ def test_a_table_has_a_row_for_each_action(detect, videos, tmp_path):
 def test_a_folder_is_continued_and_never_mixed(detect, videos, tmp_path, monkeypatch):
     output, encode, calls = tmp_path / "found", run._encode, []
 
-    def counted(task, network, values, ends_run):
+    def counted(task, network, values):
         calls.append(len(values))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return encode(task, network, values, ends_run)
+        return encode(task, network, values)
 
     monkeypatch.setattr(run, "_encode", counted)
     words = (videos, "--output", output, "--batch-size", 3)

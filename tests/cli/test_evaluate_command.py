@@ -164,7 +164,7 @@ def test_json_on_stdout_and_in_a_file_and_warnings_on_stderr(files, tmp_path, ca
 
 
 def test_mistakes_are_sentences(files, tmp_path, fails):
-    assert "a ground truth has `database`" in fails("evaluate", *files[:-1], files[0])
+    assert "`database` is missing" in fails("evaluate", *files[:-1], files[0])
     assert "does not exist" in fails("evaluate", tmp_path / "none.json", *files[1:])
     assert "no video of the subset 'validation'" in fails("evaluate", *files, "--subset", "validation")
     assert "needs --ground-truth" in fails("evaluate", files[0], "--task", "segments")
@@ -203,7 +203,7 @@ def test_both_passes_are_measured_both_ways(captions, model, tmp_path, capsys):
     assert result["dual_encoder"].keys() == result["reranked"].keys() == names
     assert result["reranked"]["video_to_text_r5"] == 100
     table = recalls(capsys, captions, model, "--k-test", "2", "--max-length", "4")
-    assert "3 videos and 4 texts of the train split" in table and "the 2 best ranked again\n  text to video" in table
+    assert "3 videos and 4 texts of the train split" in table and "\nthe 2 best ranked again, text to video" in table
 
 
 def test_paragraphs_of_the_first_seconds(captions, model, capsys):

@@ -80,23 +80,6 @@ def test_a_lock_dies_with_its_process(tmp_path, hold):
     assert not (tmp_path / LOCK_FILE).exists() and time.monotonic() - started < 10
 
 
-def test_files_of_a_user_are_never_replaced(digits, run, tmp_path, fails):
-    mine = tmp_path / "mine" / "train_options.json"
-    mine.parent.mkdir()
-    mine.write_text('{"train": "the 9:15 to Basel", "words": 3}')
-    message = fails("train", digits, "--output-dir", mine.parent)
-    assert "is not empty (train_options.json)" in message and "--overwrite-output-dir" in message
-    assert "--resume" not in message
-    for name in ("train_options.json", "training_facts.json", "trained_videos.json", "answers.json"):
-        kept = (run / name).read_bytes() if (run / name).exists() else None
-        shutil.copy(mine, run / name)
-        before = files_of(run)
-        message = fails("train", digits, "--output-dir", run, "--resume")
-        assert f"{run / name} is not a file of hf-video, and would be replaced" in message
-        assert files_of(run) == before
-        (run / name).unlink() if kept is None else (run / name).write_bytes(kept)
-
-
 def test_a_run_that_ended_in_its_first_checkpoint_is_started_again(digits, trained, tmp_path, fails, capsys):
     """It is not resumed, and both ways of starting it say the same."""
     out = tmp_path / "out"
@@ -149,11 +132,3 @@ def test_a_start_that_is_refused_leaves_nothing(begins, digits, tmp_path, monkey
     monkeypatch.setattr("hf_video.training.classification.ClassificationTask.trainer", refuse)
     assert "no trainer today" in fails("train", digits, "--output-dir", folder, *TINY_MODEL, *TINY_RUN)
     assert not folder.exists() if begins == "in a new folder" else files_of(folder) == {}
-
-
-def test_a_refused_resume_leaves_the_run_as_it_was(digits, run, monkeypatch, fails):
-    before = files_of(run)
-    monkeypatch.setattr("hf_video.training.classification.ClassificationTask.trainer", refuse)
-    words = ("train", digits, "--output-dir", run, *TINY_RUN[:-4], "--resume", "--num-workers", 1)
-    assert "no trainer today" in fails(*words)
-    assert files_of(run) == before

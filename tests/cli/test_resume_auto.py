@@ -186,7 +186,6 @@ def test_a_finished_run_ends_at_once_with_the_same_files(digits, run):
     [
         (["--weight-decay=0.5"], "--weight-decay 0.5 differs from the run being resumed (0.05)"),
         (["--overwrite-output-dir"], "choose one of them"),
-        (["--save-only-model"], "With save_only_model=true there is nothing that --resume auto can go on from"),
     ],
 )
 def test_another_command_does_not_go_on(digits, run, fails, change, message):

@@ -21,25 +21,11 @@ def indexed(tmp_path, capsys):
 def test_a_search_prints_hits(indexed, capsys, says):
     search = ["search", "a glass breaks", "--index", str(indexed / "index"), "--device", "cpu", "--top-k", "3"]
     assert main([*search, "--json", "--rerank", "5"]) == 0
-    said = capsys.readouterr()
-    hits = [json.loads(line) for line in said.out.splitlines()]
+    hits = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(hits) == 3 and list(hits[0]) == ["path", "start", "end", "score", "match"]
     assert hits[0]["match"] >= hits[1]["match"] >= hits[2]["match"]
-    for step in ("loading", "encoding", "search", "reranking"):
-        assert f"{step} 0." in said.err or f"{step} " in said.err
     first = says(*search).splitlines()[0]
     assert str(indexed / "videos") in first and first.endswith("0.00 to 2.00 s")
-
-
-def test_a_name_that_is_not_utf8_is_ranked_again(indexed, says):
-    video, folder = indexed / "videos" / "\udcff.mp4", str(indexed / "index")
-    (indexed / "videos" / "3.mp4").rename(video)
-    says("index", indexed / "videos", "--model", indexed / "model", "--output", folder, "--prune")
-    alike = says("search", "--video", video, "--index", folder, "--device", "cpu", "--json")
-    assert json.loads(alike.splitlines()[0])["path"] == str(video)
-    search = ["search", r"a glass of $5 or $\frac", "--index", folder, "--device", "cpu", "--rerank", "6"]
-    assert str(video) in [json.loads(line)["path"] for line in says(*search, "--json").splitlines()]
-    assert str(indexed / "videos" / r"\udcff.mp4") in says(*search)
 
 
 def test_what_cannot_be_searched_is_said(indexed, fails):

@@ -47,7 +47,9 @@ def test_one_recording_trains_and_its_last_seconds_are_measured(recording, tmp_p
     result = evaluate(capsys, recording, folder, "--split", "train")
     assert (result["num_clips"], result["split"], result["part_of_training"]) == (20, "train", "trained on")
     assert result["known_videos"] == {"train": 20, "validation": 0}
-    assert f"{folder} was trained on these videos" in say(capsys, recording, folder, "--split", "train")
+    assert f"The training of {folder} had these videos to learn from" in say(
+        capsys, recording, folder, "--split", "train"
+    )
     capsys.readouterr()
     assert main([*words, "--resume", "--split-by", "part"]) == 2
     assert "--split-by part differs from the run being resumed (not set)" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from hf_video.data import (
     augment_batch,
 )
 from hf_video.data import augmentation as module
-from hf_video.data.augmentation import OPERATIONS, DrawsFrom, has_direction, multi_scale_crop
+from hf_video.data.augmentation import OPERATIONS, DrawsFrom, has_direction
 from hf_video.processing import VideoClipProcessor
 from tests.testing.videos import encode_video, make_frames
 
@@ -155,7 +155,9 @@ def test_the_crops_are_those_of_the_original():
     names, stored = list(crops), np.stack(list(crops.values()))
     drawn = Counter()
     for seed in range(300):
-        frames = multi_scale_crop(frame.repeat(2, 1, 1, 1), (size, size), np.random.default_rng(seed))
+        frames = ClipAugmentation(multi_scale_crop=True).crop(
+            frame.repeat(2, 1, 1, 1), (size, size), True, np.random.default_rng(seed)
+        )
         assert frames.dtype == torch.uint8 and torch.equal(frames[0], frames[1])
         distance = np.abs(stored - frames[0].permute(1, 2, 0).numpy()).max(axis=(1, 2, 3))
         assert distance.min() <= 1
@@ -445,5 +447,3 @@ def test_what_cannot_be_done_on_the_device_is_refused():
     augmentation = ClipAugmentation(augment_on="device")
     with pytest.raises(ValueError, match="augment_on=device needs a size to crop to"):
         ClipTask(VideoClipProcessor(size=40, do_center_crop=False), augmentation=augmentation)
-    with pytest.raises(ValueError, match="transform"):
-        ClipTask(VideoClipProcessor(), augmentation=augmentation, transform=lambda frames, generator: frames)

@@ -105,13 +105,6 @@ def test_wrong_folders(tmp_path, files, named):
         load_video_dataset(make_files(tmp_path, *files))
 
 
-def test_csv_with_a_segment_of_a_frame_folder(tmp_path):
-    make_files(tmp_path, "videos/clip/1.jpg")
-    file = make_csv(tmp_path, "path,label,start", "videos/clip,run,", "videos/clip,jump,1")
-    with pytest.raises(ValueError, match="line 3"):
-        load_video_dataset(file)
-
-
 def test_csv_with_missing_files_names_the_first_five(tmp_path):
     rows = [f"gone{number}.mp4,run" for number in range(7)]
     file = make_csv(tmp_path, "path,label", "videos/a.mp4,jump", *rows)

@@ -45,7 +45,7 @@ def test_the_mean_is_over_annotated_classes_and_then_over_thresholds():
     np.testing.assert_allclose(result["precision"], [2 / 3, 1 / 3])
     np.testing.assert_allclose(result["recall"], [2 / 3, 1 / 3])
     np.testing.assert_allclose(result["f1"], [2 / 3, 1 / 3])
-    assert "1 predictions have a label that no annotation has ('sing')" in result["warnings"][0]
+    assert "1 predictions count as wrong: no annotation has their label ('sing')" in result["warnings"][0]
 
 
 def test_videos_and_classes_without_predictions_are_missed():
@@ -154,9 +154,7 @@ def test_files_in_the_layout_of_activitynet(tmp_path):
     truth = write(tmp_path / "t.json", TRUTH)
     assert read_ground_truth(truth) == {"a": [Segment("dive", 0.0, 2.0)], "b": []}
     assert list(read_ground_truth(truth, "training")) == ["b"]
-    with pytest.raises(
-        ValueError, match="no video of the subset 'trainng', only of training, validation. Did you mean"
-    ):
+    with pytest.raises(ValueError, match="no video of the subset 'trainng', only of training, validation"):
         read_ground_truth(truth, "trainng")
 
 
@@ -173,7 +171,6 @@ def segment(**changes):
         (segment(score=...), "`results.a.0.score` is missing"),
         (segment(score=float("nan")), "score` .*nan"),
         (segment(segment=[1]), "segment`"),
-        (segment(segment=[3, 2]), "ends at 2 s, before it starts at 3 s"),
     ],
 )
 def test_files_that_cannot_be_used(content, named, tmp_path):

@@ -92,7 +92,7 @@ def test_the_roll_out_is_that_of_the_paper(pooling):
     model = make_videovit(**options).double().eval()
     model.set_attn_implementation("eager")
     clip = torch.randn(1, 4, 3, 32, 32, dtype=torch.float64)
-    found = roll_out_attention(model, (2, 2, 2), clip, {}, 5)
+    found = roll_out_attention(model, (2, 2, 2), clip, 5)
     outputs = model(pixel_values=clip, output_attentions=True)
     gradients = torch.autograd.grad(outputs.logits[0, 5], outputs.attentions)
     relevance = torch.eye(outputs.attentions[0].shape[-1], dtype=torch.float64)
@@ -108,7 +108,7 @@ def test_the_roll_out_is_that_of_the_paper(pooling):
 def test_evidence_adds_up_along_the_way_from_a_blank_clip():
     model, clip = make_videomamba(use_mean_pooling=True).eval(), torch.randn(1, 4, 3, 32, 32)
     blank = clip.transpose(1, 2).flatten(2).median(-1).values[:, None, :, None, None].expand_as(clip)
-    products = integrate_gradients(model, clip, {}, 1)
+    products = integrate_gradients(model, clip, 1)
     with torch.no_grad():
         rise = (model(pixel_values=clip).logits - model(pixel_values=blank).logits)[0, 1]
     torch.testing.assert_close(products.sum(), rise, rtol=0.1, atol=0)

@@ -122,8 +122,6 @@ def test_an_export_with_other_numbers_is_not_kept(wrong, tmp_path, monkeypatch):
     [
         (lambda: make("VideoViT", "ForPreTraining"), "VideoViTForPreTraining cannot be exported: classifiers"),
         (lambda: make("VideoViT", "Model"), "VideoViTModel cannot be exported: classifiers"),
-        (lambda: make("VideoViT").bfloat16(), "in float32 on the CPU, got torch.bfloat16"),
-        (lambda: make("VideoViT").to("meta"), "got torch.float32 on meta"),
         (lambda: make("MemoryBankQFormer"), "MemoryBankQFormerForVideoClassification cannot be exported: its memory"),
     ],
 )

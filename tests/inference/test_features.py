@@ -130,7 +130,7 @@ def test_a_memory_begins_anew_with_every_window(video):
         ({"pooling": "max"}, "no pooling 'max' of VideoViT.*: choose from head, mean, cls, none"),
         ({"stride": 0}, "stride=0 must be"),
         ({"batch_size": 0}, "batch_size=0 must be"),
-        ({"num_frames": 6}, "VideoMAEForVideoClassification cannot encode windows of .6, 3, 16, 16."),
+        ({"num_frames": 6}, "The model cannot encode windows of .6, 3, 16, 16."),
     ],
 )
 def test_options_that_the_model_does_not_take(processor, video, options, message):

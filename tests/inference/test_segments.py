@@ -144,8 +144,8 @@ def test_the_stream_finds_what_all_windows_at_once_give(seed):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"onset": 0.3, "offset": 0.4}, r"offset=0.4 must be from 0 to onset=0.3"),
-        ({"onset": 0}, "onset=0 cannot begin"),
+        ({"onset": 0.3, "offset": 0.4}, "offset=0.4 and onset=0.3: 0 <= offset <= onset"),
+        ({"onset": 0}, "onset=0: 0 <= offset <= onset <= 1 and onset > 0"),
         ({"background": ["rust"]}, "no class 'rust' as background. Did you mean rest?"),
     ],
 )

@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_video.cli.errors import explain
 from hf_video.io import FULL_DISK
 from hf_video.training import trainer as base_trainer
 from hf_video.training.checkpoints import (
@@ -121,25 +120,8 @@ def test_a_checkpoint_without_a_state_is_refused_by_name(run, name):
         (checkpoint / name).unlink()
     checkpoint = newest_complete(run)[0]
     for resume in (require_resumable, lambda folder: make_trainer(run).train(resume_from_checkpoint=str(folder))):
-        with pytest.raises(ValueError, match=f"{checkpoint} has no {name}.*Start another run from its weights"):
+        with pytest.raises(ValueError, match=f"{checkpoint} has no {name}.*start another run from its weights"):
             resume(checkpoint)
-
-
-def lose_a_key(file):
-    torch.save({"cpu": torch.get_rng_state()}, file)
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [("optimizer.pt", lambda file: file.write_bytes(bytes(file.stat().st_size))), ("rng_state.pth", lose_a_key)],
-)
-def test_a_state_that_does_not_fit_is_named(run, name, damage):
-    file = run / "checkpoint-2" / name
-    damage(file)
-    with pytest.raises(Exception) as caught:
-        make_trainer(run).train(resume_from_checkpoint=str(file.parent))
-    message = explain(caught.value)
-    assert str(file.parent) in message and name in message and "is cut off or damaged" in message
 
 
 def test_the_mark_lists_every_file_and_follows_the_limit(finished):
@@ -149,8 +131,7 @@ def test_the_mark_lists_every_file_and_follows_the_limit(finished):
         listed = json.loads((checkpoint / MARK).read_text())["files"]
         assert {*listed, MARK} == {path.name for path in checkpoint.iterdir()}
         assert damage_of(checkpoint) is None
-        arguments = torch.load(checkpoint / "training_args.bin", weights_only=False)
-        assert trainer.args.save_total_limit == arguments.save_total_limit == 3
+    assert trainer.args.save_total_limit == 3
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(finished, run):

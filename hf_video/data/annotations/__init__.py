@@ -1,5 +1,6 @@
 """Reads the annotation files of other tools, and writes a model's segments back beside what a person annotated."""
 
+import gzip
 import json
 import logging
 import os
@@ -12,28 +13,35 @@ import pyarrow as pa
 
 from hf_video.data.folders import listed, without_suffix
 from hf_video.data.rows import UNKNOWN_SPANS
-from hf_video.io import check_regular_file
+from hf_video.io import check_regular_file, replace_file
 
 from . import bento, boris, boris_events, elan, feral, frame_tables, via
-from .table import Annotations, Table, name_in
+from .table import Annotations, Found, Medium, Table, name_in
 
 logger = logging.getLogger(__name__)
-_TABLES = (".csv", ".tsv", ".txt")
+# The modules of the tools whose projects are made anew.
+TOOLS: dict[str, Any] = {"boris": boris, "eaf": elan, "via": via}
+_ENDINGS = {".boris": boris, ".boris.gz": boris, ".eaf": elan, ".annot": bento}
+# The keys by which a JSON file is told.
+_KEYS: dict[Any, set[str]] = {boris: {"observations", "behaviors_conf"}, via: {"metadata", "attribute", "view"}}
+_KEYS |= {feral: {"class_names", "labels"}}
 
 
 def find_format(file: str | os.PathLike, choices: Mapping[str, Any] | None = None) -> Any:
     """The module that reads an annotation file; None for any other list or table."""
     path = Path(file)
-    name, suffix = path.name.lower(), path.suffix.lower()
-    for endings, module in (((".boris", ".boris.gz"), boris), ((".eaf",), elan), ((".annot",), bento)):
-        if name.endswith(endings):
-            return module
-    if suffix not in (*_TABLES, ".json") or not path.is_file():
+    if found := [module for ending, module in _ENDINGS.items() if path.name.lower().endswith(ending)]:
+        return found[0]
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt", ".json") or not path.is_file():
         return None
     with path.open("rb") as opened:
         text = opened.read(1 << 16).decode("utf-8", errors="replace").lstrip("\ufeff")
-    if suffix == ".json":
-        return _json_format(path) if text.lstrip().startswith("{") else None
+    if path.suffix.lower() == ".json":
+        try:
+            keys = json.loads(path.read_bytes()).keys() if text.lstrip().startswith("{") else set()
+        except ValueError:
+            return None
+        return next((module for module, names in _KEYS.items() if names <= keys), None)
     if text.startswith("#") and re.search(r"^# (ATTRIBUTE|CSV_HEADER|SHAPE_ID) = ", text, re.MULTILINE):
         return via
     if boris_events.find_header(text) is not None:
@@ -41,16 +49,6 @@ def find_format(file: str | os.PathLike, choices: Mapping[str, Any] | None = Non
     cells = [cell.strip().strip('"') for cell in re.split(r"[,;\t]", text.partition("\n")[0])]
     is_frames = cells[0] == "" and (cells[1:2] == [frame_tables.BACKGROUND] or path.parent.name == "targets_inserted")
     return frame_tables if is_frames or "classes" in (choices or {}) else None
-
-
-def _json_format(path: Path) -> Any:
-    try:
-        keys = json.loads(path.read_bytes().decode("utf-8-sig")).keys()
-    except ValueError:
-        return None
-    known = {boris: ("observations", "behaviors_conf"), via: ("metadata", "attribute", "view")}
-    known |= {feral: ("class_names", "labels")}
-    return next((module for module, names in known.items() if {*names} <= keys), None)
 
 
 def read_annotations(
@@ -81,9 +79,22 @@ def read_annotations(
         FileNotFoundError: there is no such file.
         ValueError: the file is of no known format or damaged, or a choice is missing.
     """
-    table, module = _open(file, video_root, choices)
+    return _read(file, video_root, choices)[0].finish()
+
+
+def _read(
+    file: str | os.PathLike, video_root: str | os.PathLike | None, choices: Mapping[str, Any] | None
+) -> tuple[Table, Any]:
+    """The filled table of a file, and the module of its format."""
+    check_regular_file(file)
+    module, table = find_format(file, choices), Table(Path(file), video_root, choices or {})
+    if module is None:
+        raise ValueError(
+            f"{file} is no annotation file of BORIS, ELAN, VIA, DeepEthogram, SimBA, FERAL or Bento. Name the columns "
+            "of classes in a table of frames with the choice `classes`."
+        )
     module.read(table)
-    return table.finish()
+    return table, module
 
 
 def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapping[str, Any]) -> pa.Table:
@@ -100,34 +111,38 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
     unknown: dict[str, list[list[float]]] = {}
     for span in found.unknown:
         unknown.setdefault(span["media"], []).append([span["start"], span["end"]])
-    rows = []
-    for row in found.rows:
-        split = split_of.get(row["media"], "train")
-        if split == "inference" or ("instant" in row and not with_points):
-            continue
-        times = {name: row.get(name, row.get("instant")) for name in ("start", "end")}
-        place = {"video": found.paths[row["media"]], "label": row["class"], "split": split}
-        of = {name: row[name] for name in ("source", "subject")} | {"modifiers": _modifiers(row)}
-        rows.append({**place, **times, **of, UNKNOWN_SPANS: unknown.get(row["media"], [])})
+    rows = [
+        {
+            "video": found.paths[row["media"]],
+            "label": row["class"],
+            "split": split_of.get(row["media"], "train"),
+            **{name: row.get(name, row.get("instant")) for name in ("start", "end")},
+            **{name: row[name] for name in ("source", "subject")},
+            "modifiers": _modifiers(row["modifiers"]),
+            UNKNOWN_SPANS: unknown.get(row["media"], []),
+        }
+        for row in found.rows
+        if split_of.get(row["media"]) != "inference" and (with_points or "start" in row)
+    ]
     if not rows:
         raise ValueError(
             f"{file} has no segment of a video that is found; `video_root` (--video-root) says where videos are: "
             f"{listed(map(_tell, found.reports), separator='; ')}."
         )
     kinds: dict[str, Any] = dict.fromkeys(rows[0], pa.string()) | {"start": pa.float64(), "end": pa.float64()}
+    kinds[UNKNOWN_SPANS] = pa.list_(pa.list_(pa.float64()))
     if not found.splits:
         del kinds["split"]
-    kinds[UNKNOWN_SPANS] = pa.list_(pa.list_(pa.float64()))
     return pa.Table.from_pylist(rows, pa.schema(kinds))
 
 
-def _modifiers(row: Mapping[str, Any]) -> str:
-    return "; ".join(f"{name}: {', '.join(answers)}" for name, answers in row.get("modifiers", {}).items())
+def _modifiers(answers: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{name}: {', '.join(each)}" for name, each in answers.items())
 
 
 def _tell(report: Mapping[str, Any]) -> str:
     """A report as a sentence."""
-    facts = dict(report) | ({"modifiers": _modifiers(report)} if "modifiers" in report else {})
+    facts = dict(report) | {"modifiers": _modifiers(report.get("modifiers", {}))}
     told = [f"{name} {value}" for name, value in facts.items() if name != "kind" and value != ""]
     return f"{report['kind'].replace('_', ' ')}: {', '.join(told)}"
 
@@ -154,41 +169,31 @@ def write_annotations(
         FileNotFoundError, ValueError: as [`read_annotations`]; or the output is the source, or the file cannot hold
             the segments, such as those of a video that it does not name.
     """
-    table, module = _open(source_file, video_root, choices)
+    table, module = _read(source_file, video_root, choices)
     if os.path.exists(output) and os.path.samefile(source_file, output):
         raise ValueError(f"{output} is the file that is read: give another one, so that nothing can be lost.")
-    if not hasattr(module, "write"):
+    if not hasattr(module, "render"):
         raise ValueError(f"{source_file} is an export of BORIS: segments are written into the project itself.")
-    module.read(table)
-    by_medium, known = dict[str, list[Mapping[str, Any]]](), [*table.media]
+    content = module.render(table, by_video(table, predictions)).encode()
+    content = gzip.compress(content) if Path(output).suffix == ".gz" else content
+    replace_file(output, lambda path: path.write_bytes(content))
+
+
+def by_video(table: Table, predictions: Iterable[Mapping[str, Any]]) -> Found:
+    """The segments of each video, by the name that it has in the table; one that a file names may lack its ending."""
+    found, known = dict[str, list[Mapping[str, Any]]](), [*table.media.values()]
     for each in predictions:
-        by_medium.setdefault(_named(table, known, each["media"]), []).append(each)
-    if not by_medium:
+        name, stem = name_in(each["media"]), without_suffix(name_in(each["media"]))
+
+        def alike(medium: Medium, media: str = each["media"], name: str = name, stem: str = stem) -> int:
+            is_named = medium.name in (media, name), without_suffix(medium.name) == stem
+            return 3 if medium.path == os.path.abspath(media) else 2 * is_named[0] or is_named[1]
+
+        best = max(known, key=alike, default=None)
+        medium = best if best is not None and alike(best) else table.medium(each["media"], "")
+        if medium is None:
+            raise FileNotFoundError(f"{name} is not found: say where videos are with `video_root` (--video-root).")
+        found.setdefault(medium.name, []).append(each)
+    if not found:
         raise ValueError("There is no segment to write.")
-    module.write(table, by_medium, Path(output))
-
-
-def _open(
-    file: str | os.PathLike, video_root: str | os.PathLike | None, choices: Mapping[str, Any] | None
-) -> tuple[Table, Any]:
-    check_regular_file(file)
-    module = find_format(file, choices)
-    if module is None:
-        raise ValueError(
-            f"{file} is no annotation file of BORIS, ELAN, VIA, DeepEthogram, SimBA, FERAL or Bento. Name the columns "
-            "of classes in a table of frames with the choice `classes`."
-        )
-    return Table(Path(file), video_root, choices or {}), module
-
-
-def _named(table: Table, known: Sequence[str], media: str) -> str:
-    """The name under which the table has a video, which may lack its ending; `known` are names in the file."""
-    name = name_in(media)
-    if found := [each.name for each in table.media.values() if each.path == os.path.abspath(media)]:
-        return found[0]
-    found = [each for each in (media, name) if each in known]
-    if found := found or [each for each in known if without_suffix(name_in(each)) == without_suffix(name)]:
-        return found[0]
-    if (medium := table.medium(media, "")) is None:
-        raise FileNotFoundError(f"{media} is not found: say where the videos are with `video_root` (--video-root).")
-    return medium.name
+    return found

@@ -6,16 +6,13 @@ frame belongs to the bout: frame f is the time from (f - 1) / rate to f / rate.
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from hf_video.io import replace_text
-
-from .table import Table, What
+from .table import Found, Medium, Table, new_name, row_of
 
 _CHANNEL = re.compile(r"(.*?)-{4,}\s*$")
-_BOUT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s+(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(\s|$)")
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_BOUT = re.compile(rf"\s*{_NUMBER}\s+{_NUMBER}(\s|$)")
 
 
 def read(table: Table) -> None:
@@ -24,36 +21,32 @@ def read(table: Table) -> None:
     head = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     fps = float(head.get("annotation framerate") or 0)
     movies = re.findall(r"\S.*?\.\w{2,5}(?=[\s,;]|$)", head.get("movie file(s)", ""))
-    media = [table.medium(movie.strip(" ,;"), "", fps or None) for movie in movies]
-    medium = next((each for each in media if each is not None), None)
-    for other in media:
-        if medium is not None and other is not None and other is not medium:
-            table.report("other_view", media=other.name, of=medium.name, offset=0.0)
+    media = [each for movie in movies if (each := table.medium(movie.strip(" ,;"), "", fps or None)) is not None]
     table.found.classes = dict.fromkeys(_listed(lines, "list of annotations:"), "state")
     if not movies:
         table.report("no_media", source=table.file.name)
-    if medium is None:
+    if not media:
         return
-    in_seconds, fps = is_in_seconds(lines), fps or medium.fps
+    medium, fps = media[0], fps or media[0].fps
+    for other in media[1:]:
+        table.other_view(other, medium, 0.0)
     first, last = (head.get(f"annotation {name} frame") for name in ("start", "stop"))
     if first and last:
-        table.observe(medium, _time(medium, float(first) - 1), _time(medium, float(last)))
-    for channel, label, start, stop in _bouts(lines):
-        if not table.is_read(channel, re.fullmatch(r"model\d*", channel) is not None):
-            continue
-        table.found.classes.setdefault(label, "state")
-        frames = [round(float(each) * fps) if in_seconds else round(float(each)) for each in (start, stop)]
-        table.add(medium, What(channel, "", label, {}), _time(medium, frames[0] - 1), _time(medium, frames[1]))
+        table.observe(medium, "", _time(medium, float(first) - 1), _time(medium, float(last)))
+    scale = fps if _is_in_seconds(lines) else 1.0
+    for channel, label, *times in _bouts(lines):
+        if table.is_read(channel, re.fullmatch(r"model\d*", channel) is not None):
+            table.found.classes.setdefault(label, "state")
+            start, stop = (round(float(each) * scale) for each in times)
+            table.add(medium, row_of(channel, label), _time(medium, start - 1), _time(medium, stop))
 
 
-def _time(medium: Any, frames: float) -> float:
+def _time(medium: Medium, frames: float) -> float:
     """When so many frames of a video are over, also behind its end."""
-    count = len(medium.times) - 1
-    return float(medium.times[int(frames)]) if 0 <= frames <= count else frames / medium.fps
+    return float(medium.times[int(frames)]) if 0 <= frames < len(medium.times) else frames / medium.fps
 
 
-def is_in_seconds(lines: Sequence[str]) -> bool:
-    """Whether bouts are in seconds."""
+def _is_in_seconds(lines: Sequence[str]) -> bool:
     return any("." in start + stop for _, _, start, stop in _bouts(lines))
 
 
@@ -73,39 +66,31 @@ def _listed(lines: Sequence[str], title: str) -> list[str]:
     """The lines below a title, up to an empty one."""
     below = [line.strip() for line in lines]
     start = next((place + 1 for place, line in enumerate(below) if line.lower() == title), len(below))
-    end = next((place for place in range(start, len(below)) if not below[place]), len(below))
-    return below[start:end]
+    return below[start : [*below, ""].index("", start)]
 
 
-def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], output: Path) -> None:
-    """Writes the file with a further channel, of the model's segments."""
+def render(table: Table, predictions: Found) -> str:
+    """The file with a further channel, of the model's segments."""
     lines = table.text.splitlines()
     (name, found), *others = predictions.items()
     if others:
         raise ValueError(f"{table.file} is of one moment, and the segments are of {', '.join(predictions)}.")
-    fps, in_seconds = table.media[name].fps, is_in_seconds(lines)
+    fps, in_seconds = table.media[name].fps, _is_in_seconds(lines)
     rate = re.search(r"annotation framerate:\s*([\d.]+)", table.text, re.IGNORECASE)
     written = float(rate[1]) if rate else fps
-    channels, classes = _listed(lines, "list of channels:"), _listed(lines, "list of annotations:")
-    new, count = "model", 2
-    while new in channels:
-        new, count = f"model{count}", count + 1
-    section = [f"{new}----------"]
-    header = next((line for line in lines if line.startswith("Start")), "Start\tStop\tDuration")
+    listed = {title: _listed(lines, title) for title in ("list of annotations:", "list of channels:")}
+    new = new_name("model", listed["list of channels:"], "{}{}")
     labels = [*dict.fromkeys(each["class"] for each in found)]
+    section = ["", f"{new}----------"]
     for label in labels:
-        section += [f">{label}", header]
+        section += [f">{label}", next((line for line in lines if line.startswith("Start")), "Start\tStop\tDuration")]
         for each in sorted(found, key=lambda each: each["start"]):
             first, last = (math.ceil(each[end] * fps - 1e-6) for end in ("start", "end"))
-            values = (first + 1, last, max(last - first, 0) if in_seconds else max(last - first - 1, 0))
+            values = (first + 1, last, last - first if in_seconds else last - first - 1)
             if each["class"] == label and last > first:
                 section.append("\t".join(f"{value / written:.12g}" if in_seconds else str(value) for value in values))
         section.append("")
-    for title, old, added in (
-        ("list of annotations:", classes, [each for each in labels if each not in classes]),
-        ("list of channels:", channels, [new]),
-    ):
+    for (title, old), added in zip(listed.items(), (labels, [new]), strict=True):
         place = next(place for place, line in enumerate(lines) if line.strip().lower() == title) + len(old) + 1
-        lines[place:place] = added
-    end = max((place for place, line in enumerate(lines) if line.strip()), default=0) + 1
-    replace_text(output, "\n".join([*lines[:end], "", *section, *lines[end:], ""]))
+        lines[place:place] = [each for each in added if each not in old]
+    return "\n".join([*lines, *section, ""])

@@ -5,15 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from string import Template
-from tempfile import TemporaryDirectory
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from hf_video.io import replace_text
 from hf_video.reading import probe_video
-from hf_video.texts import replace_json
 
-from . import write_annotations
+from . import TOOLS, by_video
+from .table import Table, new_name
 
 SUFFIXES = {"boris": ".boris", "eaf": ".eaf", "via": ".via.json"}
 # Projects without videos; then what a project has of each video.
@@ -29,7 +28,6 @@ _EMPTY = {
     <HEADER MEDIA_FILE="" TIME_UNITS="milliseconds"><MEDIA_DESCRIPTOR MEDIA_URL=$url MIME_TYPE="video/mp4"/>
         <PROPERTY NAME="lastUsedAnnotationId">0</PROPERTY></HEADER>
     <TIME_ORDER/>
-    <LINGUISTIC_TYPE GRAPHIC_REFERENCES="false" LINGUISTIC_TYPE_ID="default-lt" TIME_ALIGNABLE="true"/>
 </ANNOTATION_DOCUMENT>""",
     "via": """{"project": {"pid": "__VIA_PROJECT_ID__", "rev": "__VIA_PROJECT_REV_ID__", "pname": $name,
 "created": $now, "rev_timestamp": "__VIA_PROJECT_REV_TIMESTAMP__", "vid_list": [],
@@ -58,27 +56,25 @@ def write_new_annotations(
     [`probe_video`][hf_video.reading.probe_video] do."""
     rows = [*predictions]
     videos = [Path(video) for video in dict.fromkeys(row["media"] for row in rows)]
-    text, names = _fill(_EMPTY[format], videos[0]), list[str]()
-    if format in _OF_VIDEO:
+    table, names = Table(output, None, {"classes": classes}), list[str]()
+    table.text = _fill(_EMPTY[format], videos[0])
+    for number, video in enumerate(videos if format in _OF_VIDEO else (), 1):
+        entry, key = json.loads(_fill(_OF_VIDEO[format], video, number)), str(number)
+        if format == "boris":
+            names.append(new_name(video.stem, names))
+            table.json["observations"][names[-1]] = entry
+        else:
+            table.json["file"][key], table.json["view"][key] = entry, {"fid_list": [key]}
+            table.json["project"]["vid_list"].append(key)
+    tool = TOOLS[format]
+    tool.read(table)
+    text = tool.render(table, by_video(table, rows))
+    if names:
         project = json.loads(text)
-        for number, video in enumerate(videos, 1):
-            entry, key = json.loads(_fill(_OF_VIDEO[format], video, number)), str(number)
-            names.append(video.stem if video.stem not in names else f"{video.stem} {number}")
-            if format == "boris":
-                project["observations"][names[-1]] = entry
-            else:
-                project["file"][key], project["view"][key] = entry, {"fid_list": [key]}
-                project["project"]["vid_list"].append(key)
-        text = json.dumps(project)
-    with TemporaryDirectory() as folder:
-        empty = Path(folder) / f"new{SUFFIXES[format]}"
-        replace_text(empty, text)
-        write_annotations(empty, rows, output, choices={"classes": classes})
-    if format == "boris":
-        project = json.loads(output.read_text())
         for name in names:  # an empty observation says that nothing happens
             del project["observations"][name]
-        replace_json(output, project)
+        text = json.dumps(project)
+    replace_text(output, text)
 
 
 def _fill(template: str, video: Path, number: int = 1) -> str:

@@ -8,10 +8,10 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain, count, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -28,6 +28,8 @@ from hf_video.reading.sources import is_url
 ROUNDING = 5e-4
 # The largest difference of two rates, frames per second, that is a matter of rounding.
 _SAME_RATE = 0.01
+# A model's segments, by the name of their video.
+Found = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass
@@ -81,29 +83,21 @@ class Queued(NamedTuple):
     length: float
 
 
-class What(NamedTuple):
+def row_of(source: str, label: str, subject: str = "", modifiers: Any = None) -> dict[str, Any]:
     """What a row is of."""
-
-    source: str
-    subject: str
-    label: str
-    modifiers: dict[str, list[str]]
-
-    def columns(self) -> dict[str, Any]:
-        return {"source": self.source, "subject": self.subject, "class": self.label, "modifiers": self.modifiers}
+    return {"source": source, "subject": subject, "class": label, "modifiers": modifiers or {}}
 
 
 class Table:
-    """Collects the rows of one file. `choices` is what the user says about it, see `read_annotations`."""
+    """Collects the rows of one file. `choices` is what the user says about it, see `read_annotations`. Methods take
+    None for a video that was not found, and do nothing then."""
 
     def __init__(self, file: Path, video_root: str | os.PathLike | None, choices: Mapping[str, Any]):
-        self.file, self.root, self.choices = file, None if video_root is None else Path(video_root), choices
+        self.file, self.choices, self.root = file, choices, None if video_root is None else Path(video_root)
         self.found = Annotations()
         self.media: dict[str, Medium] = {}
-        self._files: dict[Path | None, list[Path]] = {}
         self._by_written: dict[str, Medium | dict[str, Any]] = {}
         self._observed: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        self._to_label: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     @cached_property
     def text(self) -> str:
@@ -130,23 +124,20 @@ class Table:
         by = self.choices.get("by") or "all"
         if by not in ("all", "person", "model"):
             raise ValueError(f"by is {by!r}; one of all, person and model is expected.")
-        if by != "all" and by_model != (by == "model"):
+        if is_left := by != "all" and by_model != (by == "model"):
             self.report("by_model" if by_model else "by_person", source=source)
-            return False
-        return True
+        return not is_left
 
     def report(self, kind: str, **facts: Any) -> None:
         """Notes what was left out, once."""
         if (entry := {"kind": kind, **facts}) not in self.found.reports:
             self.found.reports.append(entry)
 
-    def medium(
-        self, written: str, source: str, fps: float | None = None, extra: Path | None = None, any_suffix: bool = False
-    ) -> Medium | None:
-        """The video that a file names; None if it is not found, which is reported. `fps` is the rate in the file, and
-        `extra` a further folder to look in; with `any_suffix` the name has no ending."""
+    def medium(self, written: str, source: str, fps: float | None = None) -> Medium | None:
+        """The video that a file names, with or without its ending; None if it is not found, which is reported. `fps`
+        is the rate in the file."""
         if written not in self._by_written:
-            self._by_written[written] = self._look_for(_plain(written), extra, any_suffix)
+            self._by_written[written] = self._open(self._find(_plain(written)))
         medium = self._by_written[written]
         if isinstance(medium, dict):
             self.report("missing_media", media=name_in(written), source=source, **medium)
@@ -155,50 +146,49 @@ class Table:
             self.report("fps_differs", media=medium.name, in_file=float(fps), in_video=round(medium.fps, 6))
         return medium
 
-    def _look_for(self, written: str, extra: Path | None, any_suffix: bool) -> Medium | dict[str, Any]:
-        """A video, or what is to be said of one that is missing."""
-        paths = self._find(written, extra, any_suffix)
-        try:
-            return (
-                self._open(str(paths[0]))
-                if len(paths) == 1
-                else {"candidates": sorted(map(str, paths))}
-                if paths
-                else {}
-            )
-        except (OSError, ValueError) as error:
-            return {"error": str(error)}
-
-    def _find(self, written: str, extra: Path | None, any_suffix: bool) -> list[Any]:
+    def _find(self, written: str) -> Sequence[Any]:
         """The places of a video, several if its name is ambiguous: as written, from the file, beside the file, and at
         any depth below the folder of videos, where more of the path decides between equal names."""
         if is_url(written):
             return [written]
-        bases = [self.file.parent, *([self.root] if self.root else [])]
-        for path in [Path(written)] * os.path.isabs(written) + [base / written.lstrip("/") for base in bases]:
-            if path.is_file() and not any_suffix:
+        folder, parts = self.file.absolute().parent, _parts(written)
+        for path in (folder / written, *([] if self.root is None else [self.root / written])):
+            if path.is_file():
                 return [path]
-        parts = _normal(written).split("/")
 
         def fits(path: Path) -> bool:
-            is_same = path.stem == parts[-1] and is_named_video(path) if any_suffix else path.name == parts[-1]
-            return is_same or _normal(path.name) == parts[-1]
+            is_same = _parts(path.name) == parts[-1:] or (is_named_video(path) and _parts(path.stem) == parts[-1:])
+            return is_same and path.is_file()
 
-        beside = [each for each in self.file.parent.iterdir() if each.is_file()]
-        found = [*filter(fits, beside)] or [*filter(fits, self._below(extra) + self._below(self.root))]
-        found = list({each.resolve(): each for each in found}.values())
+        found = [*filter(fits, folder.iterdir())] or [*filter(fits, self._below)]
+        alike = {each.resolve(): len(os.path.commonprefix([parts[::-1], _parts(each)[::-1]])) for each in found}
+        return [path for path, length in alike.items() if length == max(alike.values())]
 
-        def shared(path: Path) -> int:
-            pairs = zip(reversed(parts), reversed(_normal(str(path)).split("/")), strict=False)
-            return next((count for count, (one, other) in enumerate(pairs) if one != other), len(parts))
+    @cached_property
+    def _below(self) -> list[Path]:
+        return [] if self.root is None else [*self.root.rglob("*")]
 
-        longest = max(map(shared, found), default=0)
-        return [path for path in found if shared(path) == longest]
+    def _open(self, paths: Sequence[Any]) -> Medium | dict[str, Any]:
+        """A video, or what is to be said of one that is missing."""
+        if len(paths) != 1:
+            return {"candidates": sorted(map(str, paths))} if paths else {}
+        place = str(paths[0])
+        if known := [medium for medium in self.media.values() if medium.path == place]:
+            return known[0]
+        try:
+            metadata = probe_video(place)
+        except (OSError, ValueError) as error:
+            return {"error": str(error)}
+        names = ("/".join(_parts(place)[-number:]) for number in count(1))  # several videos may have the last part
+        name = next(name for name in names if name not in self.media)
+        self.media[name] = Medium(name, place, np.append(metadata.times, metadata.duration))
+        self.found.paths[name] = place
+        return self.media[name]
 
-    def _below(self, folder: Path | None) -> list[Path]:
-        if folder not in self._files:
-            self._files[folder] = [each for each in folder.rglob("*") if each.is_file()] if folder else []
-        return self._files[folder]
+    def other_view(self, other: Medium | None, of: Medium | None, offset: float | None) -> None:
+        """Reports a video that shows the same moments as another one, whose times are `offset` later in it."""
+        if other is not None and of is not None and other is not of:
+            self.report("other_view", media=other.name, of=of.name, offset=offset)
 
     def queue(
         self,
@@ -215,130 +205,120 @@ class Table:
         begins = accumulate(seconds, initial=0.0)
         return [Queued(*each) for each in zip((medium for medium, _ in media), begins, seconds, strict=False)]
 
-    def _open(self, path: str) -> Medium:
-        place = path if is_url(path) else os.path.abspath(path)
-        if known := [medium for medium in self.media.values() if medium.path == place]:
-            return known[0]
-        metadata = probe_video(place)
-        count, parts = 1, place.replace("\\", "/").split("/")
-        while (name := "/".join(parts[-count:])) in self.media:  # another video of this name
-            count += 1
-        self.media[name] = Medium(name, place, np.append(metadata.times, metadata.duration))
-        self.found.paths[name] = place
-        return self.media[name]
+    def observe(self, medium: Medium | None, source: str, start: float = 0.0, end: float = math.inf) -> None:
+        """Notes that a stretch of a video was looked at. Other parts of it are unknown then, and so is all of a video
+        that was made for stretches to label."""
+        if medium is not None:
+            self._observed[medium.name].append((0.0, 0.0) if TO_LABEL in source else (start, end))
 
-    def observe(self, medium: Medium, start: float, end: float) -> None:
-        """Notes that a stretch of a video was looked at. Other parts of it are unknown then."""
-        self._observed[medium.name].append((start, end))
+    def add_frames(
+        self, medium: Medium, shown: Mapping[str, np.ndarray], is_known: np.ndarray, source: str | None = None
+    ) -> None:
+        """The runs of frames of each class, and which frames have a label, (num_frames,) bool. The source is the name
+        of the class by default."""
+        num_frames = len(medium.times) - 1
+        if len(is_known) != num_frames:
+            self.report("frame_count", media=medium.name, in_file=len(is_known), in_video=num_frames)
+        for label, is_shown in shown.items():
+            for span in runs(medium.times, is_shown[:num_frames]):
+                self.add(medium, row_of(source or label, label), *span)
+        self._observed[medium.name] += runs(medium.times, is_known[:num_frames])
 
-    def observe_all(self, medium: Medium, source: str) -> None:
-        """Notes that a video was looked at; in what was made for stretches to label, that no other parts were."""
-        self.observe(medium, 0.0, 0.0 if TO_LABEL in source else medium.duration)
-
-    def observe_frames(self, medium: Medium, is_known: np.ndarray) -> None:
-        """Notes which frames have a label, (num_frames,) bool."""
-        self._observed[medium.name] += self.runs(medium, is_known)
-
-    def runs(self, medium: Medium, is_set: np.ndarray) -> list[tuple[float, float]]:
-        """Start and end in seconds of each run of frames that are set, (num_frames,) bool."""
-        return _runs(medium.times, is_set[: len(medium.times) - 1])
-
-    def add(self, medium: Medium, what: What, start: float, end: float | None = None) -> None:
+    def add(self, medium: Medium | None, of: Mapping[str, Any], start: float, end: float | None = None) -> None:
         """A segment in seconds of a video, or without `end` a point. What is outside of the video is cut off, and
         reported if it is more than a frame."""
-        tolerance, last = 1 / medium.fps + ROUNDING, medium.duration
-        is_point = end is None
-        until = start if end is None else end
-        times = {"instant": _round(start)} if is_point else {"start": _round(start), "end": _round(until)}
-        if not is_point and until - start <= 0:
-            self.report("reversed", media=medium.name, source=what.source, **{"class": what.label}, **times)
+        if medium is None:
             return
-        is_outside = not is_point and (start >= last - ROUNDING or until <= ROUNDING)
+        times = {"instant": _round(start)} if end is None else {"start": _round(start), "end": _round(end)}
+        until, last, tolerance = start if end is None else end, medium.duration, 1 / medium.fps + ROUNDING
+        if end is not None and end <= start:
+            named = {name: of[name] for name in ("source", "class")}
+            return self.report("reversed", media=medium.name, **named, **times)
+        is_outside = end is not None and (start >= last - ROUNDING or end <= ROUNDING)
         if is_outside or start < -tolerance or until > last + tolerance:
-            self.report("outside_video", media=medium.name, **what.columns(), **times)
-            if is_outside or is_point:
-                return
+            self.report("outside_video", media=medium.name, **of, **times)
+            if is_outside or end is None:
+                return None
         clipped = {name: _round(min(max(time, 0.0), last)) for name, time in times.items()}
-        if what.label == TO_LABEL:
-            self.report("to_label", media=medium.name, source=what.source, **clipped)
-            self._to_label[medium.name].append((min(clipped.values()), max(clipped.values())))
-            return
-        self.found.rows.append({"media": medium.name, **what.columns(), **clipped})
+        return self.found.rows.append({"media": medium.name, **of, **clipped})
 
-    def add_to_queue(self, queue: Sequence[Queued], what: What, start: float, end: float | None = None) -> None:
+    def add_to_queue(
+        self, queue: Sequence[Queued], of: Mapping[str, Any], start: float, end: float | None = None
+    ) -> None:
         """A segment or point in seconds of videos that play one after the other. A border belongs to the later one."""
+        at = _at(queue, start)
         if end is None or end <= start:
-            medium, begin, _ = self._at(queue, start)
-            if medium is not None:
-                self.add(medium, what, start - begin, None if end is None else end - begin)
-            return
-        first, last = queue[0].begin, queue[-1].begin
+            return self.add(at.medium, of, start - at.begin, None if end is None else end - at.begin)
         pieces = []
-        for medium, begin, length in queue:
-            since = start if begin == first else max(start, begin)
-            until = end if begin == last else min(end, begin + length)
+        for each in queue:
+            since = start if each is queue[0] else max(start, each.begin)
+            until = end if each is queue[-1] else min(end, each.begin + each.length)
             if until - since > ROUNDING:
-                pieces.append((medium, since - begin, until - begin))
+                pieces.append((each.medium, of, since - each.begin, until - each.begin))
         if len(pieces) > 1:
-            medium, begin, _ = self._at(queue, start)
-            times = {"start": _round(start - begin), "end": _round(end - begin)}
-            named = {} if medium is None else {"media": medium.name}
-            self.report("crosses_files", **named, **what.columns(), **times)
-        for medium, since, until in pieces:
-            if medium is not None:
-                self.add(medium, what, since, until)
+            self._report_at(at, "crosses_files", of, start=start, end=end)
+        for piece in pieces:
+            self.add(*piece)
+        return None
 
-    def pair(self, queue: Sequence[Queued], events: Iterable[tuple[float, What, str]]) -> None:
-        """Events of time, what, and "point", "start", "stop" or, where starts and stops alternate, "state". A start
-        without a stop is reported and gives no row; "undefined" is a class that nobody declared."""
-        started: dict[str, tuple[float, What]] = {}
-        for time, what, kind in sorted(events, key=lambda event: (event[0], event[2] == "start")):
-            key = json.dumps(what)
+    def pair(self, queue: Sequence[Queued], events: Iterable[tuple[float, Mapping[str, Any], str]]) -> None:
+        """Events of time, what they are of, and "point", "start", "stop" or, where starts and stops alternate,
+        "state". A start without a stop is reported and gives no row; "undefined" is a class that nobody declared."""
+        if not any(each.medium for each in queue):
+            return
+        started: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        unpaired = []
+        for time, of, kind in sorted(events, key=lambda event: (event[0], event[2] == "start")):
+            key = json.dumps(of)
             if kind == "point":
-                self.add_to_queue(queue, what, time)
+                self.add_to_queue(queue, of, time)
             elif kind == "undefined":
-                self._report_at(queue, "undefined_class", what, time)
+                self._report_at(_at(queue, time), "undefined_class", of, time=time)
             elif kind != "start" and key in started:
-                self.add_to_queue(queue, what, started.pop(key)[0], time)
+                self.add_to_queue(queue, of, started.pop(key)[0], time)
             elif kind == "stop":
-                self._report_at(queue, "unpaired_start", what, time)
+                unpaired.append((time, of))
             else:
-                if key in started:
-                    self._report_at(queue, "unpaired_start", what, started[key][0])
-                started[key] = time, what
-        for time, what in started.values():
-            self._report_at(queue, "unpaired_start", what, time)
+                unpaired += [started[key]] if key in started else []
+                started[key] = time, of
+        for time, of in [*unpaired, *started.values()]:
+            self._report_at(_at(queue, time), "unpaired_start", of, time=time)
 
-    def _report_at(self, queue: Sequence[Queued], kind: str, what: What, time: float) -> None:
-        medium, begin, _ = self._at(queue, time)
-        named = {} if medium is None else {"media": medium.name}
-        self.report(kind, **named, **what.columns(), time=_round(time - begin))
-
-    @staticmethod
-    def _at(queue: Sequence[Queued], time: float) -> Queued:
-        return next((each for each in reversed(queue) if time >= each.begin - ROUNDING), queue[0])
+    def _report_at(self, at: Queued, kind: str, of: Mapping[str, Any], **times: float) -> None:
+        named = {} if at.medium is None else {"media": at.medium.name}
+        self.report(kind, **named, **of, **{name: _round(time - at.begin) for name, time in times.items()})
 
     def finish(self) -> Annotations:
         """The result, with the spans that nobody annotated and the classes that the user chose."""
-        self.found.classes.pop(TO_LABEL, None)
-        for name in dict.fromkeys([*self._observed, *self._to_label]):
-            medium = self.media[name]
-            rows = [(row["start"], row["end"]) for row in self.found.rows if row["media"] == name and "start" in row]
-            spans, open_spans = self._observed.get(name, [(0.0, medium.duration)]), self._to_label[name]
-            borders = np.unique([0.0, medium.duration, *chain(*spans, *rows, *open_spans)])
-            borders = borders[(borders >= 0) & (borders <= medium.duration)]
+        found, to_label = self.found, [row for row in self.found.rows if row["class"] == TO_LABEL]
+        found.classes.pop(TO_LABEL, None)
+        found.rows = [row for row in found.rows if row["class"] != TO_LABEL]
+        for row in to_label:
+            kept = (name for name in ("media", "source", "start", "end", "instant") if name in row)
+            self.report("to_label", **{name: row[name] for name in kept})
+        for name, medium in self.media.items():
+            labelled, still_open = (
+                [(row["start"], row["end"]) for row in rows if row["media"] == name and "start" in row]
+                for rows in (found.rows, to_label)
+            )
+            spans = self._observed.get(name, [(0.0, medium.duration)])
+            borders = np.unique(np.clip([0.0, *chain(*spans, *labelled, *still_open), np.inf], 0.0, medium.duration))
             middles = (borders[1:] + borders[:-1]) / 2
-            is_seen, is_open, is_labelled = (_inside(middles, each) for each in (spans, open_spans, rows))
-            is_unknown = ~is_labelled & (is_open | ~is_seen)
-            for start, end in _runs(borders, is_unknown):
+            is_seen, is_labelled, is_open = (_inside(middles, each) for each in (spans, labelled, still_open))
+            for start, end in runs(borders, ~is_labelled & (is_open | ~is_seen)):
                 if end - start > 0.9 / medium.fps:
-                    self.found.unknown.append({"media": name, "start": _round(start), "end": _round(end)})
-        for row in self.found.rows:
-            row["class"] = _class_of(row, self.choices.get("class_from") or "code")
-        if self.choices.get("class_from", "code") != "code" and self.found.classes:
-            kinds = {row["class"]: "state" if "start" in row else "point" for row in self.found.rows}
-            self.found.classes = dict(sorted(kinds.items()))
-        return self.found
+                    found.unknown.append({"media": name, "start": _round(start), "end": _round(end)})
+        class_from = self.choices.get("class_from") or "code"
+        for row in found.rows:
+            row["class"] = _class_of(row, class_from)
+        if class_from != "code" and found.classes:
+            kinds = {row["class"]: "state" if "start" in row else "point" for row in found.rows}
+            found.classes = dict(sorted(kinds.items()))
+        return found
+
+
+def _at(queue: Sequence[Queued], time: float) -> Queued:
+    return next((each for each in reversed(queue) if time >= each.begin - ROUNDING), queue[0])
 
 
 def _inside(seconds: np.ndarray, spans: Sequence[tuple[float, float]]) -> np.ndarray:
@@ -347,7 +327,7 @@ def _inside(seconds: np.ndarray, spans: Sequence[tuple[float, float]]) -> np.nda
     return np.searchsorted(starts, seconds) > np.searchsorted(ends, seconds)
 
 
-def _runs(borders: np.ndarray, is_set: np.ndarray) -> list[tuple[float, float]]:
+def runs(borders: np.ndarray, is_set: np.ndarray) -> list[tuple[float, float]]:
     """Start and end of each run of what is set between borders, (len(borders) - 1,) bool."""
     changes = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(int)))
     return [(float(borders[a]), float(borders[b])) for a, b in changes.reshape(-1, 2)]
@@ -372,18 +352,31 @@ def _plain(written: str) -> str:
     return written if is_url(written) else written.replace("\\", "/")
 
 
+def _parts(path: str | Path) -> list[str]:
+    # Names with umlauts have two forms, and a disk of macOS gives the other one.
+    return unicodedata.normalize("NFC", str(path).replace("\\", "/")).rstrip("/").split("/")
+
+
 def name_in(written: str) -> str:
     """The last part of a path of any system."""
     return _plain(written).rstrip("/").rsplit("/", 1)[-1]
 
 
-def _normal(text: str) -> str:
-    # Names with umlauts have two forms, and a disk of macOS gives the other one.
-    return unicodedata.normalize("NFC", text.replace("\\", "/"))
+def new_name(first: str, used: Container[Any], form: str = "{} {}") -> str:
+    """A name that is not used: the first one, or with the numbers 2, 3, ... behind it."""
+    names = (form.format(first, number) if number > 1 else first for number in count(1))
+    return next(name for name in names if name not in used)
 
 
-def _round(seconds: float) -> float:
-    return round(float(seconds), 6)
+def merged(found: Iterable[Mapping[str, Any]], gap: float) -> list[dict[str, Any]]:
+    """Segments of a class by their starts. Those with a gap of at most so many seconds are one."""
+    kept = list[dict[str, Any]]()
+    for each in sorted(found, key=lambda each: each["start"]):
+        if kept and each["start"] <= kept[-1]["end"] + gap:
+            kept[-1] |= {name: max(kept[-1].get(name, 0), each[name]) for name in ("end", "score") if name in each}
+        else:
+            kept.append(dict(each))
+    return kept
 
 
 def number(text: Any) -> float | None:
@@ -395,13 +388,5 @@ def number(text: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def answers_of(written: str, names: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The answers of modifiers, by the names of their sets or else #1, #2, ...: sets are joined by |, answers by a
-    comma, and None is no answer."""
-    found = {}
-    for place, cell in enumerate(str(written or "").split("|")):
-        answers = [each.strip() for each in cell.split(",") if each.strip() not in ("", "None")]
-        if answers:
-            name = names[place] if place < len(names) else ""
-            found[name or f"#{place + 1}"] = answers
-    return found
+def _round(seconds: float) -> float:
+    return round(float(seconds), 6)

@@ -7,121 +7,90 @@ value is the id of an option, or several, or free text.
 import hashlib
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
-from csv import reader
-from pathlib import Path
+from csv import DictReader
 from typing import Any
 
 from hf_video.data.rows import TO_LABEL
-from hf_video.io import replace_text
 
-from .table import Table, What, name_in
+from .table import Found, Medium, Table, name_in, new_name, row_of
 
-_TEXT, _CHOSEN_NOT, _SEVERAL = 1, "_DEFAULT", 2
-_SEGMENT, _POINT = "FILE1_Z2_XY0", "FILE1_Z1_XY0"
+_TEXT, _SEVERAL, _SELECT = 1, 2, 4
+# What an attribute is of, by the number of times.
+_ANCHORS = {1: "FILE1_Z1_XY0", 2: "FILE1_Z2_XY0"}
 _BY_MODEL = "hf_video (model)"
-_COLUMNS = ("metadata_id", "file_list", "flags", "temporal_coordinates", "spatial_coordinates", "metadata")
+_COLUMNS = "metadata_id,file_list,flags,temporal_coordinates,spatial_coordinates,metadata"
 
 
 def read(table: Table) -> None:
     """Fills the table with the segments and points of all views."""
-    is_csv = table.file.suffix.lower() != ".json"
-    attributes, entries = _read_csv(table) if is_csv else _read_project(table)
+    project = table.json if table.file.suffix.lower() == ".json" else _project_of_csv(table)
+    attributes, regions = project["attribute"], 0
     by_model = {key: each.get("desc") == _BY_MODEL for key, each in attributes.items()}
-    out = [key for key, each in attributes.items() if not table.is_read(each.get("aname", key), by_model[key])]
-    attributes = {key: each for key, each in attributes.items() if key not in out}
-    kinds = {_SEGMENT: "state", _POINT: "point"}
-    for attribute in attributes.values():
-        if attribute.get("anchor_id") in kinds and attribute.get("aname") in _chosen(table, attributes):
-            options = dict.fromkeys(attribute.get("options", {}).values(), kinds[attribute["anchor_id"]])
-            table.found.classes |= options
-    regions = 0
-    for source, files, times, region, values in entries:
-        if region or len(times) not in (1, 2):
+    left = {key for key, each in attributes.items() if not table.is_read(each["aname"], by_model[key])}
+    kept = {key: each for key, each in attributes.items() if key not in left}
+    for attribute in kept.values():
+        for num_times, anchor in _ANCHORS.items():
+            if attribute.get("anchor_id") == anchor and _may_be_class(table, attribute["aname"]):
+                labels = (attribute.get("options") or {}).values()
+                table.found.classes |= dict.fromkeys(labels, "point" if num_times == 1 else "state")
+    for entry in project["metadata"].values():
+        source, times, values = str(entry["vid"]), entry.get("z") or [], entry.get("av") or {}
+        if entry.get("xy") or len(times) not in _ANCHORS:
             regions += 1
-            continue
-        if values and not values.keys() - {*out}:
-            continue
-        values = {key: value for key, value in values.items() if key not in out}
-        media = [table.medium(file, source) for file in files]
-        if not media:
-            table.report("no_media", source=source)
-        for other in media[1:]:
-            if media[0] is not None and other is not None:
-                table.report("other_view", media=other.name, of=media[0].name, offset=0.0)
-        if media and media[0] is not None:
-            _add(table, media[0], source, [float(each) for each in times], attributes, values)
+        elif not values or values.keys() - left:
+            media = [table.medium(file, source) for file in _files(project, source)]
+            if not media:
+                table.report("no_media", source=source)
+            for other in media[1:]:
+                table.other_view(other, media[0], 0.0)
+            if media and media[0] is not None:
+                _add(table, media[0], source, times, kept, {key: values[key] for key in values if key not in left})
     if regions:
         table.report("not_temporal", count=regions)
 
 
-def _chosen(table: Table, attributes: Mapping[str, Any]) -> list[str]:
-    """The names of the attributes that may be the class."""
-    choice = table.choices.get("attribute")
-    chosen = [choice] if isinstance(choice, str) else choice
-    return [each.get("aname", "") for each in attributes.values()] if chosen is None else [*chosen]
+def _may_be_class(table: Table, name: str) -> bool:
+    chosen = table.choices.get("attribute")
+    return chosen is None or name in ([chosen] if isinstance(chosen, str) else chosen)
 
 
 def _add(
-    table: Table,
-    medium: Any,
-    source: str,
-    times: list[float],
-    attributes: Mapping[str, Any],
-    values: Mapping[str, str],
+    table: Table, medium: Medium, source: str, times: list[float], attributes: Mapping[str, Any], values: Any
 ) -> None:
     """The rows of an entry: one for each class that it has."""
-    found = {}
+    found, is_known = dict[str, list[str]](), True
     for key, value in values.items():
-        attribute = attributes.get(key, {})
-        answers = _names(attribute, str(value))
+        answers = _answers(attributes.get(key, {}), str(value))
         if None in answers:
-            told = {"class": str(value), "time": times[0]}
-            table.report("undefined_class", media=medium.name, source=source, **told)
+            is_known = False
+            table.report("undefined_class", media=medium.name, source=source, **{"class": value, "time": times[0]})
         if names := [name for name in answers if name]:
-            found[attribute.get("aname", key)] = names
-    labelling = [name for name in found if name in _chosen(table, attributes)]
+            found[attributes.get(key, {}).get("aname", key)] = names
+    labelling = [name for name in found if _may_be_class(table, name)]
     if len(labelling) > 1:
         raise ValueError(
             f"{table.file}: an entry of {medium.name} at {times[0]:g} s has {', '.join(map(repr, labelling))}. Say "
             "which attribute is the class with the choice `attribute` (--choose attribute=NAME)."
         )
-    if not labelling:
-        told = {"start": times[0], "end": times[-1]} if len(times) > 1 else {"instant": times[0]}
-        if not any(None in _names(attributes.get(key, {}), str(value)) for key, value in values.items()):
-            table.report("empty_value", media=medium.name, source=source, **told)
-        return
-    table.observe_all(medium, labelling[0])
-    modifiers = {name: answers for name, answers in found.items() if name != labelling[0]}
-    for label in found[labelling[0]]:
-        table.found.classes.setdefault(label, "state" if len(times) > 1 else "point")
-        table.add(medium, What(source, "", label, modifiers), *times)
+    if not labelling and is_known:
+        told = dict(zip(("start", "end") if len(times) > 1 else ("instant",), times, strict=True))
+        table.report("empty_value", media=medium.name, source=source, **told)
+    for name in labelling:
+        table.observe(medium, name)
+        for label in found.pop(name):
+            table.found.classes.setdefault(label, "state" if len(times) > 1 else "point")
+            table.add(medium, row_of(source, label, modifiers=found), *times)
 
 
-def _names(attribute: Mapping[str, Any], value: str) -> list[str | None]:
+def _answers(attribute: Mapping[str, Any], value: str) -> list[str | None]:
     """The options that a value names by their ids, None for an unknown one; or the text itself."""
     options = attribute.get("options") or {}
-    if value in ("", _CHOSEN_NOT):
-        return []
-    if attribute.get("type") == _TEXT or not options:
-        return [value.strip()] if value.strip() else []
+    if attribute.get("type") == _TEXT or not options or value == "_DEFAULT":
+        return [value.strip()] if value.strip() and value != "_DEFAULT" else []
     ids = value.split(",") if attribute.get("type") == _SEVERAL else [value]
     return [options.get(each.strip()) for each in ids if each.strip()]
-
-
-def _read_project(table: Table) -> tuple[dict[str, Any], Iterator[tuple[str, list[str], Any, Any, Any]]]:
-    project = table.json
-    return project["attribute"], (
-        (
-            str(each["vid"]),
-            _files(project, str(each["vid"])),
-            each.get("z") or [],
-            each.get("xy"),
-            each.get("av") or {},
-        )
-        for each in project["metadata"].values()
-    )
 
 
 def _files(project: Mapping[str, Any], view: str) -> list[str]:
@@ -130,7 +99,8 @@ def _files(project: Mapping[str, Any], view: str) -> list[str]:
     return [each["src"] if each.get("src") and each.get("loc") != 4 else each["fname"] for each in files]
 
 
-def _read_csv(table: Table) -> tuple[dict[str, Any], Iterator[tuple[str, list[str], Any, Any, Any]]]:
+def _project_of_csv(table: Table) -> dict[str, Any]:
+    """What a project has of the entries in a CSV; a view is called as its first file."""
     lines = table.text.splitlines()
     told = [line.partition(" = ") for line in lines if line.startswith("#")]
     facts = {name.lstrip("# "): value for name, mark, value in told if mark}
@@ -139,57 +109,49 @@ def _read_csv(table: Table) -> tuple[dict[str, Any], Iterator[tuple[str, list[st
             f"{table.file} has the ids of options without their names: no line begins with # ATTRIBUTE. Export all "
             "of the project from VIA, or give the project itself, a JSON file."
         )
-    names = [name.strip() for name in facts.get("CSV_HEADER", ",".join(_COLUMNS)).split(",")]
-    rows = (dict(zip(names, row, strict=False)) for row in reader(line for line in lines if line[:1] not in ("", "#")))
+    names = [name.strip() for name in facts.get("CSV_HEADER", _COLUMNS).split(",")]
+    project: dict[str, Any] = {"attribute": json.loads(facts["ATTRIBUTE"]), "metadata": {}, "view": {}, "file": {}}
+    for row in DictReader((line for line in lines if line[:1] not in ("", "#")), names):
+        files, times, region, values = (json.loads(row[name]) for name in _COLUMNS.split(",")[1:] if name != "flags")
+        view = name_in(files[0]) if files else ""
+        project["metadata"][row["metadata_id"]] = {"vid": view, "z": times, "xy": region, "av": values}
+        project["view"][view] = {"fid_list": files}
+        project["file"] |= {file: {"fname": file} for file in files}
+    return project
 
-    def entries() -> Iterator[tuple[str, list[str], Any, Any, Any]]:
-        for row in rows:
-            files, times, region, values = (json.loads(row[name]) for name in (_COLUMNS[1], *_COLUMNS[3:]))
-            yield name_in(files[0]) if files else "", files, times, region, values
 
-    return json.loads(facts["ATTRIBUTE"]), entries()
-
-
-def write(table: Table, predictions: Mapping[str, Sequence[Mapping[str, Any]]], output: Path) -> None:
-    """Writes the project with the model's segments in a further attribute, and its points in another one."""
+def render(table: Table, predictions: Found) -> str:
+    """The project with the model's segments in a further attribute, and its points in another one."""
     if table.file.suffix.lower() != ".json":
         raise ValueError(f"{table.file} is an export; segments are written into the project itself, a JSON file.")
     project = deepcopy(table.json)
-    # Attribute and option of each class, of segments and of points.
-    keys: dict[tuple[str, str], tuple[str, str]] = {}
-    for anchor in (_SEGMENT, _POINT):
-        every = (each for found in predictions.values() for each in found if _anchor(each) == anchor)
-        if labels := [*dict.fromkeys(each["class"] for each in every)]:
-            labels = [*dict.fromkeys([*labels, *table.choices.get("classes", ())])]
-            key = _add_attribute(project["attribute"], anchor, labels)
-            keys |= {(anchor, label): (key, str(number)) for number, label in enumerate(labels, 1)}
-    shown = {view: [table.medium(file, view) for file in _files(project, view)] for view in project["view"]}
+    attributes, views = project["attribute"], project["view"]
+    # Attribute and option of each class, of points and of segments.
+    keys: dict[tuple[int, str], dict[str, str]] = {}
+    for times, anchor in reversed(_ANCHORS.items()):
+        every = [each["class"] for found in predictions.values() for each in found if _num_times(each) == times]
+        if every:
+            labels = [*dict.fromkeys([*every, *table.choices.get("classes", ())])]
+            name, by = (TO_LABEL, "") if TO_LABEL in labels else ("model", _BY_MODEL)
+            options = {str(number): label for number, label in enumerate(labels, 1)}
+            new = {"aname": new_name(name, {each.get("aname") for each in attributes.values()}), "anchor_id": anchor}
+            key = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1)
+            attributes[key] = new | {"type": _SELECT, "desc": by, "options": options, "default_option_id": ""}
+            keys |= {(times, label): {key: option} for option, label in options.items()}
+    shown = {view: [table.medium(file, view) for file in _files(project, view)] for view in views}
     for medium, found in predictions.items():
-        views = [view for view, media in shown.items() if medium in [each.name for each in media if each is not None]]
-        if not views:
+        of_medium = [view for view, media in shown.items() if medium in [each.name for each in media if each]]
+        if not of_medium:
             raise ValueError(f"{table.file} has no view of {medium}: add the video in VIA first.")
-        view = min(views, key=lambda view: len(shown[view]))  # the one that shows the video alone
+        view = min(of_medium, key=lambda view: len(shown[view]))  # the one that shows the video alone
         for number, each in enumerate(found):
-            key, option = keys[_anchor(each), each["class"]]
-            digest = hashlib.sha256(f"{medium} {number} {json.dumps(each)} {key}".encode()).digest()
-            entry = f"{view}_{urlsafe_b64encode(digest)[:8].decode()}"
-            times = [round(each["start"], 3), round(each["end"], 3)][: 1 if _anchor(each) == _POINT else 2]
-            project["metadata"][entry] = {"vid": view, "flg": 0, "z": times, "xy": [], "av": {key: option}}
-    replace_text(output, json.dumps(project, separators=(",", ":"), ensure_ascii=False))
+            value = keys[_num_times(each), each["class"]]
+            digest = hashlib.sha256(f"{medium} {number} {json.dumps(each)} {value}".encode()).digest()
+            span = [round(each["start"], 3), round(each["end"], 3)][: _num_times(each)]
+            entry = {"vid": view, "flg": 0, "z": span, "xy": [], "av": value}
+            project["metadata"][f"{view}_{urlsafe_b64encode(digest)[:8].decode()}"] = entry
+    return json.dumps(project, separators=(",", ":"), ensure_ascii=False)
 
 
-def _anchor(prediction: Mapping[str, Any]) -> str:
-    return _POINT if prediction["start"] == prediction["end"] else _SEGMENT
-
-
-def _add_attribute(attributes: dict[str, Any], anchor: str, labels: Sequence[str]) -> str:
-    """The key of a new attribute, of the model or to be labelled, with these options."""
-    used = {each.get("aname") for each in attributes.values()}
-    first, by = (TO_LABEL, "") if TO_LABEL in labels else ("model", _BY_MODEL)
-    key, name, count = str(max([int(each) for each in attributes if each.isdecimal()] or [0]) + 1), first, 2
-    while name in used:
-        name, count = f"{first} {count}", count + 1
-    options = {str(number): label for number, label in enumerate(labels, 1)}
-    new = {"aname": name, "anchor_id": anchor, "type": 4, "desc": by}
-    attributes[key] = new | {"options": options, "default_option_id": ""}
-    return key
+def _num_times(prediction: Mapping[str, Any]) -> int:
+    return 1 if prediction["start"] == prediction["end"] else 2
