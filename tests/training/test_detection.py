@@ -189,7 +189,7 @@ def test_a_detector_is_made_around_a_backbone(folder, classifier, tmp_path, capl
     out = tmp_path / "out"
     options = ("--epochs", "1", "--learning-rate", "0", "--num-queries", "5", "--action-weight", "7", *SMALL)
     assert main(words(folder, classifier, out, *options)) == 0
-    assert "is a backbone: the detector around it starts afresh" in caplog.text
+    assert "gives its encoder: the head starts afresh" in caplog.text
     model, processor = AutoModelForObjectDetection.from_pretrained(out), AutoVideoProcessor.from_pretrained(out)
     assert len(model.layers) == 1 and model.config.num_queries == 5 and model.config.loss_weights["bce"] == 7
     assert processor.num_frames == 4 and processor.size["shortest_edge"] == 32
