@@ -70,7 +70,10 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
             f"have the same seconds. {_WAY_OUT}"
         )
     missing = without(held_out)
-    more = f" There is too little of {missing} to hold any out, so it is not measured." if missing else ""
+    why = "None of them has {}" if parts else "There is too little of {} to hold any out"
+    more = f" {why.format(missing)}, so it is not measured." if missing else ""
+    if parts and len(known) and split_by in (None, VIDEO) and len(set(held_out["video"])) == 1:
+        more += " It is one video alone: --split-by time holds a part of each out."
     held_out.info.description = f"Held out: {what}.{more}"
     return train, held_out
 

@@ -24,7 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, List, Value, Video
 from datasets.exceptions import DatasetGenerationError
+from huggingface_hub.utils import httpx
 
+from hf_video.io import hub_or_cache
 from hf_video.reading.sources import is_url
 
 from . import folders
@@ -38,6 +40,13 @@ Split = TypeVar("Split")
 _COLUMNS_OF = {"video": (("video",), Video, "path"), "label": (("label", "labels"), ClassLabel, "cls")}
 # How programs write a number that is missing.
 _MISSING_TEXTS = ("nan", "NaN", "<NA>")
+_MAX_TOLD = 3
+
+
+def _wrong_rows(count: int, sentences: Sequence[str]) -> ValueError:
+    """What is wrong in so many rows; the sentences of the first ones say it."""
+    more = [f"{count} rows are wrong, such as these:"] if count > 1 else []
+    return ValueError("\n  ".join([*more, *sentences]))
 
 
 @dataclass(eq=False)
@@ -92,15 +101,24 @@ class Table:
         rows: Sequence[int] | np.ndarray | None = None,
     ) -> pa.Array:
         """A column, each different value of it converted by `convert(place, name, value)`. `rows` are the numbers of
-        the rows of the values, if there is not one for each."""
+        the rows of the values, if there is not one for each. Wrong values are one `ValueError`."""
         rows = np.arange(len(values)) if rows is None else np.asarray(rows)
         if pa.types.is_nested(values.type):
             raise ValueError(f"{self.place(int(rows[0]))}: {name} is {values[0].as_py()!r}; one value is expected.")
         values = values.cast(pa.string()) if pa.types.is_null(values.type) else values
         encoded = values.dictionary_encode(null_encoding="encode")
-        first = np.unique(encoded.indices.to_numpy(), return_index=True)[1]
-        distinct = zip(map(self.place, rows[first].tolist()), encoded.dictionary.to_pylist(), strict=True)
-        return pa.array([convert(place, name, value) for place, value in distinct], kind).take(encoded.indices)
+        codes = encoded.indices.to_numpy()
+        places = map(self.place, rows[np.unique(codes, return_index=True)[1]].tolist())
+        found, wrong = list[Any](), dict[int, tuple[str, str]]()
+        for code, (place, value) in enumerate(zip(places, encoded.dictionary.to_pylist(), strict=True)):
+            try:
+                found.append(convert(place, name, value))
+            except ValueError as error:
+                wrong[code] = place, str(error)
+        if len(bad := np.flatnonzero(np.isin(codes, [*wrong]))):
+            told = [(self.place(int(rows[each])), *wrong[codes[each]]) for each in bad[:_MAX_TOLD]]
+            raise _wrong_rows(len(bad), [text.replace(place, here, 1) for here, place, text in told])
+        return pa.array(found, kind).take(encoded.indices)
 
     def texts(self, name: str) -> pa.Array:
         """A column of texts that may be missing."""
@@ -114,12 +132,11 @@ class Table:
         begin = pc.fill_null(start, 0.0)
         is_point = pc.fill_null(pc.equal(begin, end), False)
         is_wrong = pc.or_(pc.less(end, begin), pc.and_(is_point, self.point_width is None))
-        if (row := pc.index(is_wrong, True).as_py()) >= 0:
-            way_out = "; instants need seconds: --choose point_width=SECONDS" if is_point[row].as_py() else ""
-            raise ValueError(
-                f"{self.place(row)}: end is {end[row]} s, but the segment starts at {begin[row]} s; a later end is "
-                f"expected{way_out}."
-            )
+        if len(wrong := np.flatnonzero(is_wrong.fill_null(False)).tolist()):
+            way_out = "; instants need seconds: --choose point_width=SECONDS" if is_point[wrong[0]].as_py() else ""
+            told = "{}: end is {} s, but the segment starts at {} s; a later end is expected{}."
+            sentences = [told.format(self.place(row), end[row], begin[row], way_out) for row in wrong[:_MAX_TOLD]]
+            raise _wrong_rows(len(wrong), sentences)
         if half := (self.point_width or 0) / 2:
             start = pc.if_else(is_point, pc.max_element_wise(pc.subtract(begin, half), 0.0), start)
             end = pc.if_else(is_point, pc.add(end, half), end)
@@ -298,8 +315,9 @@ def find_dataset(
     if not folders.is_hub_name(data):
         return None, None
     try:
-        return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming), None
-    except (FileNotFoundError, ConnectionError) as error:
+        with hub_or_cache():
+            return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming), None
+    except (FileNotFoundError, ConnectionError, httpx.TransportError) as error:
         raise FileNotFoundError(f"{data} is no path, and cannot be read from the Hub: {error}") from error
 
 

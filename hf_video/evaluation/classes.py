@@ -206,7 +206,15 @@ def tell_classes(result: Mapping[str, Any]) -> list[str]:
 
 def tell_clips(result: Mapping[str, Any]) -> list[str]:
     """What was measured, and what the model knows of it."""
-    return [f"{tell_count(result)} of the {result['split']} split, {result['views']} each", *tell_known(result)]
+    return [f"{tell_count(result)}{tell_split(result)}, {result['views']} each", *tell_known(result)]
+
+
+def tell_split(result: Mapping[str, Any]) -> str:
+    """Of which split the measured videos are. Data without splits are `train`, also where a model never saw them."""
+    is_named = (
+        result["split"] != "train" or "part_of_training" in result or (result.get("known_videos") or {}).get("train")
+    )
+    return f" of the {result['split']} split" if is_named else ""
 
 
 def tell_known(result: Mapping[str, Any]) -> list[str]:

@@ -32,9 +32,17 @@ def load_data(
 
 
 def require_training(data: str, splits: Mapping[str, Dataset]) -> None:
-    """Refuses (`ValueError`) data without a training split."""
+    """Refuses (`ValueError`) data without a training split, and tells which classes that for validation lacks."""
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Name a file or folder of it train.")
+    from hf_video.data.folders import listed
+    from hf_video.data.rows import class_counts, label_names
+
+    rows = splits.get("validation")
+    counts = {} if rows is None else dict(zip(label_names(rows), class_counts(rows), strict=True))
+    lacking = [repr(name) for name, count in counts.items() if not count]
+    if lacking and is_first_process():
+        logger.warning(f"The validation split of {data} has no clip of {listed(lacking)}: not measured.")
 
 
 def load_stream(

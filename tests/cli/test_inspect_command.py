@@ -68,7 +68,7 @@ def test_classes_of_almost_the_same_name_are_shown(digits, tmp_path, capsys, cap
     folder = shutil.copytree(digits / "test", tmp_path / "data")
     shutil.copytree(folder / "left-up", folder / "Left-Up ")
     assert main(["inspect", str(folder), "--quick"]) == 0
-    assert "count as different ones: 'Left-Up ' and 'left-up'" in caplog.text
+    assert "different ones (with their rows): 'Left-Up ' (1) and 'left-up' (" in caplog.text
 
 
 def test_files_that_are_no_videos_are_counted_and_named(digits, tmp_path, says):

@@ -42,6 +42,7 @@ def test_a_share_of_the_videos_of_each_class(tmp_path):
     assert hold_out(dataset, 0.2, seed=1)[1]["video"][:] == held_out["video"][:]
     assert hold_out(dataset, 0.2, seed=2)[1]["video"][:] != held_out["video"][:]
     assert "3 of 16 videos" in described(held_out) and "'rare'" in described(held_out)
+    assert "--split-by time" not in described(held_out)
 
 
 def test_the_segments_of_a_video_stay_together(tmp_path):
@@ -51,6 +52,7 @@ def test_the_segments_of_a_video_stay_together(tmp_path):
     train, held_out = hold_out(dataset, 0.3, seed=0)
     assert len(held_out) == 3
     assert not set(train["video"]) & set(held_out["video"])
+    assert "1 of 3 videos" in described(held_out) and "--split-by time" in described(held_out)
 
 
 def test_the_values_of_a_column_stay_together(tmp_path):

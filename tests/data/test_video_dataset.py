@@ -116,7 +116,7 @@ def test_classes_that_differ_in_case_or_spaces_alone_are_said(tmp_path, caplog):
     make_files(tmp_path, "run/1.mp4", "RUN /2.mp4", "jump/3.mp4", "runs/4.mp4")
     assert label_names(load_video_dataset(tmp_path)["train"]) == ["RUN ", "jump", "run", "runs"]
     (record,) = caplog.records
-    assert "'RUN ' and 'run'" in record.message and "runs" not in record.message
+    assert "'RUN ' (1) and 'run' (1)" in record.message and "runs" not in record.message
 
 
 def test_class_folders_have_no_video_root(tmp_path):
