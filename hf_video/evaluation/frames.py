@@ -87,7 +87,7 @@ def evaluate_frames(
             )
         is_known = expected != UNKNOWN
         right.append((predicted == expected)[is_known])
-        num_frames += int(is_known.reshape(len(expected), -1).any(axis=1).sum())
+        num_frames += int(is_known.any(axis=tuple(range(1, expected.ndim))).sum())
         tracks += _tracks(np.where(is_known, predicted, UNKNOWN), expected)
     if not num_frames:
         raise ValueError("No frame of the videos has a known class, so nothing can be measured.")
