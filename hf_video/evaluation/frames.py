@@ -89,7 +89,7 @@ def evaluate_frames(
             )
         is_known = expected != UNKNOWN
         right.append((predicted == expected)[is_known])
-        num_frames += int(is_known.reshape(len(expected), -1).any(axis=1).sum())
+        num_frames += int(is_known.any(axis=tuple(range(1, expected.ndim))).sum())
         tracks += [(found[known], truth[known]) for found, truth, known in _tracks(predicted, expected)]
     if not num_frames:
         raise ValueError("No frame of the videos has a known class, so nothing can be measured.")
