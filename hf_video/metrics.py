@@ -69,9 +69,8 @@ def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def wilson_interval(share: float, number: float) -> tuple[float, float]:
-    """The 95% interval of a share that was measured on `number` videos, such as an accuracy. Of 100 of them, each
-    of another draw of videos, 95 hold the share of all videos. Source: E. B. Wilson, Probable inference, the law of
-    succession, and statistical inference, Journal of the American Statistical Association 22 (1927), 209-212."""
+    """The 95% interval of a share that was measured on `number` videos, such as an accuracy. Source: E. B. Wilson,
+    Probable inference, Journal of the American Statistical Association 22 (1927), 209-212."""
     z = 1.959964
     centre, shrink = share + z**2 / (2 * number), 1 + z**2 / number
     reach = z * math.sqrt(share * (1 - share) / number + z**2 / (4 * number**2))
@@ -96,9 +95,8 @@ def mean_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, num_bins: int = 15) -> float:
-    """The expected calibration error (https://arxiv.org/abs/1706.04599) of scores whose rows sum to 1. Videos are
-    sorted by confidence into `num_bins` equal intervals. The difference of mean confidence and accuracy in each is
-    averaged over videos."""
+    """The expected calibration error (https://arxiv.org/abs/1706.04599) of scores whose rows sum to 1: the difference
+    of mean confidence and accuracy in each of `num_bins` equal intervals of confidence, averaged over videos."""
     _check(probabilities, labels)
     if probabilities.min() < 0 or not np.allclose(probabilities.sum(axis=1), 1, atol=1e-3):
         raise ValueError("Calibration is measured on probabilities, rows that sum to 1: apply a softmax to logits.")
@@ -113,13 +111,8 @@ def average_precision(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The average precision of each class: the area under its curve of precision over recall, in steps and without
     interpolation, as `average_precision_score` of scikit-learn computes it. (num_classes,) float, NaN for a class
     without videos."""
-    if scores.ndim != 2 or targets.shape != scores.shape or len(targets) == 0:
-        raise ValueError(
-            "Expected scores and targets of shape (num_videos, num_classes) for at least one video, got "
-            f"{scores.shape} and {targets.shape}."
-        )
-    if not np.isin(targets, (0, 1)).all():
-        raise ValueError("Targets must be 0 or 1.")
+    if scores.ndim != 2 or targets.shape != scores.shape or not len(targets) or not np.isin(targets, (0, 1)).all():
+        raise ValueError(f"Expected scores and as many targets of 0 or 1, got {scores.shape} and {targets.shape}.")
     order = np.argsort(-scores, axis=0, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=0)
     num_true = np.take_along_axis(targets, order, axis=0).cumsum(axis=0, dtype=np.int64)
@@ -151,8 +144,8 @@ def _absolute_error(values: np.ndarray, labels: np.ndarray) -> float:
 
 
 def r2_score(values: np.ndarray, labels: np.ndarray) -> float | None:
-    """The coefficient of determination, 1 - squared error / squared deviation from the mean label, of arrays
-    (num_videos, num_values); the mean over several values. None if a label is the same for all videos."""
+    """The coefficient of determination of arrays (num_videos, num_values), the mean over several values. None if a
+    label is the same for all videos."""
     spread = np.square(labels - labels.mean(axis=0)).sum(axis=0)
     if not (spread > 0).all():
         return None
@@ -163,30 +156,24 @@ def retrieval_recall(
     scores: np.ndarray, relevant: np.ndarray, text_scores: np.ndarray | None = None, ks: Sequence[int] = (1, 5, 10)
 ) -> dict[str, float]:
     """The recall at `ks` of search among videos by text, and among texts by video: the percentage of queries that have
-    a relevant candidate among the `k` best. So the best rank counts where several are relevant. A candidate that is
-    not relevant and has the same score comes before. Queries without a relevant candidate are left out.
+    a relevant candidate among the `k` best. A candidate that is not relevant and has the same score comes before.
+    Queries without a relevant candidate are left out.
 
     Args:
         scores: (num_videos, num_texts) float.
         relevant: (num_videos, num_texts) bool, whether a text belongs to a video.
-        text_scores: (num_videos, num_texts) float, the scores that texts rank videos by, if these differ: those of
-            re-ranking are computed apart.
+        text_scores: (num_videos, num_texts) float, the scores that texts rank videos by, if these differ.
         ks: numbers of candidates.
 
     Returns:
         `text_to_video_r1`, `text_to_video_r5`, ... and `video_to_text_r1`, ..., from 0 to 100.
 
     Raises:
-        ValueError: shapes differ, a score is NaN, or no text belongs to a video.
+        ValueError: a score is NaN, or no text belongs to a video.
     """
     text_scores = scores if text_scores is None else text_scores
-    shapes = [each.shape for each in (scores, relevant, text_scores)]
-    if len({*shapes}) > 1 or len(shapes[0]) != 2:
-        raise ValueError(f"Expected scores and relevant texts of one shape (num_videos, num_texts), got {shapes}.")
-    if np.isnan(scores).any() or np.isnan(text_scores).any():
-        raise ValueError("A score is NaN, so there is no order: look for videos or texts whose features are NaN.")
-    if not relevant.any():
-        raise ValueError("No text belongs to a video, so there is no recall.")
+    if np.isnan(scores).any() or np.isnan(text_scores).any() or not relevant.any():
+        raise ValueError("A score is NaN, or no text belongs to a video: there is no recall.")
     recalls: dict[str, float] = {}
     for name, ranked, is_right in (
         ("text_to_video", text_scores.T, relevant.T.astype(bool)),
@@ -253,9 +240,8 @@ METRICS = {
 def metrics_of(
     problem_type: str | None, num_labels: int | None = None, are_probabilities: bool = False
 ) -> list[Metric]:
-    """The metrics that are measured for a model, by the `problem_type` of its configuration, where None is
-    classification by a single label, by its number of classes or values, and by whether its scores are
-    probabilities."""
+    """The metrics that are measured for a model, by the `problem_type` of its configuration, where None is a single
+    label, its number of classes or values, and whether its scores are probabilities."""
     return [
         metric
         for metric in METRICS.values()
@@ -303,22 +289,16 @@ def tell_views(num_clips: int, num_crops: int) -> str:
 
 def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
     """The `compute_metrics` of a `Trainer` for classification: every metric of logits in `METRICS`, by whether
-    `label_ids` are labels or targets. Of several outputs, such as hidden states, the first are the logits."""
+    `label_ids` are labels or targets."""
     labels = np.asarray(prediction.label_ids)
     return measure(_first(prediction.predictions), labels, _MULTI if labels.ndim == 2 else _SINGLE)
 
 
 def regression_metrics(prediction: "EvalPrediction") -> dict[str, float]:
-    """The `compute_metrics` of a `Trainer` for regression: the mean squared error `mse` and the mean absolute error
-    `mae` over all values, and `r2`, which [`r2_score`] describes. `predictions` are values (num_videos, num_values),
-    `label_ids` true values of the same shape, or of shape (num_videos,)."""
+    """The `compute_metrics` of a `Trainer` for regression: `mse`, `mae` and `r2` of values (num_videos, num_values)
+    and labels of the same shape, or of shape (num_videos,)."""
     values = _first(prediction.predictions).astype(np.float64)
     labels = np.asarray(prediction.label_ids, dtype=np.float64)
-    if values.size != labels.size or len(values) != len(labels) or not values.size:
-        raise ValueError(
-            "Expected predictions of shape (num_videos, num_values) and as many labels, for at least one video, got "
-            f"{values.shape} and {labels.shape}."
-        )
     return measure(values, labels.reshape(values.shape), _VALUES)
 
 
@@ -328,13 +308,7 @@ def _first(outputs: Any) -> np.ndarray:
 
 def _check(scores: np.ndarray, labels: np.ndarray) -> None:
     if scores.ndim != 2 or labels.shape != scores.shape[:1] or len(labels) == 0:
-        raise ValueError(
-            "Expected scores of shape (num_videos, num_classes) and labels of shape (num_videos,) for at least one "
-            f"video, got {scores.shape} and {labels.shape}."
-        )
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"Labels must be class ids, got {labels.dtype}; regression_metrics measures values.")
-    if labels.min() < 0 or labels.max() >= scores.shape[1]:
-        raise ValueError(
-            f"Labels must be class ids from 0 to {scores.shape[1] - 1}, got {labels.min()} to {labels.max()}."
-        )
+        raise ValueError(f"Expected scores and a label for at least one video, got {scores.shape} and {labels.shape}.")
+    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= scores.shape[1]:
+        expected = f"Labels must be class ids from 0 to {scores.shape[1] - 1}"
+        raise ValueError(f"{expected}, got {labels.dtype} from {labels.min()} to {labels.max()}.")

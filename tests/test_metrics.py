@@ -46,7 +46,7 @@ def test_top_5_is_reported_when_it_says_something(num_classes, has_top5):
     [
         (SCORES, LABELS[:2], r"\(4, 3\) and \(2,\)"),
         (SCORES[:0], LABELS[:0], "at least one video"),
-        (SCORES, np.array([0, 1, 2, 3]), "class ids from 0 to 2, got 0 to 3"),
+        (SCORES, np.array([0, 1, 2, 3]), "class ids from 0 to 2, got int64 from 0 to 3"),
     ],
 )
 def test_shapes_and_ids_are_checked(scores, labels, message):
@@ -96,7 +96,7 @@ def test_classes_that_no_video_has_are_left_out_of_the_mean():
 def test_targets_are_checked():
     with pytest.raises(ValueError, match=r"\(4, 3\) and \(4,\)"):
         average_precision(SCORES, LABELS)
-    with pytest.raises(ValueError, match="Targets must be 0 or 1"):
+    with pytest.raises(ValueError, match="targets of 0 or 1"):
         average_precision(SCORES, SCORES)
     with pytest.raises(ValueError, match="No video has a class"):
         compute_metrics(EvalPrediction(predictions=SCORES, label_ids=np.zeros((4, 3))))
@@ -124,9 +124,8 @@ def test_a_tie_counts_against_retrieval_and_queries_without_an_answer_do_not_cou
 @pytest.mark.parametrize(
     "scores, relevant, message",
     [
-        (np.zeros((2, 3)), np.ones((3, 2), dtype=bool), r"one shape \(num_videos, num_texts\), got .*\(2, 3\)"),
         (np.full((2, 2), np.nan), np.eye(2, dtype=bool), "NaN"),
-        (np.zeros((2, 2)), np.zeros((2, 2), dtype=bool), "No text belongs"),
+        (np.zeros((2, 2)), np.zeros((2, 2), dtype=bool), "no text belongs"),
     ],
 )
 def test_recall_needs_scores_and_answers(scores, relevant, message):

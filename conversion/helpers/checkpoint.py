@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from hf_video.io import naming, read_object
+from hf_video.io import hub_or_cache, naming, read_object
 from hf_video.loading.configurations import Config
 from hf_video.settings import few
 
@@ -148,7 +148,7 @@ def name_left_out(names: Iterable[str], reason: str) -> None:
 def read_model_folder(source: str, model_type: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
     """The content of `config.json`, the tensors and the content of the processor's file (empty if there is none) of a
     folder or Hub repository with a model of a type, read without any class of a model."""
-    with naming(source):
+    with naming(source), hub_or_cache():
         is_here, files = Path(source).is_dir(), ["*.json", "*.safetensors"]
         folder = Path(source if is_here else snapshot_download(source, allow_patterns=files))
     config = read_object(folder / "config.json", Config)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hf_video.data.video_listing import ListedVideo, list_videos, names_several
 from hf_video.inference.inference_settings import DetectSettings, ExtractSettings, IndexSettings, PredictSettings
 from hf_video.inference.video_text import load_search_model
+from hf_video.inference.windows import windows_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector, load_trained_model
 from hf_video.output_folders import RunLock, check_output_file
@@ -56,14 +57,9 @@ class RowsResult(NamedTuple):
 def predict(
     settings: PredictSettings, tell: Callable[[Prediction], object] = lambda prediction: None
 ) -> list[Prediction] | RowsResult:
-    """Classifies videos, as `hf-video predict`. A video that fails has an error, and the others go on.
-
-    Args:
-        settings: the videos, the model, and what differs from the defaults.
-        tell: is called with each prediction as soon as it is there; not with an engine.
-
-    Returns:
-        The predictions in the order of the videos; or with an engine what the folder of rows holds.
+    """Classifies videos, as `hf-video predict`: the predictions in the order of the videos, with which `tell` is
+    called as soon as they are there; or with an engine what the folder of rows holds. A video that fails has an error,
+    and the others go on.
 
     Raises:
         ValueError, OSError: a setting cannot be used, or there is no such model.
@@ -107,20 +103,13 @@ def split_labels(labels: str, template: str = "{}") -> list[str]:
 
 
 def extract(settings: ExtractSettings) -> dict[str, dict[str, Any]] | RowsResult:
-    """Writes features into a folder, as `hf-video extract`. The same call continues after an interruption.
-
-    Args:
-        settings: the videos, the model, the folder, and what differs from the defaults.
-
-    Returns:
-        What `features.json` says of each video, by id; or with an engine what the folder of rows holds.
+    """Writes features into a folder, as `hf-video extract`: what `features.json` says of each video, by id; or with an
+    engine what the folder of rows holds. The same call continues after an interruption.
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model, or the folder holds something else.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    from hf_video.inference.windows import windows_of
-
     videos = list_videos(settings.videos, settings.video_root)
     # What tokens give needs no head: encoders without one, such as V-JEPA 2's, have all that it takes.
     of_head = settings.pooling == "head" or (settings.pooling is None and settings.layer is None)
@@ -136,22 +125,14 @@ def extract(settings: ExtractSettings) -> dict[str, dict[str, Any]] | RowsResult
 
 
 def build_index(settings: IndexSettings) -> RowsResult:
-    """Writes the index of videos, as `hf-video index`. The same call continues after an interruption. It adds videos,
-    does changed ones again, and with `prune` removes those that are not named.
-
-    Args:
-        settings: the videos, the model, the folder, and what differs from the defaults.
-
-    Returns:
-        What the folder holds.
+    """Writes the index of videos, as `hf-video index`: what the folder holds. The same call continues after an
+    interruption, adds videos, does changed ones again, and with `prune` removes those that are not named.
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model or video, or the folder holds something
             else, such as the index of another model.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    from hf_video.inference.windows import windows_of
-
     videos = list_videos(settings.videos, settings.video_root)
     sources = [video.source for video in videos if video.rows is None and kind_of(video.source) == "path"]
     if missing := [source for source in sources if not os.path.exists(source)]:
@@ -163,15 +144,9 @@ def build_index(settings: IndexSettings) -> RowsResult:
 
 
 def detect(settings: DetectSettings, annotate: Annotate | None = None) -> DetectionResult | RowsResult:
-    """Finds the people of videos and their actions, as `hf-video detect`. A video that fails has an error, and the
-    others go on. With a folder, the same call continues after an interruption.
-
-    Args:
-        settings: the videos, the model, the file or folder, and what differs from the defaults.
-        annotate: also writes a video with what was found, such as [`hf_video.drawing.annotate_detections`].
-
-    Returns:
-        What was found; or with an engine what the folder of rows holds.
+    """Finds the people of videos and their actions, as `hf-video detect`: what was found; or with an engine what the
+    folder of rows holds. A video that fails has an error, and the others go on. With a folder, the same call continues
+    after an interruption. `annotate` also writes a video, such as [`hf_video.drawing.annotate_detections`].
 
     Raises:
         ValueError, OSError: a setting cannot be used, there is no such model, or something else is at the output.

@@ -40,7 +40,6 @@ class Task:
     normalised: a quarter of the bytes then passes between processes.
 
     Attributes:
-        name: what it is called in a folder of rows.
         quantity: what the outputs are, for messages.
         key: all that a row follows from, besides the video.
         columns: those of a piece. They are null where there is an error, or a video has no piece.
@@ -50,7 +49,6 @@ class Task:
         is_single: whether a video is a single piece, so that threads can read many videos ahead.
     """
 
-    name: str
     quantity: str
     key: dict[str, Any]
     columns: pa.Schema
@@ -101,7 +99,7 @@ def extract_task(
     for size in reversed(shape):
         kind = pa.list_(kind, size)
     key = _key("extract", model, processor, **chosen._asdict(), **windows, shape=shape)
-    return _window_task("extract", "features", key, kind, processor, windows, embed)
+    return _window_task("features", key, kind, processor, windows, embed)
 
 
 def index_task(model: SearchModel, windows: Windows | None, source_fps: float | None) -> Task:
@@ -122,7 +120,7 @@ def index_task(model: SearchModel, windows: Windows | None, source_fps: float | 
     settings = {"windows": windows and {name: windows[name] for name in windows if name != "source_fps"}}
     key = _key("index", network, processor, **settings, source_fps=source_fps, width=width)
     windows = windows or {"source_fps": source_fps}
-    return _window_task("index", "vector", key, pa.list_(pa.float32(), width), processor, windows, embed)
+    return _window_task("vector", key, pa.list_(pa.float32(), width), processor, windows, embed)
 
 
 def detect_task(
@@ -147,11 +145,10 @@ def detect_task(
 
     key = {"class_names": class_names, "seconds": times[0], "every": times[1], **thresholds}
     columns = pa.schema({"second": pa.float64(), "persons": pa.list_(pa.struct(_PERSON))})
-    return Task("detect", "detections", _key("detect", model, processor, **key), columns, read, encode, values)
+    return Task("detections", _key("detect", model, processor, **key), columns, read, encode, values)
 
 
 def _window_task(
-    name: str,
     quantity: str,
     key: dict[str, Any],
     kind: pa.DataType,
@@ -173,7 +170,7 @@ def _window_task(
         return piece.start, piece.end, output if output.ndim == 1 else list(output)
 
     encode = partial(_encode, processor, embed)
-    return Task(name, quantity, key, columns, read, encode, values, is_single=not frames)
+    return Task(quantity, key, columns, read, encode, values, is_single=not frames)
 
 
 def _class_task(
@@ -192,7 +189,7 @@ def _class_task(
 
     key = _key("predict", model, processor, top_k=top_k, classes=names, **more)
     columns = pa.schema({"labels": pa.list_(pa.string()), "scores": pa.list_(pa.float32())})
-    return Task("predict", "scores", key, columns, read, partial(_encode, processor, score), values, is_single=True)
+    return Task("scores", key, columns, read, partial(_encode, processor, score), values, is_single=True)
 
 
 def _key(name: str, model: PreTrainedModel, processor: Any, **settings: Any) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _fill(sentence: str, error: BaseException, about: str | None) -> str:
     kind = "" if isinstance(error, USER_ERRORS) else f"{type(error).__name__}: "
-    return sentence.format(about=about or "What was asked for", error=kind + _shorten(error), raw=error, which="")
+    return sentence.format(about=about or "What was asked for", error=kind + _shorten(error), which="")
 
 
 def _shorten(error: BaseException) -> str:
@@ -193,8 +193,6 @@ def _of_missing_entry(error: BaseException, about: str | None) -> str | None:
     return _fill(OFFLINE, error, about) if error.__cause__ is None else explain(error.__cause__, about)
 
 
-BAD_ADDRESS = "An address is not valid ({error}): look at HF_ENDPOINT, the proxies, and the URLs given."
-
 SENTENCES: dict[str, str | Callable[[BaseException, str | None], str | None]] = {
     # of the Hub and of what fetches from it
     "GatedRepoError": (
@@ -212,12 +210,9 @@ SENTENCES: dict[str, str | Callable[[BaseException, str | None], str | None]] = 
         "{about} is no folder here, and could not be fetched, since the Hub does not answer ({error}): check the "
         "name, the connection, HF_ENDPOINT and the proxies."
     ),
-    "InvalidURL": BAD_ADDRESS,
-    "UnsupportedProtocol": BAD_ADDRESS,
     # of damaged files
     "SafetensorError": lambda *given: _of_number(*given) or _fill(DAMAGED, *given),
     **dict.fromkeys(("UnpicklingError", "EOFError", "UnicodeDecodeError", "JSONDecodeError", "YAMLError"), DAMAGED),
-    "UnicodeEncodeError": "{raw.object!r} has characters that {raw.encoding} does not have: rename the file.",
     # of the machine
     "OutOfMemoryError": _of_number,
     "MemoryError": _of_number,

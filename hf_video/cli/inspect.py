@@ -28,7 +28,7 @@ class InspectSettings(LabelledVideosSettings, Settings):
     output: str | None = setting(
         None, "Also write the rows whose videos can be read, as a new Parquet FILE: DATA of other commands.", "FILE"
     )
-    num_workers: AtLeast1[int] | None = setting(None, "Processes that read videos; by default one a core.")
+    num_workers: AtLeast1[int] | None = setting(None, "Threads that read videos; by default one a core.")
     json: bool = setting(False, "Print one JSON object.")
 
 

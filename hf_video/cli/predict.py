@@ -9,12 +9,16 @@ With --engine, for millions of videos, each video becomes a row in Parquet files
 
 from __future__ import annotations
 
+import csv
 import json
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hf_video.inference.inference_settings import JsonLinesSettings, PredictSettings
+from hf_video.io import replacing_file
+from hf_video.output_folders import check_output_file
+from hf_video.settings import setting
 
 from .command import command
 from .errors import is_debugging
@@ -28,6 +32,13 @@ if TYPE_CHECKING:
 class PredictCommandSettings(PredictSettings, JsonLinesSettings):
     """Settings of `hf-video predict`."""
 
+    output: str | None = setting(
+        None,
+        "Also write FILE.csv: path, label and score of the best class. With --engine: folder for the table; new, "
+        "empty, or one that this command began. A path or URL.",
+        "FILE_OR_DIR",
+    )
+
 
 @command(help="classify videos")
 def run(settings: PredictCommandSettings) -> int:
@@ -35,11 +46,19 @@ def run(settings: PredictCommandSettings) -> int:
     if settings.json and settings.engine is not None:
         raise ValueError(f"--json has no effect with --engine {settings.engine}.")
 
+    table = None if settings.engine else check_output_file("output", settings.output)
+    if table is not None and table.suffix.lower() != ".csv":
+        raise ValueError(f"--output {table}: a name that ends in .csv is expected, or --engine for a folder.")
+
     from hf_video.bulk import predict
 
     found = predict(settings, lambda prediction: _print(prediction, settings.json))
     if not isinstance(found, list):
         return print_rows(found)
+    if table is not None:
+        rows = [(each.video, each.labels[0], each.scores[0]) for each in found if each.error is None]
+        with replacing_file(table) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("path", "label", "score"), *rows])
     failed = [(each.video, each.error) for each in found if each.error is not None]
     return print_failed(failed, len(found))
 

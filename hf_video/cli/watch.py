@@ -121,23 +121,18 @@ def _periods(now: float, every: float) -> int:
 
 def _check_files(settings: WatchSettings) -> None:
     """Refuses options that would fail, or overwrite a file, after hours of watching."""
+    memory = settings.memory
     if "{}" not in settings.prompt:
         raise ValueError(f"--prompt {settings.prompt!r} has no {{}} for the question.")
-    memory, is_file = settings.memory, os.path.isfile(settings.video)
-    if settings.resume:
-        if memory is None:
-            raise ValueError("--resume continues from a memory: add --memory FILE.")
-        if not memory.is_file():
-            raise ValueError(f"There is no memory {memory} to resume. Leave --resume out to begin one.")
-        if not is_file:
-            name = public_url(settings.video)
-            raise ValueError(f"--resume needs a video file: the frames of {name} do not come again.")
-        if memory.samefile(settings.video):
-            raise ValueError(f"The video and --memory are one file, {memory}: give each its own.")
-    elif memory is not None:
-        if memory.exists():
+    if not settings.resume:
+        if memory is not None and memory.exists():
             raise ValueError(f"{memory} exists already. Go on from it with --resume, or choose another name.")
-        check_output_file("memory", str(memory))
+        check_output_file("memory", None if memory is None else str(memory))
+    elif memory is None or not memory.is_file():
+        raise ValueError("--resume continues from a memory: name it with --memory FILE.")
+    elif not os.path.isfile(settings.video):
+        name = public_url(settings.video)
+        raise ValueError(f"--resume needs a video file: the frames of {name} do not come again.")
 
 
 def _make_watcher(settings: WatchSettings) -> Any:
@@ -148,7 +143,7 @@ def _make_watcher(settings: WatchSettings) -> Any:
     if memory is not None:
         _check_origin(memory.origin, origin, settings)
     model, processor = load_answering_model(settings.model, device=settings.device, dtype=settings.dtype)
-    questions = [_ask(question, settings) for question in settings.question]
+    questions = [settings.prompt.replace("{}", question) for question in settings.question]
     # A memory keeps its question: merged frames hold what the first question found in them.
     in_mind = questions[0] if memory is None else memory.origin.get("text", questions[0])
     watcher = VideoWatcher(model, processor, in_mind, chunk_size=settings.chunk_size, memory=memory)
@@ -167,28 +162,18 @@ def _origin(settings: WatchSettings) -> dict[str, Any]:
 
 def _check_origin(kept: dict[str, Any], given: dict[str, Any], settings: WatchSettings) -> None:
     """Refuses a video or rate other than those that the memory was begun with. A video may be renamed, or grow."""
-    begun = f"{settings.memory} was started with"
-    if kept.get("fps", settings.fps) != settings.fps:
-        raise ValueError(f"{begun} --fps {kept['fps']:g}: continue with it, not {settings.fps:g}.")
-    if "video" in kept and "bytes" not in kept:
-        raise ValueError(f"{begun} {kept['video']}, which is not a file and does not come again.")
     has_grown = kept.get("video") == given["video"] and kept.get("bytes", 0) < given["bytes"]
-    if not has_grown and kept.get("bytes", given["bytes"]) != given["bytes"]:
-        raise ValueError(
-            f"{begun} {kept['video']} of {kept['bytes']} bytes, but {settings.video} has {given['bytes']}: continue "
-            "with the video that it was started with, or choose another --memory."
-        )
-
-
-def _ask(question: str, settings: WatchSettings) -> str:
-    return settings.prompt.replace("{}", question)
+    is_same = kept.get("bytes") == given["bytes"] or has_grown
+    if "video" in kept and not (is_same and kept["fps"] == settings.fps):
+        begun = f"{kept['video']} of {kept.get('bytes', 0)} bytes at --fps {kept['fps']:g}"
+        raise ValueError(f"{settings.memory} was started with {begun}: continue with it, or choose another --memory.")
 
 
 def _print_answers(watcher: Any, now: float, settings: WatchSettings) -> None:
     given = {name: getattr(settings, name) for name in ("max_new_tokens", "num_beams")}
     options = {name: value for name, value in given.items() if value is not None} | {"do_sample": False}
     for question in settings.question:
-        answer = watcher.answer(_ask(question, settings), **options)
+        answer = watcher.answer(settings.prompt.replace("{}", question), **options)
         if settings.json:
             line = {"seconds": round(now, 3), "frames": watcher.frames_seen, "question": question}
             print(json.dumps(line | {"answer": answer}), flush=True)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,10 +23,7 @@ from .video_settings import ClipAugmentationSettings, RepeatedAugmentationSettin
 _DIRECTIONS = re.compile(r"\b(left|right|leftwards?|rightwards?|(counter|anti)?-?clockwise)\b", re.IGNORECASE)
 SCALES = (1, 0.875, 0.75, 0.66)
 # Places of the crop, in quarters of the room that it leaves: (right, down).
-_CORNERS_AND_CENTRE = ((0, 0), (4, 0), (0, 4), (4, 4), (2, 2))
-_SIDES = ((0, 2), (4, 2), (2, 4), (2, 0))
-_QUARTERS = ((1, 1), (3, 1), (1, 3), (3, 3))
-_PLACES = _CORNERS_AND_CENTRE + _SIDES + _QUARTERS
+_PLACES = ((0, 0), (4, 0), (0, 4), (4, 4), (2, 2), (0, 2), (4, 2), (2, 4), (2, 0), (1, 1), (3, 1), (1, 3), (3, 3))
 # Sides that differ from the size of the result by less are not resized.
 _TOLERANCE = 3
 _RATIOS = (3 / 4, 4 / 3)
@@ -39,6 +36,14 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 Size = tuple[int, int]
 # An image, or uint8 frames (T, 3, H, W).
 Picture = TypeVar("Picture", Image.Image, torch.Tensor)
+
+
+class Crop(NamedTuple):
+    """The size that crops get, height and width, and how they are resized to it."""
+
+    size: Size
+    antialias: bool = False
+    resample: PILImageResampling | v2.InterpolationMode = PILImageResampling.BILINEAR
 
 
 @dataclass
@@ -74,11 +79,7 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
         return math.sqrt((self.crop_min_area or 1) * height * width * _RATIOS[0])
 
     def rand_augment(self, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-        """Draws some of `OPERATIONS`, with replacement, and applies each with probability 1/2 to all frames, uint8 (T,
-        3, H, W). The magnitudes, from 0 to 10, are drawn from a normal distribution and clipped.
-
-        The operations are Pillow's, as in the originals. So every byte is theirs; and torchvision, which has no
-        bicubic affine maps, is not faster.
+        """Applies drawn `OPERATIONS` of Pillow, as the originals do, to all frames, uint8 (T, 3, H, W).
 
         Source: `rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1` of `rand_augment.py` of VideoMAE, after timm's
         `auto_augment.py`; paper: https://arxiv.org/abs/1909.13719.
@@ -100,30 +101,18 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
                 drawn.append(partial(_operate, name=str(name), level=float(level * generator.choice([-1, 1]))))
         return drawn
 
-    def crop(
-        self,
-        frames: torch.Tensor,
-        size: Size,
-        antialias: bool,
-        generator: np.random.Generator,
-        resample: PILImageResampling | v2.InterpolationMode = PILImageResampling.BILINEAR,
-    ) -> torch.Tensor:
-        """A random part of the frames, uint8 (T, C, H, W), resized to `size` (height, width) by the filter `resample`.
+    def crop(self, frames: torch.Tensor, crop: Crop, generator: np.random.Generator) -> torch.Tensor:
+        """A random part of the frames, uint8 (T, C, H, W), at the size of the crop."""
+        return apply_changes(frames, self._draw_crop(frames, crop, generator))
 
-        The processors of VideoMAE and VideoMamba have the bilinear filter, as their originals' crops, that of MA-LMM
-        the bicubic one.
-        """
-        return apply_changes(frames, self._draw_crop(frames, size, antialias, generator, resample))
-
-    def _draw_crop(
-        self, frames: torch.Tensor, size: Size, antialias: bool, generator: np.random.Generator, resample: Any
-    ) -> list[Change]:
-        """A cut, and then what makes it as large as `size`, if it is not."""
+    def _draw_crop(self, frames: torch.Tensor, crop: Crop, generator: np.random.Generator) -> list[Change]:
+        """A cut, and then what makes it as large as the size, if it is not."""
+        size, antialias, resample = crop
         if self.multi_scale_crop:
             return _draw_scale(frames, size, generator)
         if self.crop_min_area is None:
-            crop = v2.RandomCrop(size, pad_if_needed=True)
-            return [partial(crop.transform, params=_draw_params(crop, frames, generator))]
+            cut = v2.RandomCrop(size, pad_if_needed=True)
+            return [partial(cut.transform, params=_draw_params(cut, frames, generator))]
         part = v2.RandomResizedCrop(size, scale=(self.crop_min_area, 1.0), ratio=_RATIOS)
         interpolation = pil_torch_interpolation_mapping.get(resample, resample)
         box = _draw_params(part, frames, generator)
@@ -157,33 +146,20 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
     def draw(
         self,
         frames: torch.Tensor,
-        size: Size | None,
-        antialias: bool,
+        crop: Crop | None,
         generator: np.random.Generator,
-        resample: PILImageResampling | v2.InterpolationMode,
         normalize: Change,
         label: str | None = None,
     ) -> tuple[torch.Tensor, list[Change]]:
-        """What `augment_on="device"` sends of a clip.
-
-        Args:
-            frames: uint8 (T, C, H, W).
-            size, antialias, resample: as of `crop`; without a size nothing is cropped.
-            normalize: makes the floats that a model reads of cropped frames.
-            label: as of `change_pixels`.
-
-        Returns:
-            The frames, which are cut already unless RandAugment must see them whole, and the changes that make the
-            clip of them.
-        """
-        changes, crop = self._draw_operations(generator), []
-        if size is not None:
-            crop = self._draw_crop(frames, size, antialias, generator, resample)
-        if crop and not changes:
-            frames, crop = crop[0](frames).contiguous(), crop[1:]
-        changes += [*crop, *self._draw_pixels(frames, generator, label), normalize]
+        """What `augment_on="device"` sends of a clip: frames, which are cut already unless RandAugment must see them
+        whole, and the changes that make the clip of them."""
+        changes = self._draw_operations(generator)
+        cuts = [] if crop is None else self._draw_crop(frames, crop, generator)
+        if cuts and not changes:
+            frames, cuts = cuts[0](frames).contiguous(), cuts[1:]
+        changes += [*cuts, *self._draw_pixels(frames, generator, label), normalize]
         if generator.random() < self.erasing_prob:
-            cropped = torch.empty(1, *(size or frames.shape[-2:]), device="meta")
+            cropped = torch.empty(1, *(frames.shape[-2:] if crop is None else crop.size), device="meta")
             params = _draw_params(v2.RandomErasing(**_ERASING), cropped, generator)
             if params.pop("v") is not None:
                 changes.append(partial(_fill_with_noise, **params, seed=int(generator.integers(2**63))))
@@ -212,9 +188,8 @@ def _draw_params(transform: v2.Transform, frames: torch.Tensor, generator: np.ra
 
 
 class DrawsFrom(TorchFunctionMode):
-    """Lets PyTorch's functions draw from a generator, seeded by `generator`, in the calling thread. They draw what the
-    global one would with the same seed. But a model that draws from that in another thread, as dropout does, is not
-    disturbed."""
+    """Lets PyTorch's functions draw in this thread what the global generator would, of another one, so that they do
+    not disturb a model that draws from that in another thread, as dropout does."""
 
     _DRAWING = (
         *(torch.rand, torch.randint, torch.randperm, torch.multinomial, torch._sample_dirichlet),
@@ -226,22 +201,11 @@ class DrawsFrom(TorchFunctionMode):
         self.generator = torch.Generator().manual_seed(int(generator.integers(2**63)))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in self._DRAWING:
-            kwargs = {**kwargs, "generator": self.generator}
-        return func(*args, **kwargs)
-
-
-def multi_scale_crop(frames: torch.Tensor, size: Size, generator: np.random.Generator) -> torch.Tensor:
-    """A part of the frames, uint8 (num_frames, num_channels, height, width), the same in all of them, resized
-    bilinearly to a size (height, width) and smoothed against aliasing, as by Pillow.
-
-    Height and width are each one of `SCALES` times the shorter side, at most one scale apart. Source:
-    `GroupMultiScaleCrop` of VideoMAE (`transforms.py`), after TSN (https://arxiv.org/abs/1608.00859)."""
-    return apply_changes(frames, _draw_scale(frames, size, generator))
+        return func(*args, **(kwargs or {}), **({"generator": self.generator} if func in self._DRAWING else {}))
 
 
 def _draw_scale(frames: torch.Tensor, size: Size, generator: np.random.Generator) -> list[Change]:
+    """A crop of `GroupMultiScaleCrop` of VideoMAE (`transforms.py`), after TSN (https://arxiv.org/abs/1608.00859)."""
     height, width = frames.shape[-2:]
     sides = [int(min(height, width) * scale) for scale in SCALES]
     heights, widths = ([s if abs(side - s) < _TOLERANCE else side for side in sides] for s in size)

@@ -1,15 +1,15 @@
-"""Lists key frames with the persons in them, their boxes and actions, and reads and writes files of these: in AVA's
-form, and with names of columns.
+"""Lists key frames with the persons in them, their boxes and actions, and reads and writes files of these.
 
-AVA's files have no first line of names. A row is video, second, left, top, right, bottom, action id and, in
-annotations, the number of a person, in detections a score. A file with names of columns has `video`, `second`, `x1`,
-`y1`, `x2`, `y2`, `action` and, optionally, `person` or `score`; an action is then a name, or an id of the label map.
+AVA's files have no first line of names: a row is video, second, left, top, right, bottom, action id and, in
+annotations, the number of a person, in detections a score. Others have `video`, `second`, `x1`, `y1`, `x2`, `y2`,
+`action`, a name or an id of the label map, and, optionally, `person` or `score`.
 """
 
+import csv
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, List, NamedSplit, Value
-from pyarrow import csv
+from pyarrow import csv as arrow_csv
 
 from hf_video.io import check_regular_file, read_csv, read_text, replacing_file
 from hf_video.settings import closest
@@ -31,13 +31,8 @@ from .tables import Table, open_tables, require_videos
 _COORDINATES = ("x1", "y1", "x2", "y2")
 _COLUMNS = ("video", "second", *_COORDINATES, "action")
 _EXPECTED = (
-    "Expected rows as AVA's, video,second,x1,y1,x2,y2,action id[,person id or score], or a first line of names: "
-    "video,second,x1,y1,x2,y2,action[,person or score]."
-)
-_EXPECTED_DATA = (
-    "Expected a CSV file in AVA's form, or with the columns video,second,x1,y1,x2,y2,action[,person]; a folder with "
-    "such files named train.csv, validation.csv and test.csv; or a data set with the columns video, second, boxes and "
-    "actions."
+    "Expected a CSV file, or a folder of them named train.csv, validation.csv and test.csv, in AVA's form or with "
+    "video,second,x1,y1,x2,y2,action[,person or score]; or a data set with video, second, boxes and actions."
 )
 # What AVA puts around the name of a split.
 _OF_AVA = re.compile(r"^ava_|_v\d[\d.]*$")
@@ -64,17 +59,15 @@ class LabelledBoxes(NamedTuple):
 
 
 def read_label_map(path: str | os.PathLike) -> dict[int, str]:
-    """The names of actions by their ids, of a label map of AVA: a text file of protocol buffers, whose blocks have
-    `name` and `id` or `label_id`. Raises as `read_text`, and `ValueError` if the file has no such blocks, an id below
-    1, or an id or a name twice."""
+    """The names of actions by their ids, of a label map of AVA: a text file of protocol buffers."""
     found: dict[int, str] = {}
     for block in _BLOCK.findall(read_text(path)):
         name, number = _NAME.search(block), _ID.search(re.sub(_QUOTED, "", block))
         if name is None or number is None or int(number[1]) < 1:
             raise ValueError(f"{path}: {block.strip()!r} is no action; a name and an id from 1 on are expected.")
         text = re.sub(r"\\(.)", r"\1", name[1][1:-1])
-        if int(number[1]) in found or text in found.values():
-            raise ValueError(f"{path} has the action {text!r} or the id {number[1]} twice. Keep one of them.")
+        if text in found.values():
+            raise ValueError(f"{path} has the action {text!r} twice. Keep one of them.")
         found[int(number[1])] = text
     if not found:
         raise ValueError(f'{path} has no actions. Expected a label map: label {{ name: "walk" label_id: 12 }} ...')
@@ -82,8 +75,7 @@ def read_label_map(path: str | os.PathLike) -> dict[int, str]:
 
 
 def read_exclusions(path: str | os.PathLike) -> set[tuple[str, float]]:
-    """The key frames, video and second, of a file of excluded time stamps of AVA. Raises as `read_csv`, and
-    `ValueError` for a row that is not video,second."""
+    """The key frames, video and second, of a file of excluded time stamps of AVA."""
     excluded = set()
     for line, cells in read_csv(path):
         try:
@@ -110,11 +102,11 @@ def read_box_table(path: str | os.PathLike, video_root: str | os.PathLike | None
     if missing := [name for name in _COLUMNS if name not in names]:
         raise ValueError(f"The first line of {path} is {','.join(first)!r}, without {missing[0]}. {_EXPECTED}")
     try:
-        table = csv.read_csv(
+        table = arrow_csv.read_csv(
             path,
-            csv.ReadOptions(column_names=names, skip_rows=int(has_names)),
-            csv.ParseOptions(delimiter=delimiter),
-            csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+            arrow_csv.ReadOptions(column_names=names, skip_rows=int(has_names)),
+            arrow_csv.ParseOptions(delimiter=delimiter),
+            arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
         )
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}. {_EXPECTED}") from error
@@ -140,9 +132,7 @@ def _finite(where: str, column: str, value: Any) -> float:
 
 
 def read_boxes(path: str | os.PathLike, classes: Mapping[str, int], *, scored: bool = False) -> LabelledBoxes:
-    """The boxes of a file; those of detections are `scored`. The numbers of `classes` are by their names and ids, as
-    the file writes them; others are -1. Raises `OSError` if the file cannot be opened, and `ValueError` if it has no
-    rows, lacks columns or scores, or a number of it is none."""
+    """The boxes of a file; those of detections are `scored`. `classes` are numbers by the text of an action."""
     table, has_names = read_box_table(path)
     column = "score" if has_names else "last"
     if scored and column not in table:
@@ -155,25 +145,14 @@ def read_boxes(path: str | os.PathLike, classes: Mapping[str, int], *, scored: b
 
 
 def write_boxes(path: str | os.PathLike, boxes: LabelledBoxes, actions: Sequence[str | int]) -> None:
-    """Writes detections in AVA's form, with five decimals, as a whole. `actions` stand for the classes in the file:
-    ids or names."""
-    times = [f"{second:04.0f}" if second.is_integer() else repr(second) for second in boxes.second.tolist()]
-    names = _quoted(pa.array(map(str, actions), pa.string())).take(pa.array(boxes.action))
-    *coordinates, score = (
-        pa.array(column.round(5)).cast(pa.decimal128(20, 5)).cast(pa.string())
-        for column in (*boxes.boxes.T, boxes.score)
-    )
-    rows = pc.binary_join_element_wise(
-        _quoted(boxes.names()), pa.array(times, pa.string()), *coordinates, names, score, ","
-    )
+    """Writes detections in AVA's form, with five decimals; `actions` stand for the classes."""
+    times = (f"{second:04.0f}" if second.is_integer() else repr(second) for second in boxes.second.tolist())
+    numbers = ([f"{number:.5f}" for number in column.tolist()] for column in (*boxes.boxes.T, boxes.score))
+    *coordinates, score = numbers
+    names = (actions[number] for number in boxes.action.tolist())
     with replacing_file(path) as unfinished, open(unfinished, "w", encoding="utf-8", newline="") as file:
-        file.writelines(f"{row}\n" for row in rows.to_pylist())
-
-
-def _quoted(texts: pa.Array) -> pa.Array:
-    """Texts as CSV writes them."""
-    quoted = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
-    return pc.if_else(pc.match_substring_regex(texts, '[",\r\n]'), quoted, texts)
+        rows = zip(boxes.names().to_pylist(), times, *coordinates, names, score, strict=True)
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def load_detections(
@@ -191,12 +170,10 @@ def load_detections(
         data: A CSV file, or a folder of such files named after splits. In AVA's form a row is video, second, left,
             top, right, bottom, action id and person id; other files have a first line of names, video, second, x1,
             y1, x2, y2, action and, optionally, person. Boxes are shares of width and height. Rows of one key frame are
-            one person with several actions if they have the same person, or, where that is not given, the same text
-            of a box; AVA's ids of persons do not count, as in the original. A person whose action is empty has none.
-            A video is a path, or the name of a file without its suffix, as in AVA.
-            Or a JSON file or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or
-            Parquet files, or by its name on the Hub, with the columns `video` (the feature `Video`, or paths),
-            `second`, `boxes`, n lists of four numbers, and `actions`, n lists of class names or of `ClassLabel`.
+            one person with several actions if they have the same person, or, where that is not given, the same box;
+            AVA's ids of persons do not count, as in the original. A person whose action is empty has none.
+            Or a JSON file or a data set of the `datasets` library, as for `load_video_dataset`, with the columns
+            `video`, `second`, `boxes`, n lists of four numbers, and `actions`, n lists of class names or `ClassLabel`.
         video_root: The folder that relative paths of a file count from; by default that of the file.
         label_map: AVA's names of actions by their ids, a .pbtxt file. The class of an action is its id - 1, as in the
             original, and ids that the map leaves out are classes, too. By default classes of AVA's form are called by
@@ -207,14 +184,12 @@ def load_detections(
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". A row is a key frame
-        with at least one person. Columns: `video` (path), `second` (float64, after the first frame of the file),
-        `boxes` (n, 4) float64, `actions`, n lists of `ClassLabel`; if videos are stored inside the data set, `bytes`
-        holds them and `video` is a name.
+        with at least one person: `video` (path), `second` (float64, after the first frame of the file), `boxes` (n, 4)
+        float64, `actions`, n lists of `ClassLabel`; if videos are stored inside the data set, `bytes` holds them.
 
     Raises:
         FileNotFoundError: If `data`, or a file that it names, does not exist.
-        ValueError: If there are no rows, a row has a wrong value, or an action is not in `label_map`; the error names
-            the row.
+        ValueError: If there are no rows, or one has a wrong value or an action that is not in `label_map`.
     """
     labels = None if label_map is None else read_label_map(label_map)
     excluded = set() if exclude is None else read_exclusions(exclude)
@@ -224,36 +199,53 @@ def load_detections(
     if files:
         require_root(video_root)
         opened = {name: read_box_table(file, video_root) for name, file in files.items()}
+        tables = {name: table for name, (table, _) in opened.items()}
         has_ids = not all(has_names for _, has_names in opened.values())
         splits = {name: _of_file(table, labels, not has_names) for name, (table, has_names) in opened.items()}
     else:
-        tables = open_tables(data, video_root, expected=_EXPECTED_DATA, **options)
+        tables = open_tables(data, video_root, expected=_EXPECTED, **options)
         splits = {name: _of_columns(table, labels) for name, table in tables.items()}
         declared = (_inner(table.rows) for table in tables.values())
         names = next((inner.names for inner in declared if isinstance(inner, ClassLabel)), None)
     if labels is not None:
         names = [labels.get(number, str(number)) for number in range(1, max(labels) + 1)]
     if names is None:
-        found = [split.actions.flatten().flatten() for split in splits.values()]
-        names = sorted_names(pa.concat_arrays(found).unique().to_pylist())
+        persons = (person for frames in splits.values() for frame in frames for person in frame.persons)
+        names = sorted_names({action for _, actions in persons for action in actions})
         names = [str(number) for number in range(1, int(names[-1]) + 1)] if has_ids and names else names
     if not names:
-        raise ValueError(f"{data} names no action. {_EXPECTED_DATA}")
-    videos = require_videos({name: split.table for name, split in splits.items()})
-    features = Features(
-        {
-            "video": Value("string"),
-            "second": Value("float64"),
-            "boxes": List(List(Value("float64"), length=4)),
-            "actions": List(List(ClassLabel(names=names))),
+        raise ValueError(f"{data} names no action. {_EXPECTED}")
+    videos = require_videos(tables)
+    columns: dict[str, Any] = {"video": Value("string"), "second": Value("float64")}
+    columns |= {"boxes": List(List(Value("float64"), length=4)), "actions": List(List(ClassLabel(names=names)))}
+    ids, made = {name: number for number, name in enumerate(names)}, DatasetDict()
+    for split, frames in splits.items():
+        kept = []
+        paths = videos[split].take(pa.array([frame.row for frame in frames])).to_pylist()
+        for frame, video in zip(frames, paths, strict=True):
+            if frame.second < first_second:
+                place = f"{tables[split].place(frame.row)}: second is {frame.second:g}"
+                raise ValueError(f"{place}; at least first_second={first_second:g} is expected.")
+            if frame.persons and not (excluded and _is_excluded(video, frame.second, excluded)):
+                kept.append((video, frame))
+        if not kept:
+            raise ValueError(f"The {split} split has no key frame with a person that is not excluded.")
+        rows = {
+            "video": [video for video, _ in kept],
+            "second": [frame.second - first_second for _, frame in kept],
+            "boxes": [[box for box, _ in frame.persons] for _, frame in kept],
+            "actions": [[[ids[action] for action in actions] for _, actions in frame.persons] for _, frame in kept],
         }
-    )
-    return DatasetDict(
-        {
-            name: _make_rows(name, split, videos[name], features, excluded, first_second)
-            for name, split in splits.items()
-        }
-    )
+        features = Features(columns)
+        found = pa.table(rows, features.arrow_schema)
+        of_split = Dataset(found, DatasetInfo(features=features), NamedSplit(split))
+        made[split] = tables[split].with_files(of_split, [frame.row for _, frame in kept])
+    return made
+
+
+def _is_excluded(video: str, second: float, excluded: set[tuple[str, float]]) -> bool:
+    """Whether a key frame is named by the path of the video or its name, with suffix or not."""
+    return any((name, second) in excluded for name in (video, Path(video).name, Path(video).stem))
 
 
 def action_names(rows: Dataset) -> list[str]:
@@ -265,62 +257,12 @@ def _inner(rows: Dataset) -> Any:
     return cast(Any, rows.features["actions"]).feature.feature
 
 
-class _KeyFrames(NamedTuple):
-    """The key frames of a split: the table that has a row for each; the second of each, (n,) float64; and the lists of
-    its boxes, and of the lists of names of actions for each box."""
+class _KeyFrame(NamedTuple):
+    """The first row of a key frame, its second, and the box and the actions of each person."""
 
-    table: Table
-    second: np.ndarray
-    boxes: pa.ListArray
-    actions: pa.ListArray
-
-
-def _make_rows(
-    split: str,
-    frames: _KeyFrames,
-    videos: pa.Array,
-    features: Features,
-    excluded: set[tuple[str, float]],
-    first_second: float,
-) -> Dataset:
-    """The rows of a split. Excluded key frames are named by the path of the video or its name, with suffix or not."""
-    second = frames.second
-    if (early := np.flatnonzero(second < first_second)).size:
-        raise ValueError(
-            f"{frames.table.place(int(early[0]))}: second is {second[early[0]]:g}; at least "
-            f"first_second={first_second:g} is expected, at which the video files begin."
-        )
-    is_kept = pc.list_value_length(frames.boxes).to_numpy() > 0
-    for row, video in enumerate(videos.to_pylist() if excluded else ()):
-        names = {video, Path(video).name, Path(video).stem}
-        is_kept[row] &= not excluded.intersection((name, second[row].item()) for name in names)
-    if not is_kept.any():
-        raise ValueError(f"The {split} split has no key frame with a person that is not excluded.")
-    videos, boxes, actions = (column.filter(pa.array(is_kept)) for column in (videos, frames.boxes, frames.actions))
-    persons = actions.flatten()
-    ids = pc.index_in(persons.flatten(), pa.array(features["actions"].feature.feature.names, pa.string()))
-    ids = pa.ListArray.from_arrays(actions.offsets, pa.ListArray.from_arrays(persons.offsets, ids))
-    columns = {"video": videos, "second": second[is_kept] - first_second, "boxes": boxes, "actions": ids}
-    found = pa.table(columns).cast(features.arrow_schema)
-    made = Dataset(found, DatasetInfo(features=features), NamedSplit(split))
-    return frames.table.with_files(made, np.flatnonzero(is_kept))
-
-
-def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(counts)), pa.int32()), values)
-
-
-def _box_lists(counts: np.ndarray, boxes: np.ndarray, place: Callable[[int], str]) -> pa.Array:
-    """Lists of boxes, (n, 4) float64, which are checked; `place` says where the box of a number is."""
-    left, top, right, bottom = boxes.T
-    is_box = (left >= 0) & (top >= 0) & (left <= right) & (top <= bottom) & (right <= 1) & (bottom <= 1)
-    if not is_box.all():
-        row = int(is_box.argmin())
-        raise ValueError(
-            f"{place(row)}: the box is {', '.join(f'{value:g}' for value in boxes[row])}; left, top, right and bottom "
-            "as shares of width and height are expected: 0 <= x1 <= x2 <= 1 and 0 <= y1 <= y2 <= 1."
-        )
-    return _lists(counts, pa.FixedSizeListArray.from_arrays(boxes.ravel(), 4))
+    row: int
+    second: float
+    persons: list[tuple[list[float], list[str]]]
 
 
 def _files_in(path: Path) -> dict[str, Path]:
@@ -330,78 +272,67 @@ def _files_in(path: Path) -> dict[str, Path]:
     return sources_by_split((_OF_AVA.sub("", each.stem), each) for each in lists_in(path, (".csv",)))
 
 
-def _of_file(table: Table, labels: Mapping[int, str] | None, has_ids: bool) -> _KeyFrames:
+def _of_file(table: Table, labels: Mapping[int, str] | None, has_ids: bool) -> list[_KeyFrame]:
     """The key frames of a CSV file, of which each action of a person has a row."""
-    second, boxes = table.numbers("second", _finite).to_numpy(), _boxes_of(table)
+    seconds, boxes = table.numbers("second", _finite).to_pylist(), _boxes_of(table).tolist()
     name_of = partial(_name_of_action, labels=labels, has_ids=has_ids)
-    action = table.converted(table.column("action"), "action", name_of, pa.string())
-    named = pc.binary_join_element_wise(*(table.column(name) for name in _COORDINATES), ",")
-    if "person" in table:
-        named = pc.if_else(pc.equal(table.column("person"), ""), named, table.column("person"))
-    frame = _numbered(table.column("video"), pa.array(second))
-    person = _numbered(pa.array(frame), named)
-    first_rows, first_of_frame = (np.unique(each, return_index=True)[1] for each in (person, frame))
-    # Persons in the order of their key frames, and each action of a person once, in the order of persons.
-    order = np.argsort(frame[first_rows], kind="stable")
-    place = np.argsort(order)
-    first_rows = first_rows[order]
-    num_persons = np.bincount(frame[first_rows])
-    lists = _box_lists(num_persons, boxes[first_rows], lambda box: table.place(int(first_rows[box])))
-    if (others := np.flatnonzero((boxes != boxes[first_rows[place[person]]]).any(axis=1))).size:
-        row = int(others[0])
-        raise ValueError(
-            f"{table.place(row)}: the person {named[row].as_py()!r} has another box at this second in a row before. "
-            "Give each person a name or number of its own, or leave out the column person."
-        )
-    pairs = np.unique(_numbered(pa.array(person), action), return_index=True)[1]
-    pairs = pairs[action.take(pa.array(pairs)).is_valid().to_numpy(zero_copy_only=False)]
-    pairs = pairs[np.argsort(place[person[pairs]], kind="stable")]
-    num_actions = np.bincount(place[person[pairs]], minlength=len(first_rows))
-    actions = _lists(num_persons, _lists(num_actions, action.take(pa.array(pairs))))
-    return _KeyFrames(table.select(first_of_frame), second[first_of_frame], lists, actions)
+    actions = table.converted(table.column("action"), "action", name_of, pa.string()).to_pylist()
+    videos, people = table.column("video").to_pylist(), table.column("person").to_pylist()
+    frames: dict[tuple[str, float], _KeyFrame] = {}
+    persons: dict[tuple[str, float, str], tuple[list[float], list[str]]] = {}
+    for row, (video, second, box, person, action) in enumerate(
+        zip(videos, seconds, boxes, people, actions, strict=True)
+    ):
+        frame = frames.setdefault((video, second), _KeyFrame(row, second, []))
+        # Without names of persons, equal boxes are one.
+        key = (video, second, person or str(box))
+        if key not in persons:
+            persons[key] = _checked(table, row, box), []
+            frame.persons.append(persons[key])
+        if persons[key][0] != box:
+            who = f"{table.place(row)}: the person {person!r}"
+            raise ValueError(f"{who} has another box at this second in a row before. Give each a name of its own.")
+        if action is not None and action not in persons[key][1]:
+            persons[key][1].append(action)
+    return [*frames.values()]
 
 
-def _numbered(*columns: pa.Array) -> np.ndarray:
-    """A number for each row, int64: rows with equal values in two columns have the same, in the order of their first
-    rows."""
-    first, second = (column.dictionary_encode(null_encoding="encode") for column in columns)
-    keys = first.indices.to_numpy().astype(np.int64) * len(second.dictionary) + second.indices.to_numpy()
-    return pa.array(keys).dictionary_encode().indices.to_numpy()
-
-
-def _of_columns(table: Table, labels: Mapping[int, str] | None) -> _KeyFrames:
+def _of_columns(table: Table, labels: Mapping[int, str] | None) -> list[_KeyFrame]:
     """The key frames of a table with a row for each key frame."""
     if missing := [name for name in ("video", "second", "boxes", "actions") if name not in table]:
-        raise ValueError(f"The data set has the columns {', '.join(table.names)}: {missing[0]!r} is missing.")
+        raise ValueError(
+            f"The data set has {', '.join(table.rows.column_names)}; the column {missing[0]!r} is missing."
+        )
     inner = _inner(table.rows)
     if not isinstance(inner, ClassLabel) and inner.dtype != "string":
-        raise ValueError(
-            f"The actions of the data set are {inner.dtype}; lists of names or of ClassLabel are expected: "
-            'dataset.cast_column("actions", List(List(ClassLabel(names=...)))).'
-        )
-    second = table.numbers("second", _finite).to_numpy()
-    boxes, actions = table.column("boxes"), table.column("actions")
-    num_boxes, num_lists = (pc.list_value_length(column).fill_null(0).to_numpy() for column in (boxes, actions))
-    frame = np.repeat(np.arange(len(table)), num_boxes)
-    is_wrong = num_boxes != num_lists
-    is_wrong[frame[pc.list_value_length(boxes.flatten()).to_numpy() != 4]] = True
-    if is_wrong.any():
-        row = int(is_wrong.argmax())
-        raise ValueError(
-            f"{table.place(row)} has {num_boxes[row]} boxes and {num_lists[row]} lists of actions; one list for each "
-            "box of four numbers is expected."
-        )
-    values = boxes.flatten().flatten().cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(-1, 4)
-    lists = _box_lists(num_boxes, values, lambda box: table.place(int(frame[box])))
-    of_persons = actions.flatten()
-    num_actions = pc.list_value_length(of_persons).fill_null(0).to_numpy()
+        raise ValueError(f"The actions of the data set are {inner.dtype}; names or ClassLabel are expected.")
+    name_of = inner.int2str if isinstance(inner, ClassLabel) else str
+    seconds = table.numbers("second", _finite).to_pylist()
+    frames = []
+    columns = (seconds, table.column("boxes").to_pylist(), table.column("actions").to_pylist())
+    for row, (second, boxes, actions) in enumerate(zip(*columns, strict=True)):
+        boxes, actions = boxes or [], actions or []
+        if len(boxes) != len(actions) or any(len(box) != 4 for box in boxes):
+            raise ValueError(
+                f"{table.place(row)} has {len(boxes)} boxes and {len(actions)} lists of actions; one list for each "
+                "box of four numbers is expected."
+            )
+        names = [[name_of(action) for action in of_person or ()] for of_person in actions]
+        if labels is not None:
+            where = (table.place(row), "action")
+            names = [[_name_of_action(*where, name, labels, has_ids=False) or name for name in each] for each in names]
+        frames.append(_KeyFrame(row, second, [*zip((_checked(table, row, box) for box in boxes), names, strict=True)]))
+    return frames
 
-    def name_of(place: str, _: str, value: Any) -> str | None:
-        name = inner.int2str(value) if isinstance(inner, ClassLabel) else str(value)
-        return name if labels is None else _name_of_action(place, "action", name, labels, has_ids=False)
 
-    action = table.converted(of_persons.flatten(), "action", name_of, pa.string(), np.repeat(frame, num_actions))
-    return _KeyFrames(table, second, lists, _lists(num_boxes, _lists(num_actions, action)))
+def _checked(table: Table, row: int, box: list[float]) -> list[float]:
+    left, top, right, bottom = box
+    if not (0 <= left <= right <= 1 and 0 <= top <= bottom <= 1):
+        raise ValueError(
+            f"{table.place(row)}: the box is {', '.join(f'{value:g}' for value in box)}; left, top, right and bottom "
+            "as shares of width and height are expected: 0 <= x1 <= x2 <= 1 and 0 <= y1 <= y2 <= 1."
+        )
+    return box
 
 
 def _name_of_action(place: str, column: str, text: str, labels: Mapping[int, str] | None, has_ids: bool) -> str | None:

@@ -25,9 +25,7 @@ def clip_duration(clips: VideoDataset) -> float | None:
 
 
 def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
-    """Cuts rows with times that last at least twice as long as a clip of so many seconds into windows, which share a
-    row out evenly and last about as long as a clip. They have its place and its other columns. Rows that are whole
-    videos stay as they are. Raises `VideoReadError` if a row ends with its video, and that cannot be read."""
+    """Cuts rows with times that last at least twice as long as a clip into equal windows of about its seconds."""
     if not {"start", "end"} <= set(rows.column_names):
         return rows
     starts = arrow_column(rows, "start").to_numpy(zero_copy_only=False)
@@ -50,8 +48,7 @@ def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
 
 
 def cut_splits(splits: Mapping[str, Dataset], seconds: float | None) -> dict[str, Dataset]:
-    """The splits with long rows cut into clips of about so many seconds, see `cut_long_rows`; a printed line says how
-    many there are. No rows are cut if `seconds` are 0 or not known."""
+    """The splits with long rows cut into clips of about so many seconds, if they are known; a printed line says so."""
     cut = {name: cut_long_rows(rows, seconds) if seconds else rows for name, rows in splits.items()}
     for name, rows in cut.items():
         if len(rows) > len(splits[name]) and is_first_process():
@@ -64,12 +61,7 @@ def cut_splits(splits: Mapping[str, Dataset], seconds: float | None) -> dict[str
 
 
 def median_frame_interval(clips: VideoDataset) -> float | None:
-    """The seconds between two frames next to each other in a training clip: the median over clips of their mean; None
-    if no video has times, as folders of frames, or a clip has one frame.
-
-    Clips are drawn as in training, `NUM_CLIPS` of each of at most `NUM_VIDEOS` videos, always the same ones, but not
-    decoded: a table, or the packets of the file, say how many frames a video has and how long it lasts. Raises
-    `ValueError` if a clip does not fit into a video, and the processor repeats no frames."""
+    """The median over some clips, always the same, of the mean seconds between two frames; None without times."""
     generator = np.random.default_rng(0)
     num_videos = len(clips.rows)
     chosen = np.sort(generator.choice(num_videos, min(num_videos, NUM_VIDEOS), replace=False))
@@ -99,8 +91,7 @@ def _metadata(row: Mapping[str, Any]) -> VideoMetadata | None:
 
 
 def _mean_distances(frames: np.ndarray) -> np.ndarray:
-    """The mean distance in frames of the clips (num_clips, num_frames) that have several frames. A clip that ends by
-    repeating its last frame counts up to where that comes first."""
+    """The mean distance of frames in clips (num_clips, num_frames), up to where the last comes first."""
     steps = np.argmax(frames == frames[:, -1:], axis=1)
     spans = frames[:, -1] - frames[:, 0]
     return spans[steps > 0] / steps[steps > 0]

@@ -1,6 +1,6 @@
 """A PyTorch data set of videos: rows, and a task that says what is made of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import datasets
@@ -31,8 +31,7 @@ class TaskItems:
             raise ValueError(
                 f"The rows have the columns {', '.join(names) or 'none'}, but not {missing[0]!r}"
                 f"{f' with {expected}' if missing == ['video'] and expected else ''}: make them with "
-                "load_video_dataset, which also takes data sets with a column of the feature Video, with "
-                "load_video_stream, or with the function of the task."
+                "load_video_dataset, load_video_stream, or the function of the task."
             )
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
@@ -41,13 +40,10 @@ class TaskItems:
         self.seed = seed
         self.on_error = on_error
 
-    def _find(self, index: Any) -> tuple[Any, tuple[int, ...], Sequence[Any]]:
-        """The row of an index, the key of its draws, and the rows that may stand in for it."""
-        raise NotImplementedError
-
-    def _read(self, row: Any, key: tuple[int, ...]) -> Mapping[str, Any]:
-        """The item of a row, drawn by a key that may be that of another row. A broken video is remembered."""
-        raise NotImplementedError
+    # Finds the row of an index, the key of its draws, and the rows that may stand in for it.
+    _find: Callable[[Any], tuple[Any, tuple[int, ...], Sequence[Any]]]
+    # Makes the item of a row, drawn by a key. A broken video is remembered.
+    _read: Callable[[Any, tuple[int, ...]], Mapping[str, Any]]
 
     def __getitem__(self, index: Any) -> Mapping[str, Any] | None:
         row, key, others = self._find(index)
@@ -61,8 +57,7 @@ class TaskItems:
     def complete_batch(
         self, items: list[Mapping[str, Any] | None], indices: Sequence[Any]
     ) -> list[Mapping[str, Any] | None]:
-        """The items of a batch, of what `__getitem__` returned for each index; in training at least one is not None.
-        See `ReadAheadLoader`."""
+        """The items of a batch, of what `__getitem__` returned; in training at least one is not None."""
         if self.training and all(item is None for item in items):
             items[0] = self._replacement(*self._find(indices[0])[1:])
         return items
@@ -135,12 +130,9 @@ class VideoDataset(TaskItems, Dataset):
 
     def drop_broken(self, num_workers: int = 1) -> "VideoDataset":
         """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows, and
-        return this data set. Then no batch of an evaluation is empty, and the batches of several processes have the
-        same size.
-
-        Every video is decoded once in full, by `num_workers` processes. If there are several processes, each of them
-        must call this: each decodes its share. With `on_error="error"` nothing is decoded. Raises `VideoReadError` if
-        no video can be read."""
+        return this data set. Every video is decoded once in full, by `num_workers` threads; all processes of a
+        launcher must call this. With `on_error="error"` nothing is decoded. Raises `VideoReadError` if no video can
+        be read."""
         if self.on_error == "error":
             return self
         broken = find_broken(self.rows, decode=True, num_workers=num_workers)
@@ -175,13 +167,12 @@ class VideoDataset(TaskItems, Dataset):
 
 
 def with_those_inside(dataset: Any) -> Iterator[Any]:
-    """A data set and all data sets inside of it, such as those of a `Subset`, of `random_split` or of a
-    `ConcatDataset`."""
+    """A data set and all data sets inside of it, as of a `Subset` or a `ConcatDataset`."""
     yield dataset
     inner = getattr(dataset, "datasets", ())
-    inner = [*inner.values()] if isinstance(inner, Mapping) else [*inner]
-    for each in [*inner, *([dataset.dataset] if hasattr(dataset, "dataset") else [])]:
-        yield from with_those_inside(each)
+    for each in [*(inner.values() if isinstance(inner, Mapping) else inner), getattr(dataset, "dataset", None)]:
+        if each is not None:
+            yield from with_those_inside(each)
 
 
 def task_of(dataset: Any) -> Task | None:

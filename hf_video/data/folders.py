@@ -31,6 +31,8 @@ LAYOUTS = (
     "train, validation and test) of the columns path,label[,start,end]; or a data set of videos, "
     "in a folder of save_to_disk or on the Hub."
 )
+# Of a folder of `save_to_disk`.
+_SAVED = ("dataset_dict.json", "state.json")
 
 
 def absolute(place: str | os.PathLike) -> str:
@@ -39,15 +41,13 @@ def absolute(place: str | os.PathLike) -> str:
 
 
 def require_inputs(names: Sequence[str], expected: str = "") -> None:
-    """Refuses (`FileNotFoundError`) names of videos or data if nothing is at any of them, and says what is expected.
-    What has the name of a data set of the Hub, a URL or a pattern is not looked for. Commands call it before they
-    import what reads videos, which takes seconds."""
-
-    def is_missing(name: str) -> bool:
-        is_elsewhere = kind_of(name) != "path" or "*" in name or re.fullmatch(r"[\w.-]+/[\w.-]+", name)
-        return not is_elsewhere and not os.path.lexists(absolute(name))
-
-    if all(map(is_missing, names)):
+    """Refuses (`FileNotFoundError`) names of videos or data if nothing is at any of them. What has the name of a data
+    set of the Hub, a URL or a pattern is not looked for. Commands call it before they import what reads videos."""
+    are_missing = (
+        kind_of(name) == "path" and "*" not in name and not is_hub_name(name) and not os.path.lexists(absolute(name))
+        for name in names
+    )
+    if all(are_missing):
         missing = absolute(names[0]) if len(names) == 1 else f"Each of {listed(names)}"
         raise FileNotFoundError(f"{missing} does not exist. {expected}".rstrip())
 
@@ -58,15 +58,11 @@ def address(root: str, video: str) -> str:
 
 
 def require_root(root: str | os.PathLike | None, folder: object = None) -> None:
-    """Raises `FileNotFoundError` for a local folder of videos that is not there, before it is joined to any path, and
-    `ValueError` for one beside a `folder` that is itself the place of its videos."""
+    """Refuses a local folder of videos that is not there, and one beside a `folder` of videos."""
     if root is not None and not is_url(root) and not os.path.isdir(absolute(root)):
         raise FileNotFoundError(f"There is no folder {absolute(root)}, which `video_root` (--video-root) names.")
     if root is not None and folder is not None:
-        raise ValueError(
-            f"{folder} holds the videos themselves, so `video_root` (--video-root) has no meaning: leave it out. It "
-            "says where the relative paths of a list of videos begin."
-        )
+        raise ValueError(f"{folder} holds the videos themselves: leave out `video_root` (--video-root).")
 
 
 def split_of(name: str) -> str | None:
@@ -111,28 +107,21 @@ def visible_entries(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
+def _is_video(path: Path) -> bool:
+    return is_frame_folder(path) or (is_named_video(path) and not path.is_dir())
+
+
 def videos_in(folder: Path) -> list[Path]:
-    """The videos directly inside, also those that are broken: what has the name of a video, and links to nowhere that
-    may have led to one."""
-    return [entry for entry in visible_entries(folder) if _stands_for_video(entry)]
-
-
-def _stands_for_video(path: Path) -> bool:
-    if _leads_nowhere(path):
-        return is_named_video(path) or not path.suffix
-    # A folder of videos may have such a name, too.
-    return is_frame_folder(path) or (is_named_video(path) and not (path.is_dir() and videos_in(path)))
-
-
-def _leads_nowhere(path: Path) -> bool:
-    return path.is_symlink() and not path.exists()
+    """The videos directly inside, also those that are broken."""
+    return [*filter(_is_video, visible_entries(folder))]
 
 
 def find_videos(folder: Path) -> tuple[list[Path], list[Path]]:
     """The videos at any depth, also those that are broken, and the other files that are not part of one."""
-    entries = {entry: _stands_for_video(entry) for entry in visible_entries(folder)}
-    videos, others = [entry for entry, is_video in entries.items() if is_video], []
-    for entry in (entry for entry, is_video in entries.items() if not is_video):
+    videos, others = videos_in(folder), []
+    for entry in visible_entries(folder):
+        if entry in videos:
+            continue
         if entry.is_dir() and not entry.is_symlink():
             videos_inside, others_inside = find_videos(entry)
             videos += videos_inside
@@ -156,6 +145,52 @@ def listed(items: Iterable[object], limit: int = 5, separator: str = ", ") -> st
     return separator.join(shown[:limit]) + more
 
 
+def is_hub_name(data: str | os.PathLike) -> bool:
+    """Whether data are named as a data set of the Hub is, USER/NAME, and not as a file, and no such path exists."""
+    path = Path(data).expanduser()
+    is_file = path.suffix.lower() in (*TABLE_SUFFIXES, *LIST_SUFFIXES) or is_named_video(path) or path.exists()
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(data)) is not None and not is_file
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder is one of `save_to_disk`."""
+    return any((folder / name).is_file() for name in _SAVED)
+
+
+def holds_table(folder: Path) -> bool:
+    """Whether a folder is of `save_to_disk`, or has tars or Parquet files that are data: those named after a split, in
+    data/, or with neither videos nor folders beside them, of which they may be a list or an archive."""
+    visible = visible_entries(folder)
+    tables = [entry for entry in visible if entry.suffix in TABLE_SUFFIXES]
+    return (
+        is_saved(folder)
+        or any(folder.glob("data/*.parquet"))
+        or any(entry.suffix == ".parquet" and split_of(entry.stem) for entry in tables)
+        or (bool(tables) and not any(entry.is_dir() or is_named_video(entry) for entry in visible))
+    )
+
+
+def holds_list(folder: Path) -> bool:
+    """Whether a folder holds a table or a list of videos, of all or of a split."""
+    lists = lists_in(folder)
+    return holds_table(folder) or metadata_of(folder) is not None or any(split_of(each.stem) for each in lists)
+
+
+def lists_in(folder: Path, suffixes: tuple[str, ...] = LIST_SUFFIXES) -> list[Path]:
+    """The lists of a folder."""
+    return [entry for entry in visible_entries(folder) if entry.suffix.lower() in suffixes and not entry.is_dir()]
+
+
+def metadata_of(folder: Path) -> Path | None:
+    """The table that the `datasets` library reads beside the videos of a folder; None if there is none."""
+    for file in lists_in(folder, (".csv", ".jsonl")):
+        if file.stem == "metadata":
+            with open(file, encoding="utf-8", errors="replace") as text:
+                if "file_name" in text.readline(10_000):
+                    return file
+    return None
+
+
 def split_sources(path: Path) -> dict[str, Path]:
     """The file, or the folder of class folders, of every split of a file or folder."""
     if not path.is_dir():
@@ -164,7 +199,7 @@ def split_sources(path: Path) -> dict[str, Path]:
         return lists
     if metadata := metadata_of(path):
         return {"train": metadata}
-    folders = _folders_in(path)
+    folders = [entry for entry in visible_entries(path) if entry.is_dir()]
     splits = sources_by_split((each.name, each) for each in folders if split_of(each.name) and _holds_classes(each))
     for folder in folders if splits else []:
         if folder not in splits.values() and (split_of(folder.name) or videos_in(folder)):
@@ -175,48 +210,28 @@ def split_sources(path: Path) -> dict[str, Path]:
     return {split: metadata_of(folder) or folder for split, folder in splits.items()} or {"train": path}
 
 
-def lists_in(folder: Path, suffixes: tuple[str, ...] = LIST_SUFFIXES) -> list[Path]:
-    """The lists of a folder. A FIFO or broken link with such a name is one: reading it raises the error of it."""
-    return [entry for entry in visible_entries(folder) if entry.suffix.lower() in suffixes and not entry.is_dir()]
-
-
-def metadata_of(folder: Path) -> Path | None:
-    """The table that the `datasets` library reads beside the videos of a folder; None if there is none."""
-    for file in lists_in(folder, (".csv", ".jsonl")):
-        if file.stem == "metadata" and file.is_file():
-            with open(file, encoding="utf-8", errors="replace") as text:
-                if "file_name" in text.readline(10_000):
-                    return file
-    return None
-
-
 def _holds_classes(folder: Path) -> bool:
-    return metadata_of(folder) is not None or any(
-        entry.is_dir() and videos_in(entry) for entry in visible_entries(folder)
-    )
+    classes = (entry for entry in visible_entries(folder) if entry.is_dir())
+    return metadata_of(folder) is not None or any(map(videos_in, classes))
 
 
 def read_class_folders(folder: Path) -> list[tuple[Path, str]]:
-    """The videos of the class folders in a folder, each with the name of its class. What is left out is logged. Raises
-    `ValueError` if there is no class folder, or one has no video, or some of its videos lie deeper."""
+    """The videos of the class folders in a folder, each with the name of its class. What is left out is logged."""
     entries = visible_entries(folder)
-    if not _folders_in(folder):
+    classes = [entry for entry in entries if entry.is_dir()]
+    if not classes:
         holds = f"It holds {listed(entry.name for entry in entries)}." if entries else "It is empty."
         raise ValueError(f"{folder} has no class folder. {holds} {LAYOUTS}")
     found: list[tuple[Path, str]] = []
-    loose: list[Path] = []
-    others: list[Path] = []
-    for entry in entries:
-        if not entry.is_dir():
-            (loose if is_named_video(entry) else others).append(entry)
-            continue
+    loose = [entry for entry in entries if entry not in classes and is_named_video(entry)]
+    others = [entry for entry in entries if entry not in classes and entry not in loose]
+    for entry in classes:
         videos, others_inside = find_videos(entry)
         others += others_inside
         deeper = [video for video in videos if video.parent != entry]
         if len(deeper) == len(videos):
             inside = [each.name for each in visible_entries(entry)]
-            holds = f"holds only {listed(inside)}" if inside else "is empty"
-            raise ValueError(f"The class folder {entry} has no video: it {holds}. {LAYOUTS}")
+            raise ValueError(f"The class folder {entry} has no video, only {listed(inside) or 'nothing'}. {LAYOUTS}")
         if deeper:
             raise ValueError(
                 f"The class folder {entry} has videos, and more of them further down in "
@@ -230,14 +245,3 @@ def read_class_folders(folder: Path) -> list[tuple[Path, str]]:
         )
     tell_others(folder, others)
     return found
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    entries = visible_entries(folder)
-    for entry in entries:
-        if _leads_nowhere(entry) and not entry.suffix:
-            raise FileNotFoundError(
-                f"{entry} is a link to {os.readlink(entry)}, where nothing is. It may stand for the folder of a class "
-                "or split: repair or remove it."
-            )
-    return [entry for entry in entries if entry.is_dir()]

@@ -1,6 +1,6 @@
 """Makes labels of frames from segments of videos: which class, or which classes, a moment shows."""
 
-from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ _NOTHING = np.empty((0, 2))
 
 
 class AnnotatedVideo(NamedTuple):
-    """A video: the first of its rows, for `open_video`; its labelled segments, (num_segments,) float64 seconds, of
-    which ends may be infinite, and the class ids of each; begin and end in seconds of each part that is used, in their
-    order; and seconds and class id of each instant, which is among the segments, too, with some seconds around it."""
+    """A video: the first of its rows; its labelled segments in seconds, of which ends may be infinite, and the class
+    ids of each; begin and end of each part that is used; and seconds and class id of each instant, which is among the
+    segments, too, with some seconds around it."""
 
     row: Mapping[str, Any]
     starts: np.ndarray
@@ -58,9 +58,8 @@ class AnnotatedVideo(NamedTuple):
 
 
 def annotated_videos(dataset: Dataset, point_width: float = POINT_WIDTH) -> list[AnnotatedVideo]:
-    """The videos of rows of `load_video_dataset`, in the order of their first rows; rows that end where they start are
-    instants, which get `point_width` seconds. Raises `ValueError` if one has no
-    times, as a folder of frames, and `VideoReadError` if one cannot be read."""
+    """The videos of rows, in the order of their first rows; rows that end where they start are instants, which get
+    `point_width` seconds."""
     durations = read_durations(dataset, share=True)
     if without := [video for video, duration in durations.items() if not duration]:
         raise ValueError(f"{without[0]} has no times, so its frames cannot be labelled: give a video file.")
@@ -96,25 +95,22 @@ def _by_video(
 
 
 def point_classes(dataset: Dataset) -> list[str]:
-    """The classes of points: those of which all rows are instants. A class with any other row has segments, and its
-    instants are short ones."""
+    """The classes of points: those of which all rows are instants."""
     starts, ends = _times(dataset)
-    kinds: dict[int, set[bool]] = {}
+    kinds: dict[int, set[bool]] = defaultdict(set)
     for is_point, ids in zip((starts == ends).tolist(), label_ids(dataset), strict=True):
         for label in ids:
-            kinds.setdefault(label, set()).add(is_point)
-    return [name for label, name in enumerate(label_names(dataset)) if kinds.get(label) == {True}]
+            kinds[label].add(is_point)
+    return [name for label, name in enumerate(label_names(dataset)) if kinds[label] == {True}]
 
 
 def have_several_labels(dataset: Dataset, point_width: float = POINT_WIDTH) -> bool:
     """Whether a moment of the videos of rows has more than one class."""
-    for _, *columns, _ in _by_video(dataset, point_width):
-        segments = sorted(zip(*columns, strict=True), key=lambda segment: segment[0])
-        begins = [begin for begin, _, _ in segments]
-        for place, (_, end, ids) in enumerate(segments):
-            meanwhile = segments[place + 1 : bisect_left(begins, end - _ROUNDING)]
-            if len(set(ids).union(*(others for _, _, others in meanwhile))) > 1:
-                return True
+    for _, starts, ends, ids, _ in _by_video(dataset, point_width):
+        # Of each segment those that last when it begins, itself among them.
+        lasting = (starts >= starts[:, None]) & (starts < ends[:, None] - _ROUNDING)
+        if any(len({label for row in np.flatnonzero(rows) for label in ids[row]}) > 1 for rows in lasting.T):
+            return True
     return False
 
 
@@ -126,10 +122,8 @@ def split_videos(
     background: str | None = None,
     point_width: float = POINT_WIDTH,
 ) -> tuple[dict[str, list[AnnotatedVideo]], str]:
-    """The videos of each split of `load_video_dataset`, with "validation" among them, and a sentence that says what
-    was held out for it by [`hold_out`]; empty if nothing was. By default whole videos are held out, and the last
-    seconds of each class of a single one. `background` is the class of moments outside of all segments, if they have
-    one; for `point_width` see [`annotated_videos`]. Raises what [`hold_out`] and [`annotated_videos`] do."""
+    """The videos of each split, with "validation" among them, and a sentence that says what was held out for it; empty
+    if nothing was. By default that are whole videos, and the last seconds of each class of a single one."""
     rows, sentence = dict(splits), ""
     is_cut = split_by == TIME or (split_by is None and len(set(rows["train"]["video"])) == 1)
     if "validation" not in rows and not is_cut:
@@ -177,8 +171,7 @@ def _times_by_video(segments: Dataset) -> dict[str, np.ndarray]:
 def _cut(
     video: AnnotatedVideo, every: np.ndarray, kept: np.ndarray, held_out: np.ndarray
 ) -> list[list[tuple[float, float]]]:
-    """The parts of a video to train on, and those that are held out, of the times of all segments, of what is left of
-    them for training, and of what is held out. Moments without a label are seen in training."""
+    """The parts of a video to train on, with moments without a label, and those that are held out."""
     used = np.array(video.parts)
     borders = np.unique(np.concatenate([every, kept, held_out, used]))
     middles = (borders[1:] + borders[:-1])[:, None] / 2
@@ -193,7 +186,6 @@ def _cut(
 
 
 def frame_classes(dataset: Dataset, background: str | None) -> list[str]:
-    """The names of the classes of frames by their ids: those of the data, and `background` behind them if it is not
-    among them."""
+    """The names of the classes of frames by id: those of the data, and `background`."""
     names = list(label_names(dataset))
     return names if background is None or background in names else [*names, background]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from datasets import Dataset
 
 from .checks import read_durations
@@ -18,6 +17,7 @@ TIME, VIDEO = "time", "video"
 # Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
 # so large a share of its labelled seconds.
 _MAX_GAP, _GAP_SHARE = 2.0, 0.02
+_WAY_OUT = "Add videos, split otherwise, or give a validation/ folder or validation.csv of your own."
 # No part of a segment that is cut is shorter, in seconds; a whole segment may be.
 _SHORTEST = 1.0
 
@@ -52,12 +52,10 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
         and end of what is left of them. `info.description` of the latter says in one line what was held out.
 
     Raises:
-        ValueError: If `fraction` is not between 0 and 1, a column is missing or has no value in a row, nothing can be
-            held out, or nothing of a class is left for training.
+        ValueError: If a column is missing or has no value in a row, nothing can be held out, or nothing of a class is
+            left for training.
         VideoReadError: If a video that is to be split by time cannot be read.
     """
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
     parts = None if split_by == TIME else _hold_out_groups(dataset, fraction, seed, split_by)
     train, held_out, what = parts or _hold_out_last_seconds(dataset, fraction)
     known = class_counts(dataset) > 0
@@ -69,11 +67,13 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
     if not parts and (lost := without(train)):
         raise ValueError(
             f"Nothing of {lost} is left for training if the last seconds of each class are held out: other classes "
-            "have the same seconds. Take these seconds out of the segments of the others, or give a validation.csv of "
-            "your own."
+            f"have the same seconds. {_WAY_OUT}"
         )
     missing = without(held_out)
-    more = f" There is too little of {missing} to hold any out, so it is not measured." if missing else ""
+    why = "None of them has {}" if parts else "There is too little of {} to hold any out"
+    more = f" {why.format(missing)}, so it is not measured." if missing else ""
+    if parts and len(known) and split_by in (None, VIDEO) and len(set(held_out["video"])) == 1:
+        more += " It is one video alone: --split-by time holds a part of each out."
     held_out.info.description = f"Held out: {what}.{more}"
     return train, held_out
 
@@ -83,16 +83,9 @@ def _hold_out_groups(
 ) -> tuple[Dataset, Dataset, str] | None:
     """The two parts by videos or the values of a column, and what is held out; None if that may be seconds."""
     name = "video" if split_by in (None, VIDEO) else split_by
-    if name not in dataset.column_names or (column := arrow_column(dataset, name)).null_count == len(dataset):
+    if name not in dataset.column_names or (column := arrow_column(dataset, name)).null_count:
         raise ValueError(
-            f"The videos have no column {name!r} to split by. Give the name of a column of the CSV or JSON file, "
-            "or of the data set, time or video."
-        )
-    if column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
-        raise ValueError(
-            f"{column.null_count} rows have no {name}, the first of them row {row + 1}, {dataset['video'][row]}. Give "
-            "each row one to split by it."
+            f"The videos have no column {name!r} to split by, or not in each row. Give the name of one, time or video."
         )
     # The values are sorted, so that a draw does not depend on the order of rows.
     values, groups = np.unique(column.cast(pa.string()).to_numpy(zero_copy_only=False), return_inverse=True)
@@ -102,15 +95,10 @@ def _hold_out_groups(
         chosen = dict.fromkeys(values[groups[is_held_out]])
         kind = "videos" if name == "video" else f"values of {name} ({listed(chosen)})"
         return train, held_out, f"{len(chosen)} of {len(values)} {kind}"
-    if not label_names(dataset):
-        raise ValueError(
-            "There is one captioned video, so none can be held out. Add videos, or a validation split of your own."
-        )
-    if split_by is not None:
+    if split_by is not None or not label_names(dataset):
         kind = "video" if name == "video" else f"value of {name}"
         raise ValueError(
-            f"No class has more than one {kind} ({len(values)} in all), so none can be held out. Split by time, add "
-            "videos, or a validation/ folder or validation.csv of your own."
+            f"No class has more than one {kind} ({len(values)} in all), so none can be held out. {_WAY_OUT}"
         )
     return None
 
@@ -157,10 +145,7 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
         if not np.isnan(held_out[rows]).all():
             gaps.add(gap)
     if not gaps:
-        raise ValueError(
-            f"No class has more than one video ({len(videos)} in all), or segments of some seconds, so "
-            "none can be held out. Add videos, or a validation/ folder or validation.csv of your own."
-        )
+        raise ValueError(f"No class has several videos ({len(videos)} in all) or long segments. {_WAY_OUT}")
     count = f"{len(videos)} videos" if len(videos) > 1 else os.path.basename(video)
     seconds = f"{min(gaps):g} to {max(gaps):g} s" if len(gaps) > 1 else f"{min(gaps):g} s"
     what = f"the last {100 * fraction:g} % of the seconds of each class of {count}"
@@ -171,8 +156,8 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
 def _split_recording(
     starts: np.ndarray, ends: np.ndarray, classes: Sequence[frozenset[int]], fraction: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Start and end, (num_segments, 2) float64, of what of each segment of a recording is trained on, and of what is
-    held out, NaN where that is nothing; and the gap in seconds. Segments of the same classes are split together."""
+    """Start and end, (num_segments, 2), of what of each segment is trained on, and of what is held out, NaN where that
+    is nothing; and the gap in seconds. Segments of the same classes are split together."""
     gap = min(_MAX_GAP, round(_GAP_SHARE * (ends - starts).sum(), 2))
     train, held_out = np.full((2, len(starts), 2), np.nan)
     rows_of = {kind: [row for row, of_row in enumerate(classes) if of_row == kind] for kind in dict.fromkeys(classes)}
@@ -200,8 +185,7 @@ def _is_enough(start: np.ndarray, end: np.ndarray, whole_end: np.ndarray) -> np.
 
 
 def _last_cut(starts: np.ndarray, ends: np.ndarray, fraction: float) -> float:
-    """The second from which on the segments of a class are held out, NaN if there are too few: between two segments if
-    that comes near the fraction, otherwise inside one."""
+    """The second from which on segments are held out, NaN for none: between two if that comes near the fraction."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], ends[order]
     total = (ends - starts).sum()
@@ -224,7 +208,7 @@ def _last_cut(starts: np.ndarray, ends: np.ndarray, fraction: float) -> float:
 
 
 def _longest_piece(start: float, end: float, taken_from: np.ndarray, taken_to: np.ndarray) -> np.ndarray:
-    """Start and end of the longest piece of a segment outside of what is taken; it is empty or negative if none is."""
+    """Start and end of the longest piece of a segment outside of what is taken; negative if none is."""
     order = np.argsort(taken_from)
     firsts = np.maximum([start, *np.maximum.accumulate(taken_to[order])], start)
     lasts = np.minimum([*taken_from[order], end], end)

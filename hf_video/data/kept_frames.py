@@ -1,11 +1,8 @@
 """Decodes the frames that a training can ask for once, and keeps them in files while it runs.
 
-Frames are kept at the size that the crops need, see `ClipTask.kept_size`. Where the processor resizes whole frames, it
-is the size that it gives them, and each item has the bits that it has without kept frames. A crop that chooses its own
-size is taken from frames in which the smallest crop still has all the pixels that it becomes. The frames of all videos
-get this size, kept or not, so that an item does not depend on the room for files.
-
-A video is decoded by the first process or thread that asks for it. The processes of a machine share the files.
+Frames are kept at the size that the crops need, see `ClipTask.kept_size`. Where the processor resizes whole frames,
+each item has the bits that it has without kept frames. The frames of all videos get this size, kept or not, so that an
+item does not depend on the room for files. A video is decoded by the first process or thread that asks for it.
 """
 
 import copy
@@ -41,9 +38,9 @@ _PIECE = 32
 
 
 class KeptVideo(VideoReader):
-    """Frames of a video at the size (height, width) at which they are kept, which `shrink` gives frames, uint8 (n,
-    height, width, 3). Items can ask for those with the `numbers`, (num_frames,) int64, rising. `gain` frames fewer are
-    decoded in the training if they are kept, in the `file`; without one each item decodes its own."""
+    """Frames of a video at the size (height, width) that `shrink` gives them. Items can ask for those with the rising
+    `numbers`. `gain` frames fewer are decoded if they are kept, in the `file`; without it each item decodes its own.
+    """
 
     file: Path | None = None
 
@@ -145,12 +142,9 @@ class KeptFrames:
 @contextmanager
 def keeping_frames(data_sets: Iterable[Any], folder: Path, gib: float, num_epochs: float) -> Iterator[KeptFrames]:
     """In the block, the data sets of a training take their frames from files in a new folder, the same in all
-    processes, which is removed behind it. Each [`VideoDataset`] of a [`ClipTask`] among them is changed, unless it
-    stores its videos. At most so many GiB are kept, and half of the free disk; 0 changes nothing. An item is asked for
-    in each of the epochs."""
+    processes, which is removed behind it: at most so many GiB, and half of the free disk."""
     found = [each for each in data_sets if gib and isinstance(each, VideoDataset) and isinstance(each.task, ClipTask)]
-    found = [each for each in found if BYTES not in each.rows.column_names]
-    found = [each for each in found if len(VideoRows(each.rows)) <= MOST_VIDEOS]
+    found = [x for x in found if BYTES not in x.rows.column_names and len(VideoRows(x.rows)) <= MOST_VIDEOS]
     tasks = [each.task for each in found]
     try:
         kept = KeptFrames([video for each in found for video in _give_size(each, num_epochs)])

@@ -40,8 +40,7 @@ def read_list(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array]
     suffix = path.suffix.lower()
     if suffix not in LIST_SUFFIXES:
         raise ValueError(f"{path} is neither a list nor a table. {expected}")
-    read = _read_json if suffix in (".json", ".jsonl") else _read_text
-    columns, lines = read(path, root, expected)
+    columns, lines = _read_json(path, expected) if suffix in (".json", ".jsonl") else _read_text(path, root, expected)
     if not lines:
         raise ValueError(f"{path} has no rows. {expected}")
     if {"label", "labels"} <= columns.keys():
@@ -61,10 +60,9 @@ def known_names(source: str, names: Sequence[str]) -> list[str]:
     if guessed:
         logger.warning(f"{source}: columns are read by what their names mean: {', '.join(guessed)}.")
     if "start" in found and "end" not in found:
-        others = [name for name in found if name not in _NAMES]
+        others = ", ".join(name for name in found if name not in _NAMES) or "none"
         logger.warning(
-            f"{source} has no column of ends, so each row lasts to the end of its video. Other columns: "
-            f"{', '.join(others) or 'none'}."
+            f"{source} has no column of ends, so each row lasts to the end of its video. Other columns: {others}."
         )
     return found
 
@@ -91,21 +89,17 @@ def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array
         @cache
         def exists(video: str) -> bool:
             found = address(root, video)
-            return re.search(r"\s", found) is None if is_url(found) else os.path.exists(found)
+            return len(found.split()) == 1 if is_url(found) else os.path.exists(found)
 
         texts = ((number, line.strip()) for number, line in enumerate(lines, 1) if line.strip())
         numbered = [(number, _cells(f"{path}, line {number}", text, root, exists)) for number, text in texts]
         if not numbered or (path.suffix.lower() != ".txt" and not exists(numbered[0][1][0])):
-            raise ValueError(
-                f"The first line of {path} is {first!r}, which names no column path or video, and is no video in "
-                f"{root}. {expected}"
-            )
+            what = f"names no column path or video, and is no video in {root}"
+            raise ValueError(f"The first line of {path} is {first!r}, which {what}. {expected}")
         names = [*_UNNAMED[: max(len(cells) for _, cells in numbered)]]
     if too_long := [number for number, cells in numbered if len(cells) > len(names)]:
-        raise ValueError(
-            f"{path}, line {too_long[0]} has more cells than the columns {', '.join(names)}. Put values with a comma "
-            'into quotes: "a,b".'
-        )
+        known = f"the columns {', '.join(names)}: put a value with a comma into quotes"
+        raise ValueError(f"{path}, line {too_long[0]} has more cells than {known}.")
     columns = zip_longest(names, *(cells for _, cells in numbered), fillvalue="")
     found = {name: pc.utf8_trim_whitespace(pa.array(values, pa.string())) for name, *values in columns if name}
     return found, [number for number, _ in numbered]
@@ -113,35 +107,26 @@ def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array
 
 def _cells(where: str, line: str, root: str, exists: Callable[[str], bool]) -> list[str]:
     """The cells of a line of a list without names of columns: a path, which may have spaces, and others behind it."""
-    if exists(line):
-        cells = [line]
-    elif (delimiter := find_delimiter(line)) is not None:
+    if (delimiter := find_delimiter(line)) is not None and not exists(line):
         cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
     else:
-        ends = (line.rsplit(maxsplit=count) for count in (1, 2, 3))
+        ends = (line.rsplit(maxsplit=count) if count else [line] for count in range(4))
         cells = next((found for found in ends if exists(found[0])), line.split())
     if len(cells) == 3 and cells[1].isdecimal() and cells[2].isdecimal():
-        video = Path(address(root, cells[0]))
-        if is_frame_folder(video):  # as lists of folders of frames: path, number of frames, label
+        if is_frame_folder(Path(address(root, cells[0]))):  # path, number of frames, label
             return [cells[0], cells[2]]
-        if video.is_file():
-            raise ValueError(
-                f"{where}: {cells[1]} and {cells[2]} may be a label and a start, or a number of frames and a label. "
-                "Put names of the columns into the first line, such as path,label,start."
-            )
+        what = "may be a label and a start, or a number of frames and a label"
+        raise ValueError(f"{where}: {cells[1]} and {cells[2]} {what}: name the columns in the first line.")
     return cells
 
 
-def _read_json(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int]]:
-    if path.suffix.lower() == ".jsonl":
-        numbered, place = read_json_lines(path), f"{path}, line"
-    else:
-        content, place = read_json(path), f"{path}, entry"
-        if not isinstance(content, list):
-            raise ValueError(f"{path} holds a {type(content).__name__}; a list of objects is expected. {expected}")
-        numbered = [*enumerate(content, 1)]
+def _read_json(path: Path, expected: str) -> tuple[dict[str, pa.Array], Sequence[int]]:
+    content = read_json_lines(path) if path.suffix.lower() == ".jsonl" else read_json(path)
+    if not isinstance(content, list):
+        raise ValueError(f"{path} holds a {type(content).__name__}; a list of objects is expected. {expected}")
+    numbered = content if path.suffix.lower() == ".jsonl" else [*enumerate(content, 1)]
     if wrong := [each for each in numbered if not isinstance(each[1], dict)]:
-        raise ValueError(f"{place} {wrong[0][0]} is {wrong[0][1]!r}; an object is expected. {expected}")
+        raise ValueError(f"{path}, entry {wrong[0][0]} is {wrong[0][1]!r}; an object is expected. {expected}")
     entries: list[dict[str, Any]] = [entry for _, entry in numbered]
     names = [*dict.fromkeys(name for entry in entries for name in entry)]
     columns = dict(zip(names, known_names(str(path), names), strict=True))
@@ -154,7 +139,7 @@ def _read_json(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array
                 if isinstance(entry.get("template"), str):
                     entry["template"] = re.sub(r"[\[\]]", "", entry["template"])
     if "video" not in columns.values() and entries:
-        raise ValueError(f"{place} {numbered[0][0]} is {entries[0]!r}, without path or video. {expected}")
+        raise ValueError(f"{path}, entry 1 is {entries[0]!r}, without path or video. {expected}")
     found = {new: _array([entry.get(name) for entry in entries]) for name, new in columns.items()}
     return found, [number for number, _ in numbered]
 

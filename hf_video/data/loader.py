@@ -4,6 +4,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, nullcontext
+from itertools import repeat, takewhile
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
@@ -27,15 +29,14 @@ _BEGINNING = Lock()
 class ReadAheadLoader(DataLoader):
     """A `DataLoader` that reads ahead in threads if it has no worker processes.
 
-    Decoding and PyTorch's operations leave Python's lock to the model. Batches, their order and all draws are those of
-    a `DataLoader`: samplers draw in the thread of the loop, and so do collators, except `collate` of a [`Task`] and
-    `collate_clips`, which draw nothing. At most two batches are read ahead. If reading a clip fails, the loop raises
-    its error in the turn of its batch. After the loop, however it ends, no thread is left.
+    Batches, their order and all draws are those of a `DataLoader`: samplers draw in the thread of the loop, and so do
+    collators, except `collate` of a [`Task`] and `collate_clips`, which draw nothing. At most two batches are read
+    ahead. If reading a clip fails, the loop raises its error in the turn of its batch. After the loop, however it
+    ends, no thread is left.
 
     Threads read only data sets that are made for it, as `VideoDataset` is: they have a method
     `complete_batch(items, indices)`, which is called with what `__getitem__` gave, and returns the items to join.
-    Neither may draw from a global generator. Other data sets are read as by a `DataLoader`. A `VideoStream` hands out
-    clips that are not read yet in place of indices, and hears which of them the loop got.
+    Neither may draw from a global generator. Other data sets are read as by a `DataLoader`.
 
     Args:
         args, kwargs: those of `DataLoader`.
@@ -50,16 +51,9 @@ class ReadAheadLoader(DataLoader):
     @classmethod
     def like(cls, loader: DataLoader, reading_threads: int | None = None, **changes: Any) -> "ReadAheadLoader":
         """A loader as a `DataLoader` that has batches, with other values of arguments of `DataLoader`."""
-        kept: tuple[str, ...] = (
-            "batch_sampler",
-            "num_workers",
-            "collate_fn",
-            "pin_memory",
-            "timeout",
-            "worker_init_fn",
-        )
-        kept += ("generator", "multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order")
-        options = {name: getattr(loader, name) for name in kept} | changes
+        kept = "batch_sampler num_workers collate_fn pin_memory timeout worker_init_fn generator in_order"
+        kept += " multiprocessing_context prefetch_factor persistent_workers"
+        options = {name: getattr(loader, name) for name in kept.split()} | changes
         return cls(loader.dataset, reading_threads=reading_threads, **options)
 
     def __iter__(self) -> Any:
@@ -75,7 +69,7 @@ class ReadAheadLoader(DataLoader):
             # `DataLoader` draws the seed of its workers, also without any. Later draws must be the same.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             batches = iter(self.batch_sampler)  # type: ignore[arg-type]
-        return self._read_ahead(batches, num_threads) if num_threads else self._read_in_turn(batches)
+        return self._read(batches, num_threads)
 
     def _num_threads(self) -> int:
         is_readable = hasattr(self.dataset, "complete_batch") and self.batch_sampler is not None
@@ -83,95 +77,70 @@ class ReadAheadLoader(DataLoader):
             return 0
         return threads_of_process() if self.reading_threads is None else self.reading_threads
 
-    def _read_in_turn(self, batches: Iterable[list[Any]]) -> Iterator[Any]:
-        for indices in batches:
-            items = self.dataset.complete_batch([self.dataset[index] for index in indices], indices)  # type: ignore[attr-defined]
-            yield self._finish(self.collate_fn(items) if self._draws_nothing else items, indices)
-
-    def _read_ahead(self, batches: Iterable[list[Any]], num_threads: int) -> Iterator[Any]:
-        pending: deque[tuple[Future, list[Any]]] = deque()
-        with ThreadPoolExecutor(num_threads, "reading", _keep_to_one_core) as threads:
-            try:
-                for indices in batches:
-                    clips = [threads.submit(self.dataset.__getitem__, index) for index in indices]
-                    # It begins after its clips, so that it never waits for one that has no thread.
-                    pending.append((threads.submit(self._complete, clips, indices), indices))
-                    if len(pending) > _BATCHES_AHEAD:
-                        yield self._finish_next(pending)
-                while pending:
-                    yield self._finish_next(pending)
-            finally:
-                # After an error or Ctrl-C only the clips that are being read are read to their end.
-                threads.shutdown(cancel_futures=True)
-
-    def _complete(self, clips: list[Future], indices: list[int]) -> Any:
-        items = self.dataset.complete_batch([clip.result() for clip in clips], indices)  # type: ignore[attr-defined]
-        return self.collate_fn(items) if self._draws_nothing else items
-
-    def _finish_next(self, pending: deque[tuple[Future, list[Any]]]) -> Any:
-        future, indices = pending.popleft()
-        return self._finish(future.result(), indices)
-
-    def _finish(self, found: Any, indices: list[Any]) -> Any:
-        batch = found if self._draws_nothing else self.collate_fn(found)
-        if hasattr(self.dataset, "mark_used"):
-            self.dataset.mark_used(indices)
-        is_pinned = self.pin_memory and torch.cuda.is_available()
-        return recursively_apply(torch.Tensor.pin_memory, batch) if is_pinned else batch
-
-    @property
-    def _draws_nothing(self) -> bool:
+    def _read(self, batches: Iterable[list[Any]], num_threads: int) -> Iterator[Any]:
         # `Trainer` puts the collator into one that removes columns.
         collate = getattr(self.collate_fn, "data_collator", self.collate_fn)
-        owner = getattr(collate, "__self__", None)
-        if collate is collate_clips or owner is None:
-            return collate is collate_clips
-        from .tasks import Task  # which loads `datasets`: the path of a single video does not need it
+        draws_nothing = collate is collate_clips or hasattr(getattr(collate, "__self__", None), "for_rows")
 
-        return isinstance(owner, Task)
+        def complete(indices: list[Any], clips: Iterable[Any]) -> tuple[list[Any], Any]:
+            items = self.dataset.complete_batch(list(clips), indices)  # type: ignore[attr-defined]
+            return indices, self.collate_fn(items) if draws_nothing else items
 
+        def begin(threads: ThreadPoolExecutor, indices: list[Any]) -> Future:
+            clips = [threads.submit(self.dataset.__getitem__, index) for index in indices]
+            # It begins after its clips, so that it never waits for one that has no thread.
+            return threads.submit(complete, indices, map(Future.result, clips))
 
-def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The items of an iterator, of which the next is made in a thread while the last is used.
-
-    If making an item fails, the loop raises the error in its turn. After the loop, however it ends, the thread has
-    ended, and the iterator is closed if it is a generator.
-    """
-    nothing: Any = object()
-    with ThreadPoolExecutor(1, "reading", _keep_to_one_core) as thread:
-        upcoming = thread.submit(next, items, nothing)
-        try:
-            while (item := upcoming.result()) is not nothing:
-                upcoming = thread.submit(next, items, nothing)
-                yield item
-                del item
-        finally:
-            thread.shutdown(cancel_futures=True)
-            if isinstance(items, Generator):
-                items.close()
+        if num_threads:
+            found = _in_turn(begin, batches, num_threads, _BATCHES_AHEAD)
+        else:
+            found = (complete(indices, map(self.dataset.__getitem__, indices)) for indices in batches)
+        with closing(found):
+            for indices, items in found:
+                batch = items if draws_nothing else self.collate_fn(items)
+                if hasattr(self.dataset, "mark_used"):
+                    self.dataset.mark_used(indices)
+                is_pinned = self.pin_memory and torch.cuda.is_available()
+                yield recursively_apply(torch.Tensor.pin_memory, batch) if is_pinned else batch
 
 
-def map_ahead(
-    make: Callable[[Any], Item], items: Iterable[Any], num_threads: int | None, most_ahead: int
-) -> Iterator[Item]:
-    """What a function makes of each item, in their order, in threads that are at most `most_ahead` items ahead of the
-    loop. Without threads (0) the loop makes them; None takes as many as `ReadAheadLoader`. After the loop, however it
-    ends, the threads have ended."""
-    num_threads = threads_of_process() if num_threads is None else num_threads
-    if not num_threads:
-        yield from map(make, items)
-        return
+def _in_turn(
+    begin: Callable[[ThreadPoolExecutor, Any], Future], items: Iterable[Any], num_threads: int, most_ahead: int
+) -> Generator[Any]:
+    """The results of what is begun for each item, in their order. However the loop ends, no thread is left."""
     pending: deque[Future] = deque()
     with ThreadPoolExecutor(num_threads, "reading", _keep_to_one_core) as threads:
         try:
             for item in items:
-                pending.append(threads.submit(make, item))
+                pending.append(begin(threads, item))
                 if len(pending) > most_ahead:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
         finally:
+            # After an error or Ctrl-C only what is being read is read to its end.
             threads.shutdown(cancel_futures=True)
+
+
+def map_ahead(
+    make: Callable[[Any], Item], items: Iterable[Any], num_threads: int | None, most_ahead: int
+) -> Generator[Item]:
+    """What a function makes of each item, in their order, in threads that are at most `most_ahead` items ahead of the
+    loop. Without threads (0) the loop makes them; None takes as many as `ReadAheadLoader`."""
+    num_threads = threads_of_process() if num_threads is None else num_threads
+    if num_threads:
+        yield from _in_turn(lambda threads, item: threads.submit(make, item), items, num_threads, most_ahead)
+    else:
+        yield from map(make, items)
+
+
+def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The items of an iterator, of which the next is made in a thread while the last is used. After the loop, however
+    it ends, the iterator is closed if it is a generator."""
+    nothing: Any = object()
+    closed: Any = closing(items) if isinstance(items, Generator) else nullcontext()
+    with closed, closing(map_ahead(lambda _: next(items, nothing), repeat(None), 1, 1)) as made:
+        yield from takewhile(lambda item: item is not nothing, made)
 
 
 def available_cores() -> int:
@@ -187,13 +156,11 @@ def threads_of_process() -> int:
 
 
 def _keep_to_one_core() -> None:
-    """Makes PyTorch's operations in the calling thread use no other threads.
-
-    `torch.set_num_threads` also sets the number for threads that begin later. A thread that ends at once sets it back.
-
-    Between two operations, GNU OpenMP lets the threads of the model spin for milliseconds, where reading needs a core.
-    It throttles them while it has more threads than cores. So the calling thread begins one, which sleeps until the
-    calling thread ends."""
+    """Makes PyTorch's operations in the calling thread use no other threads."""
+    # Between two operations, GNU OpenMP lets the threads of the model spin for milliseconds, where reading needs a
+    # core. It throttles them while it has more threads than cores. So one is begun, which sleeps until the calling
+    # thread ends. `torch.set_num_threads` also sets the number for threads that begin later: one that ends at once
+    # sets it back.
     with _BEGINNING:
         number = torch.get_num_threads()
         torch.set_num_threads(2)

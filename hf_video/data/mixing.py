@@ -44,27 +44,18 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
         W), and there are B * V labels. With `augment_on="device"` they are as [`augment_batch`] takes them.
 
     Raises:
-        ValueError: If no item is left, the shapes of `pixel_values` differ, or only some items have `labels`.
+        ValueError: If no item is left, or the shapes of `pixel_values` differ.
     """
     readable = only_readable(items)
-    awaiting = [name for name in ("pixel_values", CHANGES) if CHANGES in readable[0]]
+    awaiting = ["pixel_values", CHANGES] if CHANGES in readable[0] else []
     shapes = set() if awaiting else {tuple(item["pixel_values"].shape) for item in readable}
-    if {len(shape) for shape in shapes} == {4}:
-        raise ValueError(
-            f"The pixel_values of an item have the shape {min(shapes)}, which lacks the axis of views in front; "
-            "(views, frames, channels, height, width) is expected. Give a single clip as clip[None]."
-        )
     if len(shapes) > 1 or any(len(shape) != 5 for shape in shapes):
         raise ValueError(
             f"The pixel_values of a batch have the shapes {sorted(shapes)}; one shape (views, frames, channels, "
-            "height, width) for all is expected. Let the processor crop (`do_center_crop=True`), and give every video "
-            "the same number of views."
+            "height, width) is expected. Let the processor crop (`do_center_crop=True`)."
         )
-    if len({"labels" in item for item in readable}) > 1:
-        raise ValueError("Some items have labels and others have not; all or none are expected.")
-    batch = default_data_collator(
-        [{name: item[name] for name in item if name not in (SAMPLE_KEY, *awaiting)} for item in readable]
-    )
+    others = [{name: item[name] for name in item if name not in (SAMPLE_KEY, *awaiting)} for item in readable]
+    batch = default_data_collator(others)
     batch |= {name: [view for item in readable for view in item[name]] for name in awaiting}
     num_views = len(readable[0]["pixel_values"])
     if num_views == 1 or SAMPLE_KEY in readable[0]:
@@ -78,15 +69,14 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
 def collate_frames(items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     """The batch of items of a `FrameTask`."""
     readable = only_readable(items)
-    labels = [item["labels"] for item in readable]
-    batch: dict[str, Any] = {
-        "pixel_values": [item["pixel_values"] for item in readable],
-        "labels": pad_sequence(labels, batch_first=True, padding_value=UNKNOWN),
-        "attention_mask": pad_sequence([torch.ones(len(each), dtype=torch.int64) for each in labels], True),
-    }
-    if CHANGES in readable[0]:
-        return batch | {CHANGES: [item[CHANGES] for item in readable]}
-    return batch | {"pixel_values": pad_sequence(batch["pixel_values"], batch_first=True)}
+    batch: dict[str, Any] = {name: [item[name] for item in readable] for name in readable[0] if name != SAMPLE_KEY}
+    batch["attention_mask"] = pad_sequence(
+        [torch.ones(len(each), dtype=torch.int64) for each in batch["labels"]], True
+    )
+    batch["labels"] = pad_sequence(batch["labels"], batch_first=True, padding_value=UNKNOWN)
+    if CHANGES not in batch:
+        batch["pixel_values"] = pad_sequence(batch["pixel_values"], batch_first=True)
+    return batch
 
 
 def augment_batch(batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -109,13 +99,10 @@ def augment_batch(batch: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def only_readable(items: Sequence[Mapping[str, Any] | None]) -> list[Mapping[str, Any]]:
-    """The items that are not None. If there is none, it is a `ValueError`."""
+    """The items that are not None."""
     readable = [item for item in items if item is not None]
     if not readable:
-        raise ValueError(
-            "There is nothing to collate: at least one readable video is expected. Call drop_broken() of the "
-            "VideoDataset before an evaluation."
-        )
+        raise ValueError("nothing to collate: at least one readable video is expected. Call drop_broken().")
     return readable
 
 
@@ -154,21 +141,21 @@ class MixingCollator:
     """
 
     def __init__(self, mixing: ClipMixing, num_classes: int, label_smoothing: float = 0.0):
-        if not mixing.is_on:
-            raise ValueError("mixup_alpha and cutmix_alpha are both 0: use collate_clips, which mixes nothing.")
-        self.mixing = mixing
-        self.num_classes = num_classes
-        self.label_smoothing = label_smoothing
+        self.mixing, self.num_classes, self.label_smoothing = mixing, num_classes, label_smoothing
+        kinds = {v2.MixUp: (mixing.mixup_alpha, 1 - mixing.cutmix_prob)}
+        kinds[v2.CutMix] = mixing.cutmix_alpha, mixing.cutmix_prob
+        used = {kind(alpha=alpha): share for kind, (alpha, share) in kinds.items() if alpha > 0}
+        choice = next(iter(used)) if len(used) == 1 else v2.RandomChoice(list(used), p=list(used.values()))
+        self._transform = v2.RandomApply([choice], p=mixing.mixing_prob)
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. Views of a video are B
         rows apart, so that neighbours show different videos.
 
         Raises:
-            ValueError: as `collate_clips`; if training clips have no labels; or if they may have several labels and
-                `label_smoothing` is on.
+            ValueError: as `collate_clips`; or training clips have no labels, or several labels and `label_smoothing`.
         """
-        items = [item for item in items if item is not None]
+        items = only_readable(items)
         batch = collate_clips(items)
         keys = [item[SAMPLE_KEY] for item in items if SAMPLE_KEY in item]
         if len(keys) < len(items):
@@ -183,28 +170,16 @@ class MixingCollator:
             rearrange(rows, "(videos views) ... -> (views videos) ...", videos=num_videos)
             for rows in (batch["pixel_values"], self._targets(batch["labels"]))
         )
-        generator = np.random.default_rng(np.random.SeedSequence(seed))
-        with DrawsFrom(generator):
-            clips, targets = self._transform()(tv_tensors.Video(clips), targets)
+        with DrawsFrom(np.random.default_rng(np.random.SeedSequence(seed))):
+            clips, targets = self._transform(tv_tensors.Video(clips), targets)
         return batch | {"pixel_values": clips.as_subclass(torch.Tensor), "labels": targets}
 
     def _targets(self, labels: torch.Tensor) -> torch.Tensor:
-        if labels.is_floating_point():
-            if self.label_smoothing:
-                raise ValueError(
-                    f"label_smoothing={self.label_smoothing} is for class ids: leave it out where a clip may have "
-                    "several classes."
-                )
-            return labels
-        hard = one_hot(labels, self.num_classes).float()
-        return hard * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes
-
-    def _transform(self) -> v2.Transform:
-        mixing = self.mixing
-        shares = {
-            v2.MixUp: (mixing.mixup_alpha, 1 - mixing.cutmix_prob),
-            v2.CutMix: (mixing.cutmix_alpha, mixing.cutmix_prob),
-        }
-        used = {kind(alpha=alpha): share for kind, (alpha, share) in shares.items() if alpha > 0}
-        choice = next(iter(used)) if len(used) == 1 else v2.RandomChoice(list(used), p=list(used.values()))
-        return v2.RandomApply([choice], p=mixing.mixing_prob)
+        if not labels.is_floating_point():
+            labels = one_hot(labels, self.num_classes).float()
+            return labels * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes
+        if self.label_smoothing:
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing} is for class ids, and clips have several classes."
+            )
+        return labels

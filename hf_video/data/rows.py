@@ -6,9 +6,11 @@ A clip has one class, in the column `label`, or any number of them, in the colum
 import hashlib
 import io
 import logging
+import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,6 +21,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, It
 from .folders import listed
 
 logger = logging.getLogger(__name__)
+# A class of so few rows whose name is like that of a class of so many may be misspelt. Of more names none is compared.
+_RARE, _FREQUENT, _SIMILARITY, _MAX_COMPARED = 2, 10, 0.85, 500
 # The column of video files that are stored inside a data set, and what a table says of the videos.
 BYTES, FRAMES, DURATION = "bytes", "frames", "duration"
 # The column of the spans of a video that nobody annotated, [start, end] in seconds, which are never background.
@@ -101,21 +105,20 @@ def data_sets(
     order: Sequence[str] | None = None,
     min_classes: int = 2,
 ) -> DatasetDict:
-    """Data sets of clips, with class ids in place of the names in `label` (texts) or `labels` (lists of texts), if
-    they have such a column. For `labels`, `order` and `min_classes` see `load_video_dataset`; errors call the data
-    `source`."""
+    """Data sets of clips, with class ids in place of the names in `label` or of lists of names in `labels`, if there
+    are any. For the other arguments see `load_video_dataset`; errors call the data `source`."""
     kinds = {name for table in splits.values() for name in ("label", "labels") if name in table.column_names}
     if not kinds:
         return DatasetDict({name: Dataset(table, split=NamedSplit(name)) for name, table in splits.items()})
     if len(kinds) > 1:
-        raise ValueError(
-            f"The splits of {source} differ: some have one label a clip, others a list of labels. Give all of them "
-            "the column labels."
-        )
+        raise ValueError(f"The splits of {source} differ: give all of them the column labels, or all label.")
     (label,) = kinds
     columns = {split: table[label].combine_chunks() for split, table in splits.items()}
     flat = {split: each.flatten() if label == "labels" else each for split, each in columns.items()}
-    found = {split: {*each.unique().to_pylist()} for split, each in flat.items()}
+    found = {
+        split: {each["values"]: each["counts"] for each in pc.value_counts(of_split).to_pylist()}
+        for split, of_split in flat.items()
+    }
     names = choose_names(source, found, labels, min_classes)
     if order is not None and sorted(order) == sorted(names):
         names = list(order)
@@ -132,22 +135,19 @@ def data_sets(
 
 
 def choose_names(
-    source: object, found: Mapping[str, Set[str]], labels: Sequence[str] | None, min_classes: int = 2
+    source: object, found: Mapping[str, Mapping[str, int]], labels: Sequence[str] | None, min_classes: int = 2
 ) -> list[str]:
-    """The class names of all splits in the order of their ids: `labels`, or else the names of the clips, sorted.
-
-    Only the training split must have a clip of each class: other splits may lack rare classes. A line of the log says
-    which of the names that are found are almost the same, such as `Run` and `run`.
-    """
-    every = set().union(*found.values())
+    """The class names of all splits by id: `labels`, or else the names of the clips, sorted."""
+    counts = sum(map(Counter, found.values()), Counter[str]())
+    every = set(counts)
     if labels is not None:
         if unknown := sorted(every - set(labels)):
             raise ValueError(
                 f"{source} has {listed(map(repr, unknown))}, not among the {len(labels)} known labels: "
-                f"{listed(map(repr, labels))}. Rename or remove these classes, or train a model that knows them."
+                f"{listed(map(repr, labels))}."
             )
         return list(labels)
-    if lacking := sorted(every - found.get("train", every)):
+    if lacking := sorted(every - set(found.get("train", every))):
         raise ValueError(
             f"The splits of {source} differ in their classes: train lacks {listed(map(repr, lacking))}. "
             "Add videos of these classes, remove them from the other splits, or pass all names as `labels`."
@@ -158,17 +158,28 @@ def choose_names(
     alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(every):
         alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
-    if similar := [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]:
+    groups = [group for group in alike.values() if len(group) > 1]
+    groups += _misspelt({name: (group, sum(counts[each] for each in group)) for name, group in alike.items()})
+    if similar := [" and ".join(f"{name!r} ({counts[name]:,})" for name in group) for group in groups]:
         logger.warning(
-            f"Classes of {source} have almost the same name, and count as different ones: {listed(similar, limit=3)}. "
-            "If they are meant to be one class, give all of their videos one name."
+            f"Classes of {source} have almost the same name, and count as different ones (with their rows): "
+            f"{listed(similar, limit=3)}. If they are meant to be one class, give all of their videos one name."
         )
     return sorted_names(every)
 
 
+def _misspelt(known: Mapping[str, tuple[list[str], int]]) -> list[list[str]]:
+    """The names of a rare class beside those of a frequent one that differ in about a letter, which is no number and
+    stands not alone, as in `player A`."""
+    rare = [name for name, (_, count) in known.items() if count <= _RARE] if len(known) <= _MAX_COMPARED else []
+    frequent = [name for name, (_, count) in known.items() if count >= _FREQUENT]
+    pairs = ((name, other) for name in rare for other in get_close_matches(name, frequent, 1, _SIMILARITY))
+    mark = re.compile(r"\d+|\b\w\b")
+    return [known[name][0] + known[other][0] for name, other in pairs if mark.findall(name) == mark.findall(other)]
+
+
 def sorted_names(names: Iterable[str]) -> list[str]:
-    """Names in an order that is the same in every process: by number if all are whole numbers, so that class 10 does
-    not come before class 2, and by text."""
+    """Names by number if all are whole numbers, and by text."""
     by_text = sorted(names)
     return sorted(by_text, key=int) if all(name.isdecimal() for name in by_text) else by_text
 
@@ -180,7 +191,7 @@ def arrow_column(dataset: Dataset, name: str) -> pa.Array:
 
 
 def with_times(dataset: Dataset, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Dataset:
-    """Some rows with other starts and ends, (num_rows,) float64 seconds; where these are NaN, they stay."""
+    """Some rows with other starts and ends, in seconds; where these are NaN, they stay."""
     table = dataset.select(rows).with_format("arrow")[:]
     for name, values in (("start", starts), ("end", ends)):
         column = pc.coalesce(pa.array(values, from_pandas=True), table[name])
@@ -195,8 +206,7 @@ def rows_without(dataset: Dataset, videos: Iterable[str]) -> np.ndarray:
 
 
 class VideoRows:
-    """The different `videos` of rows in the order of their first rows. `of_row`, (num_rows,) int, is the number of the
-    video of each row, and `first`, (num_videos,) int, the first row of each video."""
+    """The different `videos` of rows in the order of the `first` row of each; `of_row` numbers the video of a row."""
 
     def __init__(self, dataset: Dataset):
         column = arrow_column(dataset, "video").dictionary_encode()

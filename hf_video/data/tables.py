@@ -2,8 +2,8 @@
 sets of the `datasets` library.
 
 Whatever a table lists, labels, texts or boxes, the names of its columns, its splits, and the addresses of its videos
-are settled here. A table with the columns `frames` and `duration`, as `hf-video inspect --output` writes, is believed:
-its videos are neither looked for nor opened before they are read.
+are settled here. A table with the column `frames`, as `hf-video inspect --output` writes, is believed: its videos are
+neither looked for nor opened before they are read.
 """
 
 import logging
@@ -22,50 +22,31 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import (
-    ClassLabel,
-    Dataset,
-    DatasetDict,
-    Features,
-    IterableDataset,
-    List,
-    Value,
-    Video,
-    concatenate_datasets,
-)
+from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, List, Value, Video
 from datasets.exceptions import DatasetGenerationError
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import httpx
 
-from hf_video.io import check_regular_file
+from hf_video.io import hub_or_cache
 from hf_video.reading.sources import is_url
 
+from . import folders
 from .annotations import find_format, read_as_rows
-from .folders import (
-    LAYOUTS,
-    LIST_SUFFIXES,
-    SPLITS,
-    TABLE_SUFFIXES,
-    absolute,
-    address,
-    is_frame_folder,
-    is_named_video,
-    listed,
-    require_root,
-    split_of,
-    split_sources,
-    visible_entries,
-)
 from .lists import NOT_OF_TYPE, known_names, read_list
 from .rows import BYTES, FRAMES, TO_LABEL, UNKNOWN_SPANS, arrow_column, is_stored, item_of
 
 logger = logging.getLogger(__name__)
 Split = TypeVar("Split")
-_SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STATE_JSON_FILENAME)
 # Of a column: its names, its feature, and what Parquet files and WebDataset call it.
 _COLUMNS_OF = {"video": (("video",), Video, "path"), "label": (("label", "labels"), ClassLabel, "cls")}
 # How programs write a number that is missing.
 _MISSING_TEXTS = ("nan", "NaN", "<NA>")
+_MAX_TOLD = 3
+
+
+def _wrong_rows(count: int, sentences: Sequence[str]) -> ValueError:
+    """What is wrong in so many rows; the sentences of the first ones say it."""
+    more = [f"{count} rows are wrong, such as these:"] if count > 1 else []
+    return ValueError("\n  ".join([*more, *sentences]))
 
 
 @dataclass(eq=False)
@@ -89,12 +70,7 @@ class Table:
         return len(self.rows)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.names
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return self.rows.column_names
+        return name in self.rows.column_names
 
     def place(self, row: int) -> str:
         """Where a row is, for messages."""
@@ -110,7 +86,7 @@ class Table:
         if not any(is_stored(self.rows)):
             return made
         files = self.rows.select_columns(BYTES)
-        return concatenate_datasets([made, files if rows is None else files.select(rows)], axis=1)
+        return datasets.concatenate_datasets([made, files if rows is None else files.select(rows)], axis=1)
 
     def column(self, name: str) -> pa.Array:
         """A column as it is; nulls if there is none."""
@@ -125,17 +101,24 @@ class Table:
         rows: Sequence[int] | np.ndarray | None = None,
     ) -> pa.Array:
         """A column, each different value of it converted by `convert(place, name, value)`. `rows` are the numbers of
-        the rows of the values, if there is not one for each."""
-        if pa.types.is_null(values.type):
-            values = values.cast(pa.string())
+        the rows of the values, if there is not one for each. Wrong values are one `ValueError`."""
+        rows = np.arange(len(values)) if rows is None else np.asarray(rows)
         if pa.types.is_nested(values.type):
-            place = self.place(int(rows[0]) if rows is not None else 0)
-            raise ValueError(f"{place}: {name} is {values[0].as_py()!r}; one value is expected.")
+            raise ValueError(f"{self.place(int(rows[0]))}: {name} is {values[0].as_py()!r}; one value is expected.")
+        values = values.cast(pa.string()) if pa.types.is_null(values.type) else values
         encoded = values.dictionary_encode(null_encoding="encode")
-        first = np.unique(encoded.indices.to_numpy(), return_index=True)[1]
-        places = map(self.place, (first if rows is None else np.asarray(rows)[first]).tolist())
-        distinct = zip(places, encoded.dictionary.to_pylist(), strict=True)
-        return pa.array([convert(place, name, value) for place, value in distinct], kind).take(encoded.indices)
+        codes = encoded.indices.to_numpy()
+        places = map(self.place, rows[np.unique(codes, return_index=True)[1]].tolist())
+        found, wrong = list[Any](), dict[int, tuple[str, str]]()
+        for code, (place, value) in enumerate(zip(places, encoded.dictionary.to_pylist(), strict=True)):
+            try:
+                found.append(convert(place, name, value))
+            except ValueError as error:
+                wrong[code] = place, str(error)
+        if len(bad := np.flatnonzero(np.isin(codes, [*wrong]))):
+            told = [(self.place(int(rows[each])), *wrong[codes[each]]) for each in bad[:_MAX_TOLD]]
+            raise _wrong_rows(len(bad), [text.replace(place, here, 1) for here, place, text in told])
+        return pa.array(found, kind).take(encoded.indices)
 
     def texts(self, name: str) -> pa.Array:
         """A column of texts that may be missing."""
@@ -143,20 +126,17 @@ class Table:
 
     def times(self) -> dict[str, pa.Array]:
         """`start` and `end` in seconds, null where a row has none. An instant ends where it starts; without both
-        columns there may be one of instants, `time`. A wrong time raises `ValueError`."""
-        names = ("time", "time") if "time" in self and not {"start", "end"} & {*self.names} else ("start", "end")
+        columns there may be one of instants, `time`."""
+        names = ("time", "time") if "time" in self and not ("start" in self or "end" in self) else ("start", "end")
         start, end = (self.numbers(name, _seconds, optional=True) for name in names)
         begin = pc.fill_null(start, 0.0)
         is_point = pc.fill_null(pc.equal(begin, end), False)
-        is_wrong = pc.less(end, begin)
-        if self.point_width is None:
-            is_wrong = pc.or_(is_wrong, is_point)
-        if (row := pc.index(is_wrong, True).as_py()) >= 0:
-            way_out = "; instants need seconds: --choose point_width=SECONDS" if is_point[row].as_py() else ""
-            raise ValueError(
-                f"{self.place(row)}: end is {end[row]} s, but the segment starts at {begin[row]} s; a later end is "
-                f"expected{way_out}."
-            )
+        is_wrong = pc.or_(pc.less(end, begin), pc.and_(is_point, self.point_width is None))
+        if len(wrong := np.flatnonzero(is_wrong.fill_null(False)).tolist()):
+            way_out = "; instants need seconds: --choose point_width=SECONDS" if is_point[wrong[0]].as_py() else ""
+            told = "{}: end is {} s, but the segment starts at {} s; a later end is expected{}."
+            sentences = [told.format(self.place(row), end[row], begin[row], way_out) for row in wrong[:_MAX_TOLD]]
+            raise _wrong_rows(len(wrong), sentences)
         if half := (self.point_width or 0) / 2:
             start = pc.if_else(is_point, pc.max_element_wise(pc.subtract(begin, half), 0.0), start)
             end = pc.if_else(is_point, pc.add(end, half), end)
@@ -178,49 +158,37 @@ class Table:
 
     def videos(self) -> tuple[pa.Array, list[str]]:
         """The addresses of the videos, a name for one that is stored inside; and the places of those that do not
-        exist. What is neither a file nor a folder of frames raises `ValueError`."""
-        if self.is_folder:
-            return self.column("video"), []
+        exist."""
         column, found = self.column("video"), np.empty(len(self), object)
-        is_inside, is_believed = np.array(is_stored(self.rows), bool), np.zeros(len(self), bool)
-        if FRAMES in self:
-            is_believed = arrow_column(self.rows, FRAMES).is_valid().to_numpy(zero_copy_only=False)
-        for row in np.flatnonzero(is_inside).tolist():
-            video = column[row].as_py()
-            found[row] = f"{self.name}[{row}]" + (f" {PurePath(video).name}" if video else "")
-        for convert, are_of in ((self._address, is_believed), (self._find, ~is_believed)):
-            rows = np.flatnonzero(are_of & ~is_inside)
-            converted = self.converted(column.take(pa.array(rows)), "video", convert, pa.string(), rows)
-            found[rows] = converted.to_numpy(zero_copy_only=False)
+        if self.is_folder:
+            return column, []
+        is_inside = np.array(is_stored(self.rows), bool)
+        rows = np.flatnonzero(~is_inside)
+        convert = self._address if FRAMES in self else self._find
+        paths = self.converted(column.take(pa.array(rows)), "video", convert, pa.string(), rows)
+        found[rows] = paths.to_numpy(zero_copy_only=False)
         missing = [
             f"{self.place(row)}: {self._address('', 'video', column[row].as_py())}"
-            for row, video in enumerate(found.tolist())
-            if video is None
+            for row in rows.tolist()
+            if found[row] is None
         ]
+        for row in np.flatnonzero(is_inside).tolist():
+            found[row] = f"{self.name}[{row}] {PurePath(column[row].as_py() or '').name}".rstrip()
         return pa.array(found, pa.string()), missing
 
     def _address(self, where: str, name: str, video: Any) -> str:
-        return address(self.root, cell_text(where, name, video))
+        return folders.address(self.root, cell_text(where, name, video))
 
     def _find(self, where: str, name: str, video: Any) -> str | None:
         """The path of a video, which a table may name without its ending; None if there is none."""
         path = self._address(where, name, video)
-        if is_url(path) or os.path.isfile(path) or is_frame_folder(Path(path)):
+        if is_url(path) or os.path.isfile(path) or folders.is_frame_folder(Path(path)):
             return path
         folder, stem = os.path.split(path)
         others = _by_stem(folder).get(stem, [])
         if len(others) > 1:
-            raise ValueError(f"{where}: {stem!r} stands for {listed(others)}. Keep one of them.")
-        if others:
-            return os.path.join(folder, others[0])
-        if os.path.isdir(path):
-            raise ValueError(f"{where}: {path} is a folder without JPEG or PNG frames, or with videos beside.")
-        try:
-            if os.path.lexists(path):
-                check_regular_file(path)
-        except (OSError, ValueError) as error:
-            raise type(error)(f"{where}: {error}") from error
-        return None
+            raise ValueError(f"{where}: {stem!r} stands for {folders.listed(others)}. Keep one of them.")
+        return os.path.join(folder, others[0]) if others else None
 
 
 def require_videos(tables: Mapping[str, Table]) -> dict[str, pa.Array]:
@@ -228,22 +196,21 @@ def require_videos(tables: Mapping[str, Table]) -> dict[str, pa.Array]:
     _by_stem.cache_clear()
     found = {name: table.videos() for name, table in tables.items()}
     if missing := [place for _, places in found.values() for place in places]:
-        roots = listed({table.root for table in tables.values()})
+        roots = folders.listed({table.root for table in tables.values()})
         raise FileNotFoundError(
-            f"{len(missing)} of {sum(map(len, tables.values()))} videos do not exist: "
-            f"{listed(missing, separator='; ')}. "
-            f"Relative paths count from {roots}, and endings may be left out; say where the videos are with "
-            "`video_root` (--video-root)."
+            f"{len(missing)} of {sum(map(len, tables.values()))} videos are neither files nor folders of frames: "
+            f"{folders.listed(missing, separator='; ')}. Relative paths count from {roots}, and endings may be left "
+            "out; say where the videos are with `video_root` (--video-root)."
         )
     return {name: videos for name, (videos, _) in found.items()}
 
 
 @cache
 def _by_stem(folder: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for entry in visible_entries(Path(folder)) if os.path.isdir(folder) else []:
-        if is_named_video(entry):
-            found.setdefault(entry.stem, []).append(entry.name)
+    found = defaultdict[str, list[str]](list)
+    for entry in folders.visible_entries(Path(folder)) if os.path.isdir(folder) else []:
+        if folders.is_named_video(entry):
+            found[entry.stem].append(entry.name)
     return found
 
 
@@ -251,52 +218,44 @@ def open_tables(
     data: Any,
     video_root: str | os.PathLike | None = None,
     *,
-    expected: str = LAYOUTS,
+    expected: str = folders.LAYOUTS,
     read_folder: Callable[[Path], Table] | None = None,
     config: str | None = None,
     revision: str | None = None,
-    train_split: str | None = None,
-    validation_split: str | None = None,
     choices: Mapping[str, Any] | None = None,
+    **named: str | None,
 ) -> dict[str, Table]:
     """The tables of data, see `load_video_dataset`, by "train", "validation" and "test". `read_folder` makes that of a
-    folder without any; by default that is an error, which says what is `expected`. `choices` are of
-    `read_annotations`, and `point_width`, the seconds around instants: 0 keeps these as they are."""
-    named = {"config": config, "revision": revision, "train_split": train_split, "validation_split": validation_split}
+    folder without any; by default that is an error, which says what is `expected`."""
     width = (choices or {}).get("point_width")
-    require_root(video_root)
-    if isinstance(data, IterableDataset) or (isinstance(data, Mapping) and not isinstance(data, DatasetDict)):
-        raise ValueError(
-            "A data set that is a stream is not listed: open it with `load_video_stream` (--streaming), or load the "
-            "data set without streaming."
-        )
+    folders.require_root(video_root)
+    if isinstance(data, IterableDataset) or (isinstance(data, dict) and not isinstance(data, DatasetDict)):
+        raise ValueError("A data set that is a stream is opened with `load_video_stream` (--streaming).")
     is_object = isinstance(data, DatasetDict | Dataset)
     found, folder = (data, None) if is_object else find_dataset(data, config=config, revision=revision)
     if found is not None:
         splits = found if isinstance(found, DatasetDict) else {"train": found}
-        splits, root = known_splits(splits, train_split, validation_split), absolute(video_root or folder or ".")
+        splits, root = known_splits(splits, **named), folders.absolute(video_root or folder or ".")
         tables = {name: Table(_plain(rows), name, root, point_width=width) for name, rows in splits.items()}
         return _by_column(tables) if folder else tables
-    if is_url(data):
-        raise FileNotFoundError(f"{data} is no table that can be read: by URL, data end in .parquet or .tar.")
-    if given := [name for name, value in named.items() if value is not None]:
-        raise ValueError(f"{given[0]} is for data sets of the datasets library, and {data} is none: leave it out.")
+    if any((config, revision, *named.values())):
+        raise ValueError(f"{data} is no data set of the datasets library: leave out its configuration and splits.")
     path = Path(data).expanduser().absolute()
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist. {expected}")
-    sources = split_sources(path)
+        raise FileNotFoundError(f"{data if is_url(data) else path} does not exist. {expected}")
+    sources = folders.split_sources(path)
     if any(source.is_dir() for source in sources.values()):
         if read_folder is None:
             raise ValueError(f"{path} holds no such file. {expected}")
-        require_root(video_root, path)
+        folders.require_root(video_root, path)
 
     def read(source: Path) -> Table:
         if read_folder is not None and source.is_dir():
             return read_folder(source)
-        root = absolute(video_root or source.parent)
+        root = folders.absolute(video_root or source.parent)
         if find_format(source, choices) is not None:
-            rows = Dataset(read_as_rows(source, video_root, choices or {}))
-            return Table(rows, str(source), root, point_width=width)
+            rows = read_as_rows(source, video_root, choices or {})
+            return Table(Dataset(rows), str(source), root, range(1, len(rows) + 1), "row", point_width=width)
         columns, lines, word = read_list(source, root, expected)
         return _without_open(Table(Dataset(pa.table(columns)), str(source), root, lines, word, point_width=width))
 
@@ -324,12 +283,12 @@ def _by_column(tables: dict[str, Table]) -> dict[str, Table]:
     if others or "split" not in table:
         return tables
     found = np.array(table.converted(table.column("split"), "split", _split, pa.string()).to_pylist())
-    parts = {name: table.select(np.flatnonzero(found == name)) for name in SPLITS}
+    parts = {name: table.select(np.flatnonzero(found == name)) for name in folders.SPLITS}
     return {name: part if table.lines else replace(part, name=name) for name, part in parts.items() if len(part)}
 
 
 def _split(where: str, column: str, value: Any) -> str:
-    if (found := split_of(str(value).strip())) is None:
+    if (found := folders.split_of(str(value).strip())) is None:
         raise ValueError(f"{where}: {column} is {value!r}; one of train, validation and test is expected.")
     return found
 
@@ -338,86 +297,51 @@ def find_dataset(
     data: str | os.PathLike, *, config: str | None = None, revision: str | None = None, streaming: bool = False
 ) -> tuple[Any, str | None]:
     """The data set in a Parquet file or tar, by path, URL or pattern of names, in a folder of them or of
-    `save_to_disk`, or on the Hub; None if `data` is none of these. With `streaming` its splits are streams, except
-    those of `save_to_disk`. And the folder of the file, or that of files, if it is one."""
-    path = Path(data).expanduser()
+    `save_to_disk`, or on the Hub; None if `data` is none of these. And the folder of the file, or that of files."""
+    path, suffix = Path(data).expanduser(), PurePath(data).suffix.lower()
     if path.is_dir():
-        if _is_saved(path):
+        if folders.is_saved(path):
             return datasets.load_from_disk(path), None
-        found = datasets.load_dataset(str(path), config, streaming=streaming) if holds_table(path) else None
+        found = datasets.load_dataset(str(path), config, streaming=streaming) if folders.holds_table(path) else None
         return found, str(path)
-    if PurePath(data).suffix.lower() in TABLE_SUFFIXES:
-        builder = "parquet" if PurePath(data).suffix.lower() == ".parquet" else "webdataset"
-        place = absolute(data)
+    if suffix in folders.TABLE_SUFFIXES:
+        builder = "parquet" if suffix == ".parquet" else "webdataset"
+        place = folders.absolute(data)
         try:
             found = datasets.load_dataset(builder, data_files={"train": place}, streaming=streaming)
         except (DatasetGenerationError, pa.ArrowInvalid) as error:
             raise ValueError(f"{data} cannot be read as {builder}: {error.__cause__ or error}") from error
         return found, os.path.dirname(place)
-    if not is_hub_name(data):
+    if not folders.is_hub_name(data):
         return None, None
     try:
-        return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming), None
-    except (FileNotFoundError, ConnectionError) as error:
-        raise FileNotFoundError(
-            f"{data} does not exist, and no data set of this name can be read from the Hub: {error}"
-        ) from error
-
-
-def is_hub_name(data: str | os.PathLike) -> bool:
-    """Whether data are named as a data set of the Hub is, USER/NAME, and not as a file, and no such path exists."""
-    name, path = str(data), Path(data).expanduser()
-    is_file = path.suffix.lower() in (*TABLE_SUFFIXES, *LIST_SUFFIXES) or is_named_video(path)
-    if name.count("/") != 1 or is_file or path.exists():
-        return False
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return True
-
-
-def holds_table(folder: Path) -> bool:
-    """Whether a folder is of `save_to_disk`, or has tars or Parquet files that are data: those named after a split, in
-    data/, or with neither videos nor folders beside them, of which they may be a list or an archive."""
-    visible = visible_entries(folder)
-    tables = [entry for entry in visible if entry.suffix in TABLE_SUFFIXES]
-    return (
-        _is_saved(folder)
-        or any(folder.glob("data/*.parquet"))
-        or any(entry.suffix == ".parquet" and split_of(entry.stem) for entry in tables)
-        or (bool(tables) and not any(entry.is_dir() or is_named_video(entry) for entry in visible))
-    )
-
-
-def _is_saved(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _SAVED)
+        with hub_or_cache():
+            return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming), None
+    except (FileNotFoundError, ConnectionError, httpx.TransportError) as error:
+        raise FileNotFoundError(f"{data} is no path, and cannot be read from the Hub: {error}") from error
 
 
 def known_splits(
     splits: Mapping[str, Split], train_split: str | None = None, validation_split: str | None = None
 ) -> dict[str, Split]:
     """The splits by "train", "validation" and "test": those that are named, or have a usual name."""
-    named = {"train": train_split, "validation": validation_split}
-    known: dict[str, Split] = {}
-    for split, name in named.items():
-        if name is not None and name not in splits:
-            raise ValueError(f"{split}_split={name!r} is not among the splits of the data set, {', '.join(splits)}.")
-        if name is not None:
-            known[split] = splits[name]
+    chosen = {"train": train_split, "validation": validation_split}
+    if unknown := [
+        f"{each}_split={name!r}" for each, name in chosen.items() if name is not None and name not in splits
+    ]:
+        raise ValueError(f"{unknown[0]} is not among the splits of the data set, {', '.join(splits)}.")
+    known = {split: splits[name] for split, name in chosen.items() if name is not None}
     for name, rows in splits.items():
-        found = split_of(name)
-        if name in named.values() or named.get(found or "") is not None:
+        found = folders.split_of(name)
+        if name in chosen.values() or (found is not None and chosen.get(found) is not None):
             continue
         if found is None:
             logger.warning(f"The split {name!r} is left out: only train, validation and test are read.")
-        elif found in known:
-            raise ValueError(f"Two splits of the data set stand for {found!r}, one of them {name!r}: leave one out.")
         else:
-            known[found] = rows
+            known.setdefault(found, rows)
     if not known:
         raise ValueError(f"The data set has the splits {', '.join(splits)}, but none of train, validation and test.")
-    return {split: known[split] for split in SPLITS if split in known}
+    return {split: known[split] for split in folders.SPLITS if split in known}
 
 
 def column_of(source: str, features: Features, what: str) -> str:
@@ -431,8 +355,7 @@ def column_of(source: str, features: Features, what: str) -> str:
         told = "the feature Video" if what == "video" else "labels"
         have = f"{len(found)} columns of {told}: {', '.join(found)}" if found else f"no column of {told}"
         raise ValueError(
-            f"{source} has {have}; its columns are {', '.join(features)}. Call the one that is meant {what!r}. "
-            f"{LAYOUTS}"
+            f"{source} has {have}; its columns are {', '.join(features)}. Call one {what!r}. {folders.LAYOUTS}"
         )
     return found[0]
 
@@ -453,17 +376,12 @@ def _plain(rows: Dataset) -> Dataset:
 
 
 def cell_text(where: str, column: str, value: Any) -> str:
-    """The text of a cell, without the spaces around it. A number becomes a text. A cell that is empty, null or NaN, or
-    no single value, raises `ValueError`."""
+    """The text of a cell, without the spaces around it; a number becomes a text. One that is missing, or no single
+    value, raises `ValueError`."""
     if isinstance(value, str):
-        text = value.strip()
-        if text in _MISSING_TEXTS:
-            raise ValueError(
-                f"{where}: {column} is {text!r}, as programs write a missing value. Leave the row out, or write it "
-                "otherwise if it is meant."
-            )
-        if text:
-            return text
+        value = value.strip()
+        if value and value not in _MISSING_TEXTS:
+            return value
     elif isinstance(value, int | float) and math.isfinite(value):
         return str(value)
     raise ValueError(f"{where}: {column} is {value!r}; a text is expected. Leave the row out if there is none.")
@@ -478,13 +396,12 @@ def _seconds(where: str, column: str, value: Any) -> float | None:
     text = "" if value is None else str(value).strip().replace(",", ".")
     if not text:
         return None
-    *larger, last = text.split(":")
-    is_clock = len(larger) <= 2 and all(map(str.isdecimal, larger)) and re.match(r"[0-5]?\d(\D|$)", last)
+    if clock := re.fullmatch(r"(?:(\d+):)?(\d+):([0-5]?\d(?:\.\d*)?)", text):
+        return 3600.0 * int(clock[1] or 0) + 60.0 * int(clock[2]) + float(clock[3])
     try:
-        seconds = float(last) if is_clock or not larger else math.nan
+        seconds = float(text)
     except ValueError:
         seconds = math.nan
-    seconds += sum(60.0**power * int(part) for power, part in enumerate(reversed(larger), 1) if is_clock)
     if not 0 <= seconds < math.inf:
         raise ValueError(f"{where}: {column} is {value!r}; seconds from 0 on are expected, or an empty cell.")
     return seconds

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -15,7 +15,7 @@ from transformers import BaseVideoProcessor, BatchFeature, ProcessorMixin
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReader
 
-from .augmentation import ClipAugmentation, has_direction
+from .augmentation import ClipAugmentation, Crop, has_direction
 from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
@@ -23,17 +23,17 @@ from .mixing import CHANGES, SAMPLE_KEY, collate_clips, collate_frames, only_rea
 from .rows import BYTES, declared_names, number_of_clip, open_video
 from .video_texts import clean_answer, clean_question
 
-Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 # A tokenizer that pads in one thread must not be used in another.
 _TOKENIZING = Lock()
 
 
-class Task:
-    """What a [`VideoDataset`] or a [`VideoStream`] makes of its rows. A task of your own inherits from this class, or
-    from [`ClipTask`], which reads and augments clips.
+def _generator(key: tuple[int, ...]) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(key))
 
-    Attributes:
-        columns: the columns that rows must have.
+
+class Task:
+    """What a [`VideoDataset`] or a [`VideoStream`] makes of its rows, which must have some `columns`. A task of your
+    own inherits from this class, or from [`ClipTask`], which reads and augments clips.
     """
 
     columns: tuple[str, ...] = ("video",)
@@ -43,26 +43,14 @@ class Task:
         return self
 
     def make(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> Mapping[str, Any]:
-        """The item of a row.
-
-        Args:
-            row: a value for each column.
-            key: (seed, epoch, index), and the number of the repetition if there is one. Every draw must depend on it
-                alone.
-            training: whether the item is to learn from. Otherwise nothing is drawn.
-
-        Raises:
-            VideoReadError: the video cannot be read; what happens then is the choice of the data set.
-        """
+        """The item of a row. Every draw must depend on the key, (seed, epoch, index) and the number of the repetition
+        if there is one, alone; without `training` nothing is drawn. A video that cannot be read raises
+        `VideoReadError`, and the data set chooses what happens then."""
         raise NotImplementedError
 
     def collate(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         """The batch of items, of which None stands for a video that could not be read. It runs in threads, and must
-        not draw from a global generator.
-
-        Raises:
-            ValueError: no item is left, or the items do not go together.
-        """
+        not draw from a global generator. Raises `ValueError` if no item is left, or they do not go together."""
         raise NotImplementedError
 
 
@@ -82,12 +70,9 @@ class ClipTask(Task):
             is not random.
         class_names: names by class id; by default those that the rows declare.
         augmentation: further random changes of training clips; none by default.
-        transform: called in training as `transform(frames, generator)` with the augmented frames, uint8 (T, C, H, W),
-            and a NumPy generator to draw from; returns frames of the same dtype and layout.
 
     Raises:
-        ValueError: the augmentation resizes its crops, or happens on the device, and the processor does not crop; or
-            it happens on the device and there is a `transform`.
+        ValueError: the augmentation resizes its crops, or happens on the device, and the processor does not crop.
     """
 
     # Readers of what is kept, by the video and whether it is to learn from; see `kept_frames`.
@@ -99,29 +84,23 @@ class ClipTask(Task):
         class_names: Sequence[str] | None = None,
         *,
         augmentation: ClipAugmentation | None = None,
-        transform: Transform | None = None,
     ):
         self.processor = getattr(processor, "video_processor", processor)
         self.class_names = class_names
         self.augmentation = augmentation or ClipAugmentation()
-        self.transform = transform
         # What the processor makes of sizes of frames.
         self._resized: dict[tuple[int, int], Any] = {}
         self.on_device = self.augmentation.augment_on == "device"
-        if (self.on_device or self.augmentation.crops_whole_frames) and not self._crop_size().get("height"):
-            name = "multi_scale_crop" if self.augmentation.multi_scale_crop else "crop_min_area"
-            name = name if self.augmentation.crops_whole_frames else "augment_on=device"
+        does_crop = self.augmentation.crops_whole_frames
+        if (self.on_device or does_crop) and not self._crop_size().get("height"):
             raise ValueError(
-                f"{name} needs a size to crop to: use a processor with do_center_crop=True, or with height and width "
-                "in size."
+                f"{'A crop of whole frames' if does_crop else 'augment_on=device'} needs a size to crop to: use a "
+                "processor with do_center_crop=True, or with height and width in size."
             )
-        if self.on_device and transform is not None:
-            raise ValueError("A transform changes frames on the CPU, in the middle of what augment_on=device does.")
 
     def for_rows(self, rows: datasets.Dataset | datasets.IterableDataset) -> "ClipTask":
         known = copy.copy(self)
-        if known.class_names is None:
-            known.class_names = declared_names(rows)
+        known.class_names = declared_names(rows) if self.class_names is None else self.class_names
         return known
 
     def named_by(self, row: Mapping[str, Any]) -> str:
@@ -145,7 +124,7 @@ class ClipTask(Task):
 
     def make_clip(self, row: Mapping[str, Any], key: tuple[int, ...], training: bool) -> BatchFeature:
         """The item of a row without its labels."""
-        generator = np.random.default_rng(np.random.SeedSequence(key)) if training else None
+        generator = _generator(key) if training else None
         with self.open_clips(row, training) as reader:
             clips = reader.read(self.choose_frames(reader, row, generator))
         if generator is None:
@@ -169,7 +148,7 @@ class ClipTask(Task):
     def choose_frames(
         self, reader: VideoReader, row: Mapping[str, Any], generator: np.random.Generator | None
     ) -> np.ndarray:
-        """The numbers of the frames of the clips of a row, (num_clips, T); of a random one with a generator."""
+        """The numbers of the frames of the clips of a row, (num_clips, T); with a generator of a random one."""
         segment = reader.segment(row.get("start"), row.get("end"))
         options = {} if generator is None else {"num_clips": 1, "generator": generator}
         return segment.start + self.processor.sample_frames(reader.metadata_of(segment), **options)
@@ -180,8 +159,8 @@ class ClipTask(Task):
         return np.arange(segment.start, segment.stop) if training else self.choose_frames(reader, row, None)
 
     def kept_size(self, height: int, width: int, training: bool) -> tuple[int, int]:
-        """The smallest size of frames, at most their own, from which items are made as well: that of the processor,
-        or, where training crops whole frames, one in which the smallest crop has the pixels that it becomes."""
+        """The smallest size of frames, at most their own, from which items are made as well. Crops of whole frames
+        need one in which the smallest has the pixels that it becomes."""
         if training and self.augmentation.crops_whole_frames:
             most = max(self._crop_size()["height"], self._crop_size()["width"])
             scale = most / self.augmentation.smallest_side(height, width)
@@ -203,15 +182,8 @@ class ClipTask(Task):
 
     def _whole(self, frames: np.ndarray, do_resize: bool, **options: Any) -> torch.Tensor:
         """Frames (n, H, W, 3) uint8 as (n, 3, H, W) uint8, which are resized at most."""
-        return self._process(
-            frames,
-            num_crops=1,
-            do_resize=do_resize,
-            do_center_crop=False,
-            do_rescale=False,
-            do_normalize=False,
-            **options,
-        )[0]
+        only = dict.fromkeys(("do_center_crop", "do_rescale", "do_normalize"), False)
+        return self._process(frames, num_crops=1, do_resize=do_resize, **only, **options)[0]
 
     def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, name: str) -> Any:
         """A random view, (1, T, C, H, W) float32, of a clip (T, H, W, 3) uint8; or frames and changes of it."""
@@ -219,18 +191,17 @@ class ClipTask(Task):
         frames = self._whole(clip, processor.do_resize and not augmentation.crops_whole_frames)
         does_crop = processor.do_center_crop or augmentation.crops_whole_frames
         size = (self._crop_size()["height"], self._crop_size()["width"]) if does_crop else None
+        crop = None if size is None else Crop(size, processor.antialias, processor.resample)
         if self.on_device:
             names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
             options = {name: getattr(processor, name) for name in names}
-            normalize = partial(processor.rescale_and_normalize, **options)
-            crop = size, processor.antialias, generator, processor.resample
-            return augmentation.draw(frames, *crop, normalize, name)
+            return augmentation.draw(
+                frames, crop, generator, partial(processor.rescale_and_normalize, **options), name
+            )
         frames = augmentation.rand_augment(frames, generator)
-        if size is not None:
-            frames = augmentation.crop(frames, size, processor.antialias, generator, processor.resample)
+        if crop is not None:
+            frames = augmentation.crop(frames, crop, generator)
         frames = augmentation.change_pixels(frames, generator, name)
-        if self.transform is not None:
-            frames = self.transform(frames, generator)
         frames = self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)[0]
         return augmentation.erase(frames, generator)[None]
 
@@ -261,10 +232,10 @@ class TextTask(ClipTask):
         prompt: the prompt; {} stands for the question.
         max_length, max_target_length: largest number of tokens of a text and of an answer; by default those of the
             processor.
-        augmentation, transform: see [`ClipTask`].
+        augmentation: see [`ClipTask`].
 
     Raises:
-        ValueError: there are questions and the prompt has no {}, or the prompt has one and a row has no question.
+        ValueError: a prompt has {} and a row no question, or the other way round.
     """
 
     def __init__(
@@ -275,24 +246,18 @@ class TextTask(ClipTask):
         max_length: int | None = None,
         max_target_length: int | None = None,
         augmentation: ClipAugmentation | None = None,
-        transform: Transform | None = None,
     ):
-        super().__init__(processor, augmentation=augmentation, transform=transform)
+        super().__init__(processor, augmentation=augmentation)
         self.text_processor, self.prompt = processor, prompt
         self.max_length, self.max_target_length = max_length, max_target_length
         self.columns = ("video", "caption") if prompt is None else ("video", "question", "answer")
 
     def for_rows(self, rows: datasets.Dataset | datasets.IterableDataset) -> "TextTask":
         if self.prompt is not None and isinstance(rows, datasets.Dataset):
-            questions = set(rows["question"][:])
-            if "{}" in self.prompt and "" in questions:
-                raise ValueError(
-                    f"The prompt {self.prompt!r} has a place for questions, but some rows have no question."
-                )
-            if "{}" not in self.prompt and questions != {""}:
-                raise ValueError(
-                    f"The data have questions, but the prompt {self.prompt!r} has no place {{}} for them."
-                )
+            has_place, questions = "{}" in self.prompt, set(rows["question"][:])
+            if ("" in questions) if has_place else (questions != {""}):
+                reason = "a place for questions, but some have none" if has_place else "no place {} for them"
+                raise ValueError(f"The prompt {self.prompt!r} of rows with questions has {reason}.")
         return self
 
     def named_by(self, row: Mapping[str, Any]) -> str:
@@ -309,15 +274,8 @@ class TextTask(ClipTask):
         return item
 
     def collate(self, items: Sequence[Mapping[str, Any] | None], with_targets: bool = True) -> dict[str, Any]:
-        """The batch of items.
-
-        Args:
-            items: of the data set. None stands for a video that could not be read, and is left out.
-            with_targets: whether the inputs have the answers, to learn from; otherwise a model generates from them.
-
-        Raises:
-            ValueError: no item is left, the clips differ in their shapes, or have several views.
-        """
+        """The batch of items; without targets a model generates the answers. Raises `ValueError` if no item is left,
+        the clips differ in their shapes, or have several views."""
         readable = only_readable(items)
         clips = [{name: item[name] for name in item if not name.startswith("text")} for item in readable]
         batch = collate_clips(clips)
@@ -344,12 +302,8 @@ class FrameTask(ClipTask):
     are cropped and changed at random, each the same for all its frames.
 
     A batch has `pixel_values` (B, T, C, H, W), padded with zeros at the end; `labels`, padded with -100; and
-    `attention_mask` (B, t) int64, 1 for token frames and 0 for padding.
-
-    Args:
-        processor, augmentation, transform: see [`ClipTask`].
-        class_names: names by class id.
-        fps: samples a second, as of `cut_clips`.
+    `attention_mask` (B, t) int64, 1 for token frames and 0 for padding. `fps` are the samples a second of `cut_clips`;
+    for the other arguments see [`ClipTask`].
     """
 
     columns = ("video", "start", "num_frames", "frame_labels")
@@ -418,11 +372,9 @@ def cut_clips(
         `instants`, seconds and class id of each for which the clip has an answer.
 
     Raises:
-        ValueError: no frame has a known label, or a clip has no whole token frame.
+        ValueError: no frame has a known label.
     """
     num_tokens = processor.num_frames // tubelet_size
-    if not num_tokens:
-        raise ValueError(f"num_frames={processor.num_frames} is less than a token frame of {tubelet_size} frames.")
     outside = None if background is None else list(class_names).index(background)
     step = max(round(num_tokens * (1 - overlap)), 1)
     seconds = tubelet_size / fps
@@ -490,7 +442,7 @@ class BoxTask(Task):
         annotation = {"boxes": np.array(row["boxes"]) * [width, height, width, height], "class_labels": class_labels}
         options: dict[str, Any] = {}
         if training:
-            generator = np.random.default_rng(np.random.SeedSequence(key))
+            generator = _generator(key)
             scale, is_flipped = generator.choice(self.scales), generator.random() < self.flip_prob
             options["size"] = {"shortest_edge": round(self.processor.size["shortest_edge"] * scale)}
             done = {self.class_names[each] for actions in row["actions"] for each in actions}

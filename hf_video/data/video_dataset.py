@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, List, Value
 
-from .folders import find_videos, read_class_folders, sources_by_split, split_sources, tell_others, visible_entries
+from . import folders
 from .rows import DURATION, FRAMES, KNOWN_COLUMNS, UNKNOWN_SPANS, data_sets, item_of
-from .tables import Table, cell_text, column_of, holds_table, open_tables, require_videos
+from .tables import Table, cell_text, column_of, open_tables, require_videos
 
 logger = logging.getLogger(__name__)
 # What a table says of its videos, if the columns have these types.
@@ -42,12 +42,10 @@ def load_video_dataset(
 ) -> DatasetDict:
     """List the labelled videos of a folder, of a list or table, or of a data set with a column of videos.
 
-    Splits have the names that `datasets` knows (train, training; validation, valid, dev, val; test, testing, eval,
-    evaluation). A video is a file with the extension of a video, the same ones on every machine, or a folder of JPEG
-    or PNG frames. Hidden files are ignored; files of other kinds, and videos beside the class folders, are left out,
-    and a line of the log counts and names them. Entries that look like a video but cannot be read are listed too, so
-    that `inspect_videos` reports them: a link to nowhere, and a FIFO, socket or folder without frames that has the
-    name of a video.
+    Splits have the names that `datasets` knows, such as valid, dev and val. A video is a file with the extension of a
+    video, or a folder of JPEG or PNG frames. Hidden files are ignored; files of other kinds, and videos beside the
+    class folders, are left out, and a line of the log counts and names them. Files that have the name of a video but
+    cannot be read are listed too, so that `inspect_videos` reports them.
 
     Args:
         data: A folder of class folders; a folder of splits, each of them class folders; a list, UTF-8; or a folder of
@@ -87,11 +85,10 @@ def load_video_dataset(
         has them.
 
     Raises:
-        FileNotFoundError: If `data`, a file that it names, or `video_root` does not exist, or a link in the place of a
-            class folder leads nowhere.
-        ValueError: If the layout is another one, a class has no video, class folders have a `video_root`, the name
-            of a file is not UTF-8, or a table lacks columns or rows or has a wrong value. If a class is not among
-            `labels`; without these, if there are fewer than `min_classes` or "train" lacks a class of another split.
+        FileNotFoundError: If `data`, a file that it names, or `video_root` does not exist.
+        ValueError: If the layout is another one, a class has no video, class folders have a `video_root`, or a table
+            lacks columns or rows or has a wrong value. If a class is not among `labels`; without these, if there are
+            fewer than `min_classes` or "train" lacks a class of another split.
     """
     if known := KNOWN_COLUMNS.intersection(columns or ()):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
@@ -115,10 +112,10 @@ def load_video_dataset(
 def left_out(data: str | os.PathLike) -> list[str]:
     """The files of a folder of class folders that are no videos by their names; none of other data."""
     path = Path(data).expanduser().absolute()
-    if not path.is_dir() or holds_table(path):
+    if not path.is_dir() or folders.holds_table(path):
         return []
-    folders = [source for source in split_sources(path).values() if source.is_dir()]
-    return [str(other) for folder in folders for other in find_videos(folder)[1]]
+    inside = [source for source in folders.split_sources(path).values() if source.is_dir()]
+    return [str(other) for folder in inside for other in folders.find_videos(folder)[1]]
 
 
 def load_unlabelled_videos(
@@ -176,13 +173,6 @@ def _settle(table: Table, videos: pa.Array, label: str | None, kept: Sequence[st
         names_of = _several if is_multi else _names
         found["labels" if is_multi else "label"] = values if table.is_folder else names_of(table, values, feature)
     found |= table.times()
-    has_times = pc.or_(found["start"].is_valid(), found["end"].is_valid())
-    for video in pc.unique(videos.filter(has_times)).to_pylist():
-        if FRAMES not in table and os.path.isdir(video):
-            row = pc.index(pc.and_(has_times, pc.equal(videos, video)), True).as_py()
-            raise ValueError(
-                f"{table.place(row)}: {video} is a folder of frames, which have no times; leave start and end empty."
-            )
     found |= {name: table.column(name) for name, kind in _FACTS.items() if table.rows.features.get(name) == kind}
     return pa.table(found | {name: table.texts(name) for name in kept if not table.is_folder})
 
@@ -207,35 +197,27 @@ def _several(table: Table, values: pa.Array, feature: Any) -> pa.Array:
         raise ValueError(f"{table.place(row)}: labels is None; a list of names is expected, or leave the row out.")
     counts = pc.list_value_length(values).to_numpy()
     names = _names(table, values.flatten(), item_of(feature), np.repeat(np.arange(len(values)), counts))
-    named = pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32()), names)
-    for row, value in enumerate(named.to_pylist()):
-        if len(set(value)) < len(value):
-            raise ValueError(f"{table.place(row)}: labels is {value!r}; different names are expected.")
-    return named
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32()), names)
 
 
 def _classes_in(folder: Path) -> Table:
     """The videos of class folders."""
-    found = read_class_folders(folder)
+    found = folders.read_class_folders(folder)
     return _found_in(folder, [video for video, _ in found], label=[label for _, label in found])
 
 
 def _videos_in(folder: Path) -> Table:
     """The videos at any depth of a folder, or of a folder of training videos inside if there is one."""
-    folders = (entry for entry in visible_entries(folder) if entry.is_dir())
-    folder = sources_by_split((entry.name, entry) for entry in folders).get("train", folder)
-    videos, others = find_videos(folder)
+    inside = (entry for entry in folders.visible_entries(folder) if entry.is_dir())
+    folder = folders.sources_by_split((entry.name, entry) for entry in inside).get("train", folder)
+    videos, others = folders.find_videos(folder)
     if not videos:
         raise ValueError(f"{folder} has no videos inside. {_EXPECTED}")
-    tell_others(folder, others)
+    folders.tell_others(folder, others)
     return _found_in(folder, videos)
 
 
 def _found_in(folder: Path, videos: Sequence[Path], **columns: Sequence[str]) -> Table:
-    try:
-        texts = {"video": [*map(str, videos)], **columns}
-        rows = Dataset(pa.table({name: pa.array(values, pa.string()) for name, values in texts.items()}))
-    except UnicodeEncodeError as error:
-        name = os.fsencode(error.object).decode(errors="backslashreplace")
-        raise ValueError(f"The name of {name} is not UTF-8. Rename the file or folder.") from error
-    return Table(rows, str(folder), str(folder), is_folder=True)
+    texts = {"video": [*map(str, videos)], **columns}
+    rows = pa.table({name: pa.array(values, pa.string()) for name, values in texts.items()})
+    return Table(Dataset(rows), str(folder), str(folder), is_folder=True)

@@ -16,18 +16,7 @@ from urllib.parse import unquote
 
 from hf_video.reading.sources import is_url
 
-from .folders import (
-    LIST_SUFFIXES,
-    TABLE_SUFFIXES,
-    absolute,
-    find_videos,
-    is_frame_folder,
-    lists_in,
-    metadata_of,
-    require_root,
-    split_of,
-    tell_others,
-)
+from . import folders
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -64,13 +53,10 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
     """The videos that words name, each once, in their order.
 
     A word is a video file, a URL, a folder of frames, a folder with videos at any depth, or what `load_video_dataset`
-    takes: a list of videos, a table, or a data set; they need no labels. Of these, the whole videos count, not their
-    segments, and relative paths count from `video_root`, by default the folder of the list. A file that does not exist
-    is listed as well.
-
-    Raises `ValueError` if a folder has no videos, or videos and a `video_root`, a list is wrong, or two videos have
-    one id, and names both; `FileNotFoundError` if `video_root`, or a video of a list, does not exist."""
-    require_root(video_root)
+    takes, with or without labels. Whole videos count, not their segments, and relative paths count from `video_root`,
+    by default the folder of the list. A file that does not exist is listed as well. `ValueError` if there are no
+    videos or two of one id; `FileNotFoundError` if `video_root`, or a video of a list, does not exist."""
+    folders.require_root(video_root)
     listed = [video for word in words for video in _list(word, video_root)]
     sources = defaultdict[str, set[str]](set)
     for video in listed:
@@ -82,7 +68,7 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
         if known.source != video.source:
             raise ValueError(
                 f"{known.source} and {video.source} would both be called {video.id!r}: rename one of them, or "
-                "name a folder that holds both, so that names begin with folders."
+                "name a folder that holds both, so that names begin with places."
             )
     return list(found.values())
 
@@ -90,62 +76,58 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
 def names_several(word: str) -> bool:
     """Whether a word is a list or table of videos or a folder with videos inside, and not a video, or its URL, or a
     folder of frames."""
-    try:
-        if is_url(word):
-            return word.endswith(TABLE_SUFFIXES)
-        path = Path(word).expanduser()
-        if path.is_dir():
-            return bool(word) and not is_frame_folder(path)
-        return path.suffix.lower() in (*LIST_SUFFIXES, *TABLE_SUFFIXES) and path.is_file()
-    except (ValueError, RuntimeError, OSError):  # no such user, or no name of a file
-        return False
+    if is_url(word):
+        return word.endswith(folders.TABLE_SUFFIXES)
+    path = Path(os.path.expanduser(word))
+    if os.path.isdir(path):
+        return bool(word) and not folders.is_frame_folder(path)
+    return path.suffix.lower() in (*folders.LIST_SUFFIXES, *folders.TABLE_SUFFIXES) and os.path.isfile(path)
+
+
+def _is_list(word: str) -> bool:
+    return folders.is_hub_name(word) or Path(word).suffix.lower() in (*folders.LIST_SUFFIXES, *folders.TABLE_SUFFIXES)
 
 
 def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     if not word:
         raise ValueError("The name of a video is empty.")
-    path = Path(absolute(word))
-    if is_url(word) and not word.endswith(TABLE_SUFFIXES):
+    path = Path(folders.absolute(word))
+    if is_url(word) and not word.endswith(folders.TABLE_SUFFIXES):
         yield ListedVideo(_name_from(path, word), word)
-        return
-    if is_frame_folder(path):
+    elif folders.is_frame_folder(path):
         yield ListedVideo(path.name, str(path))
-        return
-    from .rows import is_stored
-    from .tables import holds_table, is_hub_name
-    from .video_dataset import load_unlabelled_videos
-
-    if path.is_dir():
-        is_list = holds_table(path) or bool(metadata_of(path)) or any(split_of(each.stem) for each in lists_in(path))
-    else:
-        is_list = path.suffix.lower() in (*LIST_SUFFIXES, *TABLE_SUFFIXES) or is_hub_name(word)
-    if is_list:
-        splits = load_unlabelled_videos(word, video_root=root)
-        base = Path(absolute(root)) if root is not None else path if path.is_dir() else path.parent
-        videos = [video for rows in splits.values() for video in rows["video"][:]]
-        folders = {os.path.dirname(video) for video in videos if os.path.isabs(video)}
-        if not all(Path(folder).is_relative_to(base) for folder in folders):
-            base = Path(os.path.commonpath(folders))
-        of_rows = ((rows, row, inside) for rows in splits.values() for row, inside in enumerate(is_stored(rows)))
-        for video, (rows, row, is_inside) in zip(videos, of_rows, strict=True):
-            if is_inside:
-                yield ListedVideo(Path(video).stem, video, rows, row)
-            else:
-                yield ListedVideo(_name_from(base, video), video)
+    elif folders.holds_list(path) if path.is_dir() else _is_list(word):
+        yield from _of_list(word, root)
     elif path.is_dir():
-        require_root(root, path)
-        found, others = find_videos(path)
+        folders.require_root(root, path)
+        found, others = folders.find_videos(path)
         if not found:
             raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
-        tell_others(path, others)
+        folders.tell_others(path, others)
         yield from (ListedVideo(_name_from(path, str(video)), str(video)) for video in found)
     else:
         yield ListedVideo(path.stem, str(path))
 
 
+def _of_list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
+    from .rows import is_stored
+    from .video_dataset import load_unlabelled_videos
+
+    splits, path = load_unlabelled_videos(word, video_root=root), Path(folders.absolute(word))
+    base = Path(folders.absolute(root)) if root is not None else path if path.is_dir() else path.parent
+    places = {os.path.dirname(video) for rows in splits.values() for video in rows["video"] if os.path.isabs(video)}
+    if not all(Path(folder).is_relative_to(base) for folder in places):
+        base = Path(os.path.commonpath(places))
+    for rows in splits.values():
+        for row, (video, is_inside) in enumerate(zip(rows["video"], is_stored(rows), strict=True)):
+            if is_inside:
+                yield ListedVideo(Path(video).stem, video, rows, row)
+            else:
+                yield ListedVideo(_name_from(base, video), video)
+
+
 def _name_from(base: Path, video: str) -> str:
-    """The path of a video from a folder, without suffix and with slashes; its name alone if it lies elsewhere. For a
-    URL, the name of its file."""
+    """The path of a video from a folder, without suffix and with slashes, or its name alone; of a URL, its name."""
     if is_url(video):
         # Also that of an address that is not valid: who reads it says so.
         _, _, name = re.split(r"[?#]", video, maxsplit=1)[0].partition("://")[2].partition("/")

@@ -98,7 +98,7 @@ class StreamSettings:
         False, "Read the training videos from the Hub while the model trains, and keep none; needs max_steps."
     )
     shuffle_buffer_size: Annotated[AtLeast1[int], Mark(needs="streaming")] = setting(
-        256, "Rows of a stream that are shuffled together; encoded videos of three times as many are in memory."
+        256, "Rows of a stream that are shuffled together; videos of three times as many are in memory."
     )
 
 
@@ -107,9 +107,7 @@ class KeptFramesSettings:
     """Videos"""
 
     kept_frames_gib: NotNegative[float] = setting(
-        4.0,
-        "GiB beside the checkpoints for the frames that a training can ask for, so that each is decoded once; 0: "
-        "none, as published recipes say.",
+        4.0, "GiB beside the checkpoints for frames, so that each is decoded once; 0: none, as published recipes say."
     )
 
 
@@ -118,33 +116,24 @@ class ClipAugmentationSettings:
     """Augmentation of training clips"""
 
     crop_min_area: Annotated[float, Gt(0), Le(1)] | None = setting(
-        None,
-        "Smallest share of a frame that a random resized crop takes (aspect 3/4 to 4/3); by default the crop has its "
-        "own size and a random place.",
+        None, "Smallest share of a frame of a random resized crop; by default crops are not resized."
     )
     multi_scale_crop: bool = setting(
-        False,
-        "Crop 1, 0.875, 0.75 or 0.66 of the shorter side at one of 13 places, as in the pre-training of VideoMAE.",
+        False, "Crop 1, 0.875, 0.75 or 0.66 of the shorter side at one of 13 places, as VideoMAE's pre-training."
     )
     horizontal_flip: bool = setting(False, "Mirror half of the clips, except in classes that name a direction.")
-    rand_augment_num_ops: NotNegative[int] = setting(
-        0, "Operations of RandAugment on whole frames, before the crop; 0 leaves it out."
-    )
+    rand_augment_num_ops: NotNegative[int] = setting(0, "Operations of RandAugment, before the crop; 0: none.")
     rand_augment_magnitude: Annotated[NotNegative[float], Le(10)] = setting(7.0, "Mean magnitude of RandAugment.")
     rand_augment_magnitude_std: NotNegative[float] = setting(0.5, "Standard deviation of RandAugment's magnitude.")
     color_jitter: Share[float] = setting(0.0, "Largest relative change of brightness, contrast and saturation.")
-    erasing_prob: Share[float] = setting(
-        0.0, "Share of clips with a rectangle of noise in them, drawn anew for each frame."
-    )
+    erasing_prob: Share[float] = setting(0.0, "Share of clips with a rectangle of noise, anew for each frame.")
     decode_to_size: bool = setting(
         False,
         "Decode training clips straight to the size that they need, which halves the work for large videos; values "
-        "differ by some levels of 255 from a resize, so published recipes do not.",
+        "differ by some levels of 255 from a resize.",
     )
     augment_on: Literal["cpu", "device"] = setting(
-        "cpu",
-        "Where training clips are changed: on the CPU while they are read, or on the device of the training, to which "
-        "frames are sent as bytes; what is drawn has the same distribution.",
+        "cpu", "Where training clips are changed: on the CPU while they are read, or on the device of the training."
     )
 
 
@@ -152,20 +141,14 @@ class ClipAugmentationSettings:
 class RepeatedAugmentationSettings:
     """Augmentation of training clips"""
 
-    num_augmentations: AtLeast1[int] = setting(
-        1, "Views of each clip in a batch, augmented independently (repeated augmentation)."
-    )
+    num_augmentations: AtLeast1[int] = setting(1, "Views of each clip in a batch (repeated augmentation).")
 
 
 @dataclass
 class ClipMixingSettings:
     """Mixing of the clips of a batch"""
 
-    mixup_alpha: NotNegative[float] = setting(
-        0.0, "MixUp: both parameters of the Beta distribution of the weight; 0 for none."
-    )
-    cutmix_alpha: NotNegative[float] = setting(
-        0.0, "CutMix: both parameters of the Beta distribution of the area; 0 for none."
-    )
+    mixup_alpha: NotNegative[float] = setting(0.0, "MixUp: parameter of the Beta distribution of weights; 0: none.")
+    cutmix_alpha: NotNegative[float] = setting(0.0, "CutMix: parameter of the Beta distribution of areas; 0: none.")
     mixing_prob: Share[float] = setting(1.0, "Share of batches that are mixed.")
     cutmix_prob: Share[float] = setting(0.5, "Share of CutMix where both are on.")

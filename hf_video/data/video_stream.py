@@ -3,7 +3,6 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -28,8 +27,8 @@ NUM_OPEN_SHARDS = 8
 
 
 class StreamedClip(NamedTuple):
-    """A clip that is not read yet: its row, as of `load_video_dataset`; the key that its draws depend on; the state of
-    the stream after it, see `VideoStream.state_dict`; and the block of rows that were shuffled together with it."""
+    """A clip that is not read yet: its row, the key of its draws, the state of the stream after it, and the rows that
+    were shuffled together with it."""
 
     row: dict[str, Any]
     key: tuple[int, ...]
@@ -41,14 +40,9 @@ class VideoStream(TaskItems, IterableDataset):
     """The training items that a task makes of a stream of the `datasets` library, epoch after epoch without end.
 
     In every epoch the shards come in another order. Eight are read at a time, a row of each in turn, and rows are
-    shuffled in blocks of `shuffle_buffer_size`. At most three blocks of encoded videos are in memory: one that is
-    read, one that is drawn from, and one whose last clips are in use. The order depends on (seed, epoch, number of the
-    block), the draws of a clip on (seed, epoch, the video) alone: not on the process, nor on whether the run was
-    interrupted.
-
-    Processes share the rows by `split_by_process`. Where their number divides that of the shards each reads its own
-    shards, otherwise each reads all and takes its part. Shares differ in length, so one process may begin an epoch
-    before another.
+    shuffled in blocks of `shuffle_buffer_size`, of which at most three are in memory. The order depends on (seed,
+    epoch, number of the block), the draws of a clip on (seed, epoch, the video) alone: not on the process, nor on
+    whether the run was interrupted. Processes share the rows by `split_by_process`, in shares of different lengths.
 
     `state_dict` says where the stream is; with it, a stream goes on with the very next clip. Read it with
     `ReadAheadLoader` or a `DataLoader` without worker processes: processes keep their places to themselves.
@@ -64,8 +58,7 @@ class VideoStream(TaskItems, IterableDataset):
     Raises:
         ValueError: `on_error` is unknown, the stream lacks a column or has no `video` that is read undecoded, or its
             labels have no names.
-        VideoReadError: in the turn of a video that cannot be read, if `on_error` is "error", or no other of its block
-            can be read.
+        VideoReadError: in the turn of a video that cannot be read, if nothing stands in for it.
     """
 
     training = True
@@ -81,8 +74,6 @@ class VideoStream(TaskItems, IterableDataset):
     ):
         features = rows.features or {}
         is_read = isinstance(features.get("video"), Video) and not features["video"].decode
-        if shuffle_buffer_size < 1:
-            raise ValueError(f"shuffle_buffer_size={shuffle_buffer_size}: at least 1 row is expected.")
         super().__init__(rows, task, seed, on_error, "" if is_read else "Video(decode=False)")
         self.shuffle_buffer_size = shuffle_buffer_size
         self._label = next((name for name in ("labels", "label") if name in features), None)
@@ -97,8 +88,7 @@ class VideoStream(TaskItems, IterableDataset):
         self._process, self._num_processes = process, num_processes
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is after the clips that were handed out, for JSON: `epoch`, `block`, the `position` in the
-        permuted block, `source`, the state of the rows where the block begins, and what the order depends on."""
+        """Where the stream is after the clips that were handed out, for JSON."""
         return self._place | {"made_for": self._made_for}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -106,19 +96,14 @@ class VideoStream(TaskItems, IterableDataset):
         processes is a `ValueError`."""
         for name, value in self._made_for.items():
             if state["made_for"][name] != value:
-                raise ValueError(
-                    f"The stream stopped with {name}={state['made_for'][name]}, and here it has {name}={value}: its "
-                    "order would be another. Go on with the same, or begin anew."
-                )
+                before = state["made_for"][name]
+                raise ValueError(f"The stream stopped with {name}={before}, and here has another {name}={value}.")
         self._place = {name: state[name] for name in self._place}
 
     @property
     def _made_for(self) -> dict[str, int]:
-        return {
-            "seed": self.seed,
-            "shuffle_buffer_size": self.shuffle_buffer_size,
-            "num_processes": self._num_processes,
-        }
+        size = self.shuffle_buffer_size
+        return {"seed": self.seed, "shuffle_buffer_size": size, "num_processes": self._num_processes}
 
     def broken_videos(self) -> list[str]:
         """Names of the videos that this process could not read so far."""
@@ -159,9 +144,7 @@ class VideoStream(TaskItems, IterableDataset):
                 begin, block, is_empty = found[-1][1], block + 1, False
                 yield place, [self._plain(row) for row, _ in found]
             if is_empty:
-                raise ValueError(
-                    f"The stream has no row for each of {self._num_processes} processes: start fewer processes."
-                )
+                raise ValueError(f"The stream has no row for each of {self._num_processes} processes.")
             epoch, block, source = epoch + 1, 0, None
 
     def _rows_of(
@@ -195,10 +178,7 @@ class VideoStream(TaskItems, IterableDataset):
         if isinstance(feature, ClassLabel) and value is not None and value >= 0:
             value = feature.int2str(value)
         if str(value) not in self._ids:
-            raise ValueError(
-                f"{video} has the label {value!r}, which is not among the {len(self._ids)} classes: "
-                f"{listed(map(repr, self._ids))}."
-            )
+            raise ValueError(f"{video} has the label {value!r}; the classes are {listed(map(repr, self._ids))}.")
         return self._ids[str(value)]
 
     def _find(self, clip: StreamedClip) -> tuple[dict[str, Any], tuple[int, ...], list[dict[str, Any]]]:
@@ -216,57 +196,44 @@ class VideoStream(TaskItems, IterableDataset):
         self._place = clips[-1].state
 
 
-@dataclass
-class _OpenShard:
-    """A shard that is being read; its place in the order of shards, and the state up to which it is read."""
-
-    place: int
-    state: dict[str, Any] | None
-    source: datasets.IterableDataset
-    rows: Iterator[dict[str, Any]]
-
-
 def _read_shards(
     source: datasets.IterableDataset, order: Sequence[int], state: Mapping[str, Any] | None, process: int, num: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The rows of shards in an order, and the state after each, for JSON. `NUM_OPEN_SHARDS` are read at a time, of
     which each gives a row in turn. Of `num` processes each takes its part of the rows."""
 
-    def begin(place: int, state: dict[str, Any] | None = None) -> _OpenShard:
+    def begin(place: int, state: dict[str, Any] | None = None) -> tuple[list[Any], Any, Iterator[dict[str, Any]]]:
         rows = source if source.num_shards == 1 else source.shard(source.num_shards, order[place])
         rows.load_state_dict(state)
-        return _OpenShard(place, state, rows, iter(rows))
+        return [place, state], rows, iter(rows)
 
     state = state or {"num_begun": 0, "turn": 0, "num_rows": 0, "open": []}
     turn, num_rows = state["turn"], state["num_rows"]
+    # Of each its place in the order and the state up to which it is read, itself, and its rows.
     shards = [begin(*each) for each in state["open"]]
     waiting = deque(range(state["num_begun"], len(order)))
     while len(shards) < NUM_OPEN_SHARDS and waiting:
         shards.append(begin(waiting.popleft()))
     while shards:
         turn %= len(shards)
-        shard = shards[turn]
-        row = next(shard.rows, None)
+        place, shard, rows = shards[turn]
+        row = next(rows, None)
         # The library has no state of a shard of which nothing was read.
-        shard.state = shard.source.state_dict()
+        place[1] = shard.state_dict()
         if row is None:
             shards[turn : turn + 1] = [begin(waiting.popleft())] if waiting else []
             continue
-        is_own = num_rows % num == process
         turn, num_rows = turn + 1, num_rows + 1
-        if is_own:
-            places = [[each.place, each.state] for each in shards]
-            num_begun = len(order) - len(waiting)
-            yield row, {"num_begun": num_begun, "turn": turn, "num_rows": num_rows, "open": places}
+        if (num_rows - 1) % num == process:
+            places = [[*place] for place, _, _ in shards]
+            yield row, {"num_begun": len(order) - len(waiting), "turn": turn, "num_rows": num_rows, "open": places}
 
 
 def require_names(names: Sequence[str] | None) -> list[str]:
-    """The names of classes. None is a `ValueError`."""
     if names is None:
         raise ValueError(
             "The labels of the stream have no names, and a stream is not read to find them: declare them as a "
-            "ClassLabel, such as in dataset_info of the README.md of the data set, train a model that knows them, or "
-            "in Python pass them as labels of load_video_stream and class_names of ClipTask."
+            "ClassLabel, such as in dataset_info of the README.md of the data set, or pass them as labels."
         )
     return list(names)
 
@@ -293,8 +260,7 @@ def load_video_stream(
 
     Raises:
         FileNotFoundError: There are no such data.
-        ValueError: The data cannot be a stream, a split is not there, the columns are not clear, or the labels have no
-            names.
+        ValueError: They cannot be a stream, or a split, a clear column or the names of labels are missing.
     """
     splits = open_video_streams(data, **options)
     stream = splits.pop("train")
@@ -317,10 +283,7 @@ def open_video_streams(
     if isinstance(data, str | os.PathLike):
         found, _ = find_dataset(data, streaming=True, **version)
     if not isinstance(found, dict) or not all(isinstance(split, datasets.IterableDataset) for split in found.values()):
-        raise ValueError(
-            f"{data} cannot be a stream: data sets on the Hub and folders of Parquet files or tars can, and streams "
-            "of the datasets library by the names of their splits. Leave streaming out for other data."
-        )
+        raise ValueError(f"{data} cannot be a stream: only data sets on the Hub and Parquet files or tars can.")
     splits = known_splits(found, train_split, validation_split)
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}: name one with train_split.")
@@ -331,18 +294,14 @@ def _with_plain_columns(stream: datasets.IterableDataset) -> datasets.IterableDa
     """A stream with the columns that `VideoStream` reads, and videos that are not decoded."""
     features = stream.features or Features()
     video, label = (column_of("The stream", features, what) for what in ("video", "label"))
-    names = {video: "video", label: "labels" if isinstance(features[label], List) else "label"}
-    times = [name for name in ("start", "end") if name in features]
     # First of all, because the other steps, and the threads of the library for remote files, would decode.
     stream = stream.decode(False)
     if BYTES in features:
-        joined = {name: kind for name, kind in features.items() if name != BYTES}
-        stream = stream.map(
-            lambda row: {video: {"path": row[video], "bytes": row[BYTES]}},
-            remove_columns=BYTES,
-            features=Features(joined | {video: Video(decode=False)}),
-        )
-    stream = stream.select_columns([video, label, *times])
+        joined = {name: kind for name, kind in features.items() if name != BYTES} | {video: Video(decode=False)}
+        join = lambda row: {video: {"path": row[video], "bytes": row[BYTES]}}  # noqa: E731
+        stream = stream.map(join, remove_columns=BYTES, features=Features(joined))
+    stream = stream.select_columns([video, label, *(name for name in ("start", "end") if name in features)])
     if not isinstance(features[video], Video):
         stream = stream.cast_column(video, Video(decode=False))
+    names = {video: "video", label: "labels" if isinstance(features[label], List) else "label"}
     return stream.rename_columns({old: new for old, new in names.items() if old != new})

@@ -32,11 +32,8 @@ def load_video_texts(
 
     Returns the splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
     (absolute path or URL), `question` ("" if there is none), `answer`, `start` and `end` (float64, seconds, or None);
-    if videos are stored inside the data set, `bytes` holds them and `video` is a name.
-
-    Raises `FileNotFoundError` if `data`, `video_root` or a video that `data` names does not exist; `ValueError` if
-    there are no such files or rows, or a row lacks a video or an answer, holds a list in place of a text, or names a
-    video that is neither file nor folder of frames, such as a FIFO."""
+    if videos are stored inside the data set, `bytes` holds them and `video` is a name. Raises `FileNotFoundError` for
+    data, a folder or a video that do not exist, `ValueError` for a row without a video or an answer."""
     tables = open_tables(data, video_root, expected=_EXPECTED, **options)
     texts = {name: _texts(table) for name, table in tables.items()}
     videos = require_videos(tables)
@@ -47,11 +44,9 @@ def load_video_texts(
     return made
 
 
-def load_captions(
-    data: str | os.PathLike | datasets.DatasetDict | datasets.Dataset, **options: Any
-) -> datasets.DatasetDict:
+def load_captions(data: Any, **options: Any) -> datasets.DatasetDict:
     """List the captions of videos: [`load_video_texts`] of data without questions, with the column `caption` in place
-    of `answer`. A row is a caption. The options are the same."""
+    of `answer`."""
     splits = load_video_texts(data, **options)
     if asked := next((name for name, rows in splits.items() if any(rows["question"])), None):
         raise ValueError(f"The {asked} split of {data} has questions; captions are expected.")
@@ -63,7 +58,8 @@ def _texts(table: Table) -> tuple[list[int], dict[str, pa.Array]]:
     answer = "answer" if "answer" in table else "caption"
     if answer not in table:
         raise ValueError(
-            f"{table.name} has the columns {', '.join(table.names)}: 'answer' or 'caption' is missing. {_EXPECTED}"
+            f"{table.name} has the columns {', '.join(table.rows.column_names)}: 'answer' or 'caption' is missing. "
+            f"{_EXPECTED}"
         )
     rows, texts = [*range(len(table))], table.column(answer)
     if answer == "caption" and pa.types.is_list(texts.type):
@@ -82,13 +78,9 @@ def _question(place: str, name: str, value: Any) -> str:
 
 def clean_question(text: str) -> str:
     """A question as MA-LMM reads it: in lower case, without the characters . ! " ( ) * # : ; ~, at most 50 words."""
-    return _first_words(_REMOVED.sub("", text.lower()))
+    return " ".join(_REMOVED.sub("", text.lower()).split()[:MAX_WORDS])
 
 
 def clean_answer(text: str) -> str:
     """A caption or answer as MA-LMM learns it: like a question, but each of the characters becomes a space."""
-    return _first_words(_REMOVED.sub(" ", text.lower()))
-
-
-def _first_words(text: str) -> str:
-    return " ".join(text.split()[:MAX_WORDS])
+    return clean_question(_REMOVED.sub(" ", text))

@@ -55,8 +55,7 @@ def evaluate_dataset(
         model: a video classifier; put into evaluation mode.
         dataset: a `VideoDataset` made with `training=False`, or any data set of the same items.
         batch_size: videos in one forward pass, each with all its views.
-        num_workers: processes that read videos; 0 reads in this one.
-        reading_threads: threads that read videos ahead if no processes do; see `ReadAheadLoader`.
+        num_workers, reading_threads: processes and threads that read videos, see `ReadAheadLoader`.
         progress: shows a progress bar.
 
     Returns:
@@ -91,7 +90,7 @@ def write_predictions(
     labels: np.ndarray,
     class_names: Sequence[str],
 ) -> None:
-    """Writes a table with one row for each video; wrong predictions with the highest scores come first.
+    """Writes a table with a row a video, wrong predictions with the highest scores first.
 
     The columns are `video`, `label`, `prediction`, `is_right`, `score` of the prediction, `label_score`, and for each
     class `score: NAME`. If a video may have several classes, they are `video`, `labels`, `predictions`, `is_right`,
@@ -99,14 +98,11 @@ def write_predictions(
     and `error` is the largest difference between a score and the truth.
 
     Args:
-        path: a file that ends in .csv or .parquet.
+        path: a file that ends in .csv or .parquet; else it is a `ValueError`.
         videos: num_videos paths or names.
         scores: (num_videos, num_classes) float class probabilities.
         labels: (num_videos,) integer class ids, or (num_videos, num_classes) zeros and ones.
         class_names: num_classes names.
-
-    Raises:
-        ValueError: the file name ends differently.
     """
     path = check_table_name(path)
     names = np.array(class_names, dtype=object)
@@ -210,7 +206,15 @@ def tell_classes(result: Mapping[str, Any]) -> list[str]:
 
 def tell_clips(result: Mapping[str, Any]) -> list[str]:
     """What was measured, and what the model knows of it."""
-    return [f"{tell_count(result)} of the {result['split']} split, {result['views']} each", *tell_known(result)]
+    return [f"{tell_count(result)}{tell_split(result)}, {result['views']} each", *tell_known(result)]
+
+
+def tell_split(result: Mapping[str, Any]) -> str:
+    """Of which split the measured videos are. Data without splits are `train`, also where a model never saw them."""
+    is_named = (
+        result["split"] != "train" or "part_of_training" in result or (result.get("known_videos") or {}).get("train")
+    )
+    return f" of the {result['split']} split" if is_named else ""
 
 
 def tell_known(result: Mapping[str, Any]) -> list[str]:

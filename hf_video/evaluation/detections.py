@@ -1,20 +1,16 @@
 """Measures detected actions of people, the task `detection`: mean average precision over frames, as AVA defines it.
 
-The evaluation is that of ActivityNet for AVA (https://github.com/activitynet/ActivityNet/tree/master/Evaluation/ava),
-which the Object Detection API of TensorFlow gave it:
+The evaluation is that of ActivityNet for AVA (https://github.com/activitynet/ActivityNet/tree/master/Evaluation/ava):
 
 - The detections of a class in all key frames are taken in the order of their scores. One belongs to the annotated box
   of its class and frame that it overlaps most. It is right if that overlap, the IoU, is at least 0.5 and no detection
   before it was right for that box; it does not try another box then.
-- Precision at a recall is the highest precision at that recall or any higher one. The average precision is the area
-  under that curve, over all its steps.
-- The mean is that over the classes with annotations. A detection whose box has no extent is left out; an annotated box
-  without extent overlaps nothing and counts as missed.
+- The average precision is the area under the curve of the highest precision at a recall or any higher one; the mean
+  is over the classes with annotations. A detection whose box has no extent is left out; such an annotation is missed.
 - Detections are written with five decimals and read back, so that rounding is part of the measure.
 
-The original reverses what NumPy sorts. So among equal scores of a frame the last row chooses its box first. In the
-ranking over all frames the last frame comes first, and the order within it is reversed once more. NumPy's default sort
-may mix equal scores of long lists, in another way on another machine; here their order is kept.
+The original reverses what NumPy sorts: among equal scores of a frame the last row chooses its box first; in the
+ranking over all frames the last frame comes first, and the order within it is reversed once more.
 """
 
 import os
@@ -62,17 +58,15 @@ def frame_mean_ap(
     """The mean average precision over key frames.
 
     Args:
-        detections: The boxes of each class with their scores.
-        ground_truth: The annotated boxes.
-        classes: The names of the classes, whose numbers are the actions of both. Rows with the action -1 do not count.
-        iou: Smallest overlap of a detection that is right.
+        detections, ground_truth: boxes with the number of their class as action; those of -1 do not count.
+        classes: the names of the classes.
+        iou: smallest overlap of a detection that is right.
 
     Returns:
-        `mean_ap`, and `ap`, the average precision of each class by its name; None for a class without annotations,
-        which the mean leaves out.
+        `mean_ap`, and `ap` of each class by its name; None without annotations, which the mean leaves out.
 
     Raises:
-        ValueError: No annotation has one of the classes.
+        ValueError: no annotation has one of the classes.
     """
     detections = _rows(detections, detections.action >= 0)
     # Frames are numbered in the order in which the detections name them.
@@ -106,13 +100,9 @@ def without_frames(boxes: LabelledBoxes, excluded: Iterable[tuple[str, float]]) 
 
 
 def detected_boxes(persons: Iterable[Mapping[str, Any]], frames: Iterable[tuple[str, float]]) -> LabelledBoxes:
-    """The rows of detections that the original writes: every class of every person, rounded to five decimals.
-
-    Args:
-        persons: For each key frame what `VideoDetectionProcessor.post_process_action_detection(..., original=True)`
-            gives: `boxes` (n, 4), shares of width and height, and `action_scores` (n, num_classes).
-        frames: The video and the second of each key frame.
-    """
+    """The rows of detections that the original writes: every class of every person, rounded to five decimals, from
+    what `post_process_action_detection(..., original=True)` gives for each key frame, `boxes` (n, 4) as shares and
+    `action_scores` (n, num_classes), and its video and second."""
     boxes, scores, owners = list[np.ndarray](), list[np.ndarray](), list[tuple[str, float]]()
     for person, frame in zip(persons, frames, strict=True):
         boxes.append(np.asarray(person["boxes"], np.float64).reshape(-1, 4))
@@ -152,29 +142,25 @@ def evaluate_detection_file(
     label_map: str | os.PathLike | None = None,
     exclude: str | os.PathLike | None = None,
 ) -> dict[str, Any]:
-    """Measures a file of detections, as `hf-video evaluate DETECTIONS.csv --task action-detection`. Videos are named
-    with or without their suffix.
+    """Measures a file of detections: what [`frame_mean_ap`] says of it.
 
     Args:
-        detections: A CSV file in AVA's form: video, second, left, top, right, bottom, action id, score.
-        ground_truth: A CSV file in AVA's form, or with names of columns.
-        label_map: The classes that are measured; by default those of the ground truth.
-        exclude: A CSV file of key frames that do not count.
-
-    Returns:
-        As [`frame_mean_ap`].
+        detections: a CSV file in AVA's form: video, second, left, top, right, bottom, action id, score.
+        ground_truth: the same, or with names of columns. Videos are named with or without their suffix.
+        label_map: the classes that are measured; by default those of the ground truth.
+        exclude: a CSV file of key frames that do not count.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: A file is not as its reader expects it, or has none of the classes.
+        OSError, ValueError: a file is not as its reader expects it, or has none of the classes.
     """
     if label_map is None:
-        labels = dict(enumerate(sorted({*read_box_table(ground_truth)[0].column("action").to_pylist()} - {""})))
+        names = sorted({*read_box_table(ground_truth)[0].column("action").to_pylist()} - {""})
+        numbers = {name: number for number, name in enumerate(names)}
     else:
         labels = read_label_map(label_map)
-    names = list(labels.values())
-    # Files name a class by its id or its name.
-    ids = {str(each): number for number, each in enumerate(labels)} if label_map is not None else {}
-    numbers = ids | {name: number for number, name in enumerate(names)}
+        names = list(labels.values())
+        # Files name a class by its id or its name.
+        numbers = {str(each): number for both in (labels, names) for number, each in enumerate(both)}
     found = _without_suffixes(read_boxes(detections, numbers, scored=True))
     true = _without_suffixes(read_boxes(ground_truth, numbers))
     for path, boxes in {detections: found, ground_truth: true}.items():
@@ -208,29 +194,18 @@ def _frame_numbers(*tables: LabelledBoxes) -> list[np.ndarray]:
 def measure_persons(
     persons: Iterable[Mapping[str, Any]], rows: datasets.Dataset, classes: list[str] | None = None
 ) -> dict[str, Any]:
-    """What [`frame_mean_ap`] says of the persons that `post_process_action_detection(..., original=True)` gives for
-    each row of annotations. `classes` names the actions of the scores, which are measured; by default those of the
-    rows."""
-    names = action_names(rows)
+    """What [`frame_mean_ap`] says of the persons, see [`detected_boxes`], of rows of annotations. `classes` names the
+    actions of the scores, which are measured; by default those of the rows."""
+    names, truth = action_names(rows), annotated_boxes(rows)
     classes = names if classes is None else classes
-    number_of = {name: number for number, name in enumerate(classes)}
-    numbers = np.array([number_of.get(name, -1) for name in names])
-    truth = annotated_boxes(rows)
-    truth = truth._replace(action=numbers[truth.action])
+    numbers = np.array([classes.index(name) if name in classes else -1 for name in names])
     frames = zip(rows["video"][:], rows["second"][:], strict=True)
-    return frame_mean_ap(detected_boxes(persons, frames), truth, classes)
+    return frame_mean_ap(detected_boxes(persons, frames), truth._replace(action=numbers[truth.action]), classes)
 
 
 def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
-    """Measures detected actions, as `hf-video evaluate --task detection`.
-
-    Args:
-        settings: annotated key frames, see `load_detections`, and a model; or a file of detections and its ground
-            truth; and what differs from the defaults.
-        tell: is called with the result.
-
-    Returns:
-        `mean_ap` and `ap`, as [`frame_mean_ap`]; of a model also what was measured.
+    """Measures detected actions, as `hf-video evaluate --task detection`: `mean_ap` and `ap` of [`frame_mean_ap`]; of
+    a model also what was measured. `tell` is called with the result.
 
     Raises:
         ValueError, OSError: a setting or a file cannot be used, there is no such model, or it does not know an action

@@ -1,7 +1,8 @@
 """Measures classes of frames as MS-TCN does, the task `frames`: right frames, edit score and F1 of segments.
 
-A segment is a run of frames of one class. Background is no segment, and neither are frames whose class is unknown, of
-the annotations as of the predictions. The definitions are those of MS-TCN (https://arxiv.org/abs/1903.01945):
+A segment is a run of frames of one class. Background is no segment. Frames of unknown class are taken out before, so
+that a prediction which goes on over unknown time counts once: cut in pieces, it would find each of the annotations
+around. The definitions are those of MS-TCN (https://arxiv.org/abs/1903.01945):
 
 - The edit score of a video is 1 minus the Levenshtein distance of the two orders of segments, divided by the number of
   segments of the longer one. It is averaged over videos.
@@ -37,7 +38,7 @@ from hf_video.settings import few
 from hf_video.texts import table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
-from .classes import load_measured, part_of_training, tell_known, trained_rows
+from .classes import load_measured, part_of_training, tell_known, tell_split, trained_rows
 from .matching import Tell, find_annotations
 from .points import Spotted, measure_points, tell_points
 
@@ -59,15 +60,15 @@ def evaluate_frames(
     Args:
         predictions: for each video the class ids of its frames, (num_frames,); where a frame may have several classes,
             zeros and ones (num_frames, num_classes). Of these each class is measured by itself.
-        references: the annotated classes in the same form. A frame of -100 is unknown and not measured.
+        references: the annotated classes in the same form. A frame of -100 is unknown: it is not measured, and those
+            before and behind it follow each other.
         class_names: names by class id.
         background: names of classes that are no segments. Their frames count in `frame_accuracy`.
         scores: for each video the class probabilities of its frames, (num_frames, num_classes).
 
     Returns:
-        `num_videos`, `num_frames` and `num_segments` that are annotated; `frame_accuracy`, the share of right frames;
-        `edit_score`, None if there is no segment; `tious`, and for each of them `f1`; and `classes`, which holds
-        `num_frames`, `num_segments` and `f1` by the name of a class. All figures are shares. With `scores` a class has
+        Numbers; the shares `frame_accuracy`, `edit_score`, None if there is no segment, and `f1` for each of `tious`;
+        and `classes`, with `num_frames`, `num_segments` and `f1`, by name. With `scores` a class has
         `average_precision` over the known frames of all videos together, as scikit-learn and FERAL count it, None if
         it has no frames (0 in FERAL), and `mean_average_precision` is the mean without background.
 
@@ -89,7 +90,7 @@ def evaluate_frames(
         is_known = expected != UNKNOWN
         right.append((predicted == expected)[is_known])
         num_frames += int(is_known.reshape(len(expected), -1).any(axis=1).sum())
-        tracks += _tracks(np.where(is_known, predicted, UNKNOWN), expected)
+        tracks += [(found[known], truth[known]) for found, truth, known in _tracks(predicted, expected)]
     if not num_frames:
         raise ValueError("No frame of the videos has a known class, so nothing can be measured.")
     runs = [
@@ -151,12 +152,12 @@ def _mean(values: Any) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def _tracks(predicted: np.ndarray, expected: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Predicted and annotated class ids of frames; one pair for each class where a frame may have several."""
+def _tracks(predicted: np.ndarray, expected: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Predicted and annotated class ids of frames, and which are known; of each class if a frame may have several."""
     if expected.ndim == 1:
-        return [(predicted, expected)]
+        return [(predicted, expected, expected != UNKNOWN)]
     return [
-        (np.where(of_class == 1, label, UNKNOWN), np.where(truth == 1, label, UNKNOWN))
+        (np.where(of_class == 1, label, UNKNOWN), np.where(truth == 1, label, UNKNOWN), truth != UNKNOWN)
         for label, (of_class, truth) in enumerate(zip(predicted.T, expected.T, strict=True))
     ]
 
@@ -269,7 +270,7 @@ def _compare(
     inner = (middles[1:] + middles[:-1]) / 2
     edges = np.concatenate([middles[:1] - steps[:1] / 2, inner, middles[-1:] + steps[-1:] / 2])
     excluded = [number for number, name in enumerate(names) if name in background]
-    tracks = [*zip(*_tracks(np.where(is_known, predicted, UNKNOWN), expected), strict=True)]
+    tracks = [*zip(*_tracks(np.where(is_known, predicted, UNKNOWN), expected), strict=True)][:2]
     found = [[run for track in of_kind for run in _runs(track, 0, excluded)] for of_kind in tracks]
     segments = [[Segment(names[label], edges[start], edges[end]) for _, label, start, end in runs] for runs in found]
     known = _runs(np.where(is_known.reshape(len(expected), -1).any(axis=1), 0, UNKNOWN), 0, ())
@@ -278,7 +279,7 @@ def _compare(
 
 def tell_frames(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what `evaluate_frame_classes` gives."""
-    lines = [f"{result['num_frames']} frames of {result['num_videos']} videos of the {result['split']} split"]
+    lines = [f"{result['num_frames']} frames of {result['num_videos']} videos{tell_split(result)}"]
     lines += [*tell_known(result), f"right frames  {result['frame_accuracy']:.1%}"]
     if result["edit_score"] is not None:
         lines.append(f"edit score    {result['edit_score']:.1%}")

@@ -57,9 +57,8 @@ def retrieval_scores(
     batch_size: int = 32,
     progress: bool = False,
 ) -> RetrievalScores:
-    """Compares all videos with all texts, and looks at the most similar pairs again with the fusion encoder.
-
-    The tokens of all videos are kept in memory for that.
+    """Compares all videos with all texts, and looks at the most similar pairs again with the fusion encoder, for which
+    the tokens of all videos are kept in memory.
 
     Args:
         model: a video-text model in evaluation mode, with `get_video_features` and `get_text_features`; if it has
@@ -111,13 +110,8 @@ def retrieval_scores(
 def group_captions(
     rows: datasets.Dataset, *, paragraph: bool = False, first_seconds: float | None = None
 ) -> CaptionedVideos:
-    """The videos of rows of `load_captions`, each once, and their captions.
-
-    Args:
-        rows: `video`, `caption`, `start` and `end`.
-        paragraph: whether the captions of a video are joined to one text.
-        first_seconds: how much is read of each video.
-    """
+    """The videos of rows of `load_captions`, each once, and their captions, which `paragraph` joins to one text. With
+    `first_seconds`, not more is read of each video."""
     first, captions = list[int](), list[list[str]]()
     number_of: dict[tuple[Any, ...], int] = {}
     columns = (rows[name][:] for name in ("video", "start", "end", "caption"))
@@ -141,19 +135,10 @@ def group_captions(
 
 
 def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
-    """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`.
-
-    Args:
-        settings: the data, the model, and what differs from the defaults.
-        tell: is called with the result.
-
-    Returns:
-        Numbers of videos and texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.retrieval_recall]
-        says of the similarities; with re-ranking also `reranked`, and `k_test`.
-
-    Raises:
-        ValueError, OSError: a setting or a video cannot be used, or there is no such model.
-    """
+    """Measures a video-text model on captioned videos, as `hf-video evaluate --task retrieval`: numbers of videos and
+    texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.retrieval_recall] says of the similarities; with
+    re-ranking also `reranked`, and `k_test`. `tell` is called with the result. It is a `ValueError` or `OSError` if a
+    setting or a video cannot be used, or there is no such model."""
     splits = load_captions(settings.data, video_root=settings.video_root, **dataset_options(settings))
     split = settings.choose_split(splits)
     model, processor = load_video_text_model(settings.model, device=settings.device, dtype=settings.dtype)

@@ -1,21 +1,15 @@
 """Measures segments of untrimmed videos: the task `segments`, and the files of ActivityNet that it reads.
 
-Average precision is defined as in the evaluation kit of ActivityNet
-(https://github.com/activitynet/ActivityNet/tree/master/Evaluation), with which THUMOS14 is measured as well:
+Average precision is that of ActivityNet's kit (https://github.com/activitynet/ActivityNet/tree/master/Evaluation):
 
 - The predictions of a class in all videos are taken in the order of their scores. One is right if a segment of its
-  class in its video has a temporal IoU of at least the threshold and is not taken yet; among several, it takes the one
-  with the highest IoU. If the best one is taken, the next best is tried. Any other prediction is wrong.
-- So a second prediction of the same segment is wrong, and so is one in a video without annotations of its class, or in
-  a video that the ground truth does not have.
+  class in its video has a temporal IoU of at least the threshold and is not taken yet; if the best one is taken, the
+  next best is tried. Any other prediction is wrong, also in a video without annotations of its class.
 - Precision at a recall is the highest precision at that recall or any higher one. The average precision is the area
-  under that curve, over all its steps.
-- Classes are those of the annotations. A class that occurs only in predictions has no average precision and is left
-  out. A class or video without predictions stays, and its segments are missed.
+  under that curve, over all its steps. Classes are those of the annotations.
 
-Where the kit leaves the result to the order of a sort, the order of the files decides here: among predictions with
-equal scores, and among annotations with equal IoU, the first comes first. Where the kit divides 0 by 0, for two empty
-segments, the IoU is 0 here. So an empty annotation, or one that ends before it starts, counts as missed.
+Where the kit leaves the result to the order of a sort, the first in the file comes first. Where it divides 0 by 0, for
+two empty segments, the IoU is 0: an empty annotation, or one that ends before it starts, counts as missed.
 """
 
 import math
@@ -75,12 +69,11 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
     """The predicted segments of each video, in the order of the file.
 
     Args:
-        path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`; other keys
-            are not read. Or a table with a row a segment, such as `segments.csv` of a timeline.
+        path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`, or a table
+            with a row a segment, such as `segments.csv` of a timeline.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, or a
-            number is not finite.
+        OSError, ValueError: see `read_json`; or the file is not of this layout, or a number is not finite.
     """
     if is_table(path):
         return _read_table(path)[0]
@@ -93,13 +86,12 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None, **opti
 
     Args:
         path: a file `{"database": {VIDEO: {"subset": ..., "annotations": [{"label": ..., "segment": [start, end]},
-            ...]}}}`; other keys are not read. Or a list of times, or an annotation file, as a training reads them.
+            ...]}}}`, or a list of times, or an annotation file, as a training reads them.
         subset: only videos of this subset, such as "validation"; by default all videos.
         options: of a list of times or an annotation file: `video_root`, and `choices` of `read_annotations`.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
-            is not finite, or no video is of the subset.
+        OSError, ValueError: as [`read_predictions`]; or no video is of the subset.
     """
     if is_table(path):
         return _read_table(path, **options)[0]
@@ -204,23 +196,17 @@ def evaluate_agreement(settings: EvaluateSettings, tell: Tell = lambda result: N
 def evaluate_segments(
     predictions: _Segments, ground_truth: _Segments, tious: Sequence[float] = TIOUS
 ) -> dict[str, Any]:
-    """All figures of `hf-video evaluate --task segments`, as JSON can hold them. A list has one value for each
-    threshold.
-
-    Precision, recall and F1 count all predictions, whatever their scores. They are for segments that are final, such
-    as those of a timeline; a detector that proposes hundreds of segments is measured by average precision.
+    """All figures of `hf-video evaluate --task segments`, as JSON can hold them.
 
     Args:
-        predictions: predicted segments by video, as `read_predictions` gives them.
-        ground_truth: annotated segments by video, as `read_ground_truth` gives them.
+        predictions, ground_truth: segments by video, see `read_predictions` and `read_ground_truth`.
         tious: thresholds of temporal IoU, above 0 and at most 1.
 
     Returns:
-        `tious`; `num_videos`, `num_segments` and `num_predictions`; `mean_average_precision` over classes, and the
-        mean of it over thresholds, `average_map`; `precision`, `recall` and `f1`; `median_border_error` and
-        `p90_border_error` of the starts and ends of right predictions in seconds, None if there is none; `classes`,
-        which holds `num_segments` and `average_precision` by the name of a class; and `warnings`, sentences that say
-        what was left out or counts as wrong, with its count.
+        Numbers and `tious`; with a value a threshold `mean_average_precision` over classes, and of all predictions,
+        whatever their scores, `precision`, `recall`, `f1`, and `median_border_error` and `p90_border_error` of right
+        ones in seconds, None if there is none; `average_map`, the mean over thresholds; `classes`, with `num_segments`
+        and `average_precision`, by name; and `warnings`, sentences on what counts as wrong.
 
     Raises:
         ValueError: a threshold is out of its bounds, there is no annotation, or there are predictions, but none for a
@@ -296,8 +282,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
-    """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]. `data`
-    and `ground_truth` are files in ActivityNet's layout, or tables. `tell` is called with the result."""
+    """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]."""
     truth, found = _read_seen(settings.ground_truth or "", settings), read_predictions(settings.data)
     annotated = {name: each.segments for name, each in truth.items()}
     points = are_points(annotated)

@@ -22,6 +22,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import httpx, validate_repo_id
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
+from hf_video.io import hub_or_cache
+
 from .custom_code import add_code, write_json
 from .folder_checks import (
     ADAPTER_CONFIG,
@@ -158,7 +160,7 @@ def plan(
     """What [`push`] uploads to a branch, with the sizes in bytes, and what it deletes there. It is a `PublishError` if
     the Hub refuses or cannot be reached."""
     files, remote = publication.files, set[str]()
-    with explained(publication.repo_id):
+    with explained(publication.repo_id), hub_or_cache():
         for branch in dict.fromkeys((None, revision)):  # a new branch begins as `main`
             with suppress(RepositoryNotFoundError, RevisionNotFoundError):
                 remote = {*(api or HfApi()).list_repo_files(publication.repo_id, revision=branch)}

@@ -62,17 +62,11 @@ def detect_actions(
     """Find the people of a video, their actions, and which of them are the same person.
 
     Args:
-        model: an action detector in evaluation mode.
-        processor: prepares the clips around key frames.
+        model, processor: an action detector in evaluation mode, and what prepares the clips around key frames.
         video: what `read_video` takes.
-        seconds: times of the key frames; by default all multiples of `every` in the video.
-        every: seconds from one key frame to the next.
-        person_threshold: smallest score of a person; by default the processor's.
-        action_threshold: smallest score of an action.
+        seconds: times of the key frames; by default all multiples of `every` seconds in the video.
+        person_threshold, action_threshold: smallest scores of a person, by default the processor's, and of an action.
         batch_size: key frames in one forward pass.
-
-    Returns:
-        The key frames in the order of their times.
 
     Raises:
         VideoReadError: the video cannot be read, or does not show one of the seconds.

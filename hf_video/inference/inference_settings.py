@@ -211,11 +211,9 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
     min_duration_on: NotNegative[float] = setting(SHORTEST_SEGMENT, "Seconds of a segment; shorter ones are dropped.")
     min_duration_off: NotNegative[float] = setting(
-        SHORTEST_GAP, "Seconds between two segments of a class; shorter gaps are filled."
+        SHORTEST_GAP, "Seconds of a gap in a class; shorter ones are filled."
     )
-    batch_size: AtLeast1[int] | None = setting(
-        None, "Windows or frames in one forward pass; by default 8, and 1 for a live stream."
-    )
+    batch_size: AtLeast1[int] | None = setting(None, "Windows or frames in a forward pass; 8, or 1 of a live stream.")
     longest_gap: Positive[float] | None = setting(
         None, "Seconds without a frame after which a classifier of frames begins anew; by default 2 for a live stream."
     )
@@ -239,9 +237,7 @@ class SuggestSettings(VideosSettings, TrainedModelSettings, WindowSettings, Sett
         None, "A project of BORIS, ELAN (one video) or VIA 3, or a list of times; by default what the name says."
     )
     annotations: str | None = setting(
-        None,
-        "What is labelled already; --output is a copy of it, with the stretches, if both are of one tool.",
-        "FILE",
+        None, "What is labelled already; of the tool of --output, that is a copy of it, with the stretches.", "FILE"
     )
     batch_size: AtLeast1[int] = setting(8, "Windows or frames in one forward pass.")
 
@@ -306,9 +302,7 @@ class EvaluateSettings(MeasuredSettings, DetectionDataSettings, Settings):
         None, "Also write what the model detected in AVA's form to FILE, which must not exist.", "FILE"
     )
     background: Annotated[str | None, _FRAMES] = setting(
-        None,
-        "Class of frames outside of all segments; by default that of the training, else they do not count.",
-        "CLASS",
+        None, "Class of frames outside of all segments; by default that of the training, or unknown.", "CLASS"
     )
     tiou: Annotated[list[float], _SEGMENTS, SEVERAL] = setting(
         [0.3, 0.4, 0.5, 0.6, 0.7], "Segments: thresholds of temporal IoU.", "X"

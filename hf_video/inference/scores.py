@@ -18,7 +18,6 @@ from hf_video.models.videomamba.state_videomamba import VideoMambaState
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, check_rate, stream_frames
 from hf_video.reading.live_queue import LiveQueue
-from hf_video.reading.sources import VideoReadError, describe
 from hf_video.reading.windows import Sample, SampleGroup, group_samples, timed_samples, until_error
 
 from .features import seen_by_head
@@ -39,16 +38,9 @@ class ScoredWindow(NamedTuple):
 
 @torch.inference_mode()
 def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.Tensor:
-    """Class probabilities of a batch of videos. For a regression model they are its values.
-
-    Args:
-        model: a video classifier in evaluation mode.
-        pixel_values: (batch_size, num_frames, num_channels, height, width), or (batch_size, num_views, ...), where the
-            model averages over the views. It is moved to the model's device and dtype.
-
-    Returns:
-        (batch_size, num_classes) float32 on the CPU.
-    """
+    """Class probabilities of a batch of videos, of a regression model its values: (batch_size, num_classes) float32 on
+    the CPU. The model is a video classifier in evaluation mode, and `pixel_values` are (batch_size, num_frames,
+    num_channels, height, width), or (batch_size, num_views, ...), where it averages over the views."""
     outputs = model(**{model.main_input_name: pixel_values.to(model.device, model.dtype)})
     return scores_of(outputs.logits, model.config)
 
@@ -85,15 +77,9 @@ def score_windows(
     """The class scores of the windows of a video, in their order. The next batch is read while the model computes.
 
     Args:
-        model: a video classifier in evaluation mode.
-        processor: its processor.
-        video: see [`window_batches`].
+        model, processor: a video classifier in evaluation mode, and its processor.
+        video, windows: arguments and options of [`window_batches`], whose errors are raised.
         with_features: whether windows have features.
-        windows: options of [`window_batches`].
-
-    Raises:
-        ValueError: an option is out of its bounds.
-        VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
     """
     batches = window_batches(processor, video, device=model.device, dtype=model.dtype, **windows)
 
@@ -122,32 +108,27 @@ def score_frames(
     watch: Watcher | None = None,
     with_features: bool = False,
 ) -> Iterator[ScoredWindow]:
-    """
-    The class scores of all token frames of a video, in their order. Time and memory for a frame do not grow with the
-    video.
+    """The class scores of all token frames of a video, in their order. Time and memory for a frame do not grow with
+    the video.
 
     A causal VideoMamba sees each frame once, and a state holds what came before. Other models see clips of the length
     of the processor that overlap by half, and a frame has the scores of the clip in whose middle it is. The last clip
     ends with the video.
 
     Args:
-        model: a classifier of frames in evaluation mode, such as [`VideoMambaForFrameClassification`].
-        processor: its processor.
-        video: see [`stream_frames`].
+        model, processor: a classifier of frames in evaluation mode, and its processor.
+        video, source_fps: see [`stream_frames`].
         batch_size: token frames in a forward pass with a state, clips in one without.
         fps, frame_sampling_rate: the rate of samples, by default that of training, see [`choose_windows`].
-        source_fps: see [`stream_frames`].
         longest_gap: seconds between two frames of the video, after which the model begins anew; None for no limit.
             Without a limit the last frame goes on in a gap. It also begins anew where timestamps fall back.
         queue: what a live video waits in if the model is slower; None lets the video wait for the model.
-        watch: see [`window_batches`].
-        with_features: whether token frames have features.
+        watch, with_features: see [`window_batches`] and [`score_windows`].
 
     Returns:
-        An iterator of [`ScoredWindow`]s that last for one token frame each. The time of a token frame is from its
-        first sample to the sample after its last one. Where the video ends, or the model begins anew, a token frame
-        with too few samples repeats the last one, and those whose scores would come later, by `config.frame_delay`
-        token frames, have the last scores.
+        A [`ScoredWindow`] for each token frame, from its first sample to the sample after its last one. Where the
+        video ends, or the model begins anew, a token frame with too few samples repeats the last one, and those whose
+        scores would come later, by `config.frame_delay` token frames, have the last scores.
 
     Raises:
         ValueError: an option is out of its bounds.
@@ -157,23 +138,19 @@ def score_frames(
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
     check_rate("longest_gap", longest_gap)
     sizes = choose_windows(processor, fps=fps, frame_sampling_rate=frame_sampling_rate)
-    clip_length = sizes.pop("num_frames")
-    del sizes["stride"]
+    clip_length, _ = sizes.pop("num_frames"), sizes.pop("stride")
     limit = math.inf if longest_gap is None else longest_gap
     tubelet_size = model.config.tubelet_size
     num_tokens = None if _keeps_state(model.config) else max(clip_length // tubelet_size, 1)
-    name, errors = describe(video), list[Exception]()
-    frames = stream_frames(video, source_fps=source_fps)
+    process, delay = image_transform(processor, model.device, model.dtype, watch), model.config.frame_delay
+    errors, frames = list[Exception](), stream_frames(video, source_fps=source_fps)
     if queue is not None:
         frames = queue.watch(frames)
 
     def token_frames() -> Iterator[SampleGroup]:
-        run = None
         for _, run in groupby(_count_gaps(frames, limit), lambda frame: frame.num_restarts):
             samples = warn_if_far(timed_samples(run, **sizes), clip_length, processor)
             yield from group_samples(samples, tubelet_size, tubelet_size)
-        if run is None:
-            raise VideoReadError(f"{name} gave no frame.")
 
     def scored() -> Iterator[ScoredWindow]:
         tokens = token_frames() if queue is None else queue.newest(token_frames())
@@ -190,7 +167,6 @@ def score_frames(
         if errors:
             raise errors[0]
 
-    process, delay = image_transform(processor, model.device, model.dtype, watch), model.config.frame_delay
     return scored()
 
 

@@ -69,9 +69,7 @@ class SegmentFinder:
     Borders. Between the middles of two windows, scores are taken to change linearly. A class begins or ends where its
     score passes the threshold; where one class follows another, if classes exclude each other, both change where their
     scores are equal. The first window also speaks for all of its first half, the last one for all of its second half.
-    A score that is the share of a window that shows an event gives borders at the truth; one that jumps when half of a
-    window shows the event, within half a stride of it. Averages of overlapping windows would spread each score over a
-    whole window to both sides, and would be known a whole window later.
+    A score that is the share of a window that shows an event gives borders at the truth.
 
     Thresholds. A class is found from the first window with a score of at least `onset`, until a window with a score
     below `offset`. Then gaps shorter than `min_duration_off` are filled, then segments shorter than `min_duration_on`
@@ -128,13 +126,10 @@ class SegmentFinder:
         self._last: tuple[float, float, np.ndarray] | None = None
 
     def add(self, start: float, end: float, scores: Any, begins_anew: bool = False) -> list[Segment]:
-        """
-        The segments that are complete when the next window is known. Each is given once, as soon as nothing can change
-        it.
+        """The segments that are complete with the next window. Each is given once, as soon as nothing can change it.
 
         Args:
-            start: seconds at which the window begins.
-            end: seconds at which it ends; its middle comes after that of the window before.
+            start, end: seconds of the window, whose middle comes after that of the window before.
             scores: (num_classes,) from 0 to 1.
             begins_anew: whether the video had a gap before the window. Segments then end with the window before.
 
@@ -244,17 +239,8 @@ def _is_shorter(start: float, end: float, duration: float) -> bool:
 
 
 def segments_of(windows: Iterable[tuple[Any, ...]], finder: SegmentFinder) -> Iterator[Segment]:
-    """
-    The segments in windows, each as soon as it is complete.
-
-    Args:
-        windows: [`ScoredWindow`]s, or tuples (start, end, scores) or (start, end, scores, begins_anew), see
-            [`SegmentFinder.add`].
-        finder: what finds them.
-
-    Raises:
-        Exception: what `windows` raises, after the segments that were still open: they end with the last window.
-    """
+    """The segments in windows, each as soon as it is complete: of [`ScoredWindow`]s, or tuples with the arguments of
+    [`SegmentFinder.add`]. What `windows` raises comes after the segments that were still open, which then end."""
     try:
         for window in windows:
             yield from finder.add(*window[:4])
@@ -276,13 +262,11 @@ def find_segments(
     background: Collection[str] | None = None,
     **windows: Any,
 ) -> Iterator[Segment]:
-    """
-    The segments of a video, each as soon as it is complete: when it shows which class. Time and memory for a window do
-    not grow with the video, which may be an endless stream.
+    """The segments of a video, each as soon as it is complete: when it shows which class. Time and memory for a window
+    do not grow with the video, which may be an endless stream.
 
     Args:
-        model: a classifier of videos or of frames in evaluation mode.
-        processor: its processor.
+        model, processor: a classifier of videos or of frames in evaluation mode, and its processor.
         video: see [`window_batches`].
         onset, offset, min_duration_on, min_duration_off: see [`SegmentFinder`].
         background: names of classes that get no segment; by default the model's `background_label`.

@@ -55,8 +55,7 @@ class ClassChange(NamedTuple):
 
 
 class Timeline:
-    """
-    What a video shows over time. It grows with the windows of the video, and so does `segments.csv` in its folder.
+    """What a video shows over time. It grows with the windows of the video, and so does `segments.csv` in its folder.
 
     Args:
         finder: finds the segments.
@@ -67,12 +66,10 @@ class Timeline:
         path: where the video is, for `segments.csv`; by default its name.
 
     Attributes:
-        num_segments: number of segments.
-        segments: they, in the order in which they end; after `write` in that in which they begin.
+        num_segments, segments: the segments in the order in which they end; after `write` in that in which they begin.
         highest: the highest score of each class, (num_classes,) float.
         end: seconds of the video that the windows reached.
-        times: start and end of each window in seconds.
-        scores: (num_classes,) float32 of each window.
+        times, scores: start and end of each window in seconds, and its scores (num_classes,) float32.
         thumbnails: seconds and small pictures (height, width, 3) uint8 of frames at about even times.
         ending: why the timeline ends before the video does; None if it does not.
         live: of a live video over which no window slides, how many token frames came (`num_frames`) and were dropped
@@ -185,7 +182,7 @@ def make_timeline(
     """Finds when a video shows which class, and writes the files of `hf-video timeline`, but for the pictures.
 
     Args:
-        settings: the video, the model, and what differs from the defaults.
+        settings: those of the command.
         tell: is called with each segment as soon as it is complete. Of a live video over which no window slides, it is
             called with each [`ClassChange`] instead.
         until_stopped: gives the windows up to the moment when a user stops them.

@@ -79,26 +79,32 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
         FileNotFoundError: there is no index.
         ValueError: the folder has rows of another command, or no clips.
     """
-    import pyarrow.dataset as ds  # it imports pandas
-
     folder = StoredFolder(place)
     text = folder.read(SETTINGS_FILE)
     settings = json.loads(text or b"{}")
     if settings.get("task") != "index":
         kind = FileNotFoundError if text is None else ValueError
         raise kind(f"{folder} is no index of videos: `hf-video index VIDEOS --model M --output {folder}` writes one.")
-    system, root = folder.find()
-    parts = ds.dataset([f"{root}/{name}" for name in part_names(folder)], format="parquet", filesystem=system)
-    rows = parts.to_table(["key", "path", "start", "end", "vector"], filter=ds.field("vector").is_valid())
+    rows = read_rows(folder, ["key", "path", "start", "end", "vector"])
+    rows = rows.filter(rows["vector"].is_valid())
     if not len(rows):
         raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
     vectors = np.concatenate([chunk.flatten().to_numpy() for chunk in rows["vector"].chunks])
     return VideoIndex(str(folder), settings, rows.drop_columns("vector"), vectors.reshape(len(rows), -1))
 
 
-def part_names(folder: StoredFolder) -> list[str]:
-    """The files with rows in a folder."""
+def row_files(folder: StoredFolder) -> list[str]:
+    """The names of the files with rows in a folder."""
     return [name for name in folder.names() if name.startswith("part-") and name.endswith(".parquet")]
+
+
+def read_rows(folder: StoredFolder, columns: Sequence[str], schema: pa.Schema | None = None) -> pa.Table:
+    """Columns of all rows in a folder."""
+    import pyarrow.dataset as ds  # it imports pandas
+
+    system, root = folder.find()
+    files = [f"{root}/{name}" for name in row_files(folder)]
+    return ds.dataset(files, schema=schema, format="parquet", filesystem=system).to_table([*columns])
 
 
 class Hit(NamedTuple):
@@ -126,13 +132,11 @@ class VideoSearch:
     Args:
         index: the folder of an index.
         model: where it is; by default where it was when the index was begun.
-        device: see `load_search_model`.
-        dtype: type of the weights; by default that of the model that made the index.
+        device, dtype: see `load_search_model`; by default the dtype of the model that made the index.
         batch_size: clips in one forward pass of re-ranking.
 
     Raises:
-        FileNotFoundError, OSError: there is no index, or no such model.
-        ValueError: the index is of another model.
+        OSError, ValueError: there is no index, or no such model, or the index is of another model.
     """
 
     def __init__(
@@ -160,18 +164,9 @@ class VideoSearch:
     def search(
         self, text: str | None = None, *, video: Any = None, top_k: int = 10, rerank: int | None = None
     ) -> SearchResult:
-        """The clips closest to a text, or to a video.
-
-        Args:
-            text: words.
-            video: what `read_video` takes, instead of words; one clip of it is searched for.
-            top_k: hits to give.
-            rerank: the number of best clips that are matched with the text and ordered anew, at least `top_k`.
-
-        Raises:
-            ValueError: there is neither a text nor a video, or both; the text is empty; or the model does not re-rank.
-            VideoReadError: a video cannot be read.
-        """
+        """The `top_k` clips closest to a text, or to one clip of a `video`, which is what `read_video` takes. The
+        `rerank` best ones, at least `top_k`, are matched with the text and ordered anew. It is a `ValueError` if there
+        is neither a text nor a video, or both; the text is empty; or the model does not re-rank."""
         if (text is None) == (video is None):
             raise ValueError("Search for a text, or for a video.")
         if text is not None and not text.strip():

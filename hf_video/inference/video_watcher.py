@@ -22,12 +22,12 @@ class VideoWatcher:
                 print(watcher.answer())
 
     Args:
-        model ([`MemoryBankQFormerForConditionalGeneration`]): a model with a memory and a vision tower.
-        processor ([`MemoryBankQFormerProcessor`]): the processor of the model.
+        model, processor: a [`MemoryBankQFormerForConditionalGeneration`] with a memory and a vision tower, and its
+            [`MemoryBankQFormerProcessor`].
         question (`str`, defaults to `""`): the text that the Q-Former reads while it watches. Other questions are
             answered from what the memory has kept, see [`replay_memory`].
-        chunk_size (`int`, defaults to 8): number of frames in one pass of the vision tower. With 1, frames of a live
-            source are read without delay.
+        chunk_size (`int`, defaults to 8): frames in one pass of the vision tower. With 1, frames of a live source are
+            read without delay.
         memory ([`MemoryBank`], *optional*): the memory of earlier frames. It grows in place. If it was filled with
             another question, it stays as it is, and a replay of it grows instead.
 
@@ -67,15 +67,9 @@ class VideoWatcher:
         return int(self.memory.frames_seen.sum())
 
     def watch(self, frames: Iterable[Any]) -> Iterator[int]:
-        """
-        Read frames, one after the other. If their source raises an error, all frames before it are read first.
-
-        Args:
-            frames: any iterable of images of one size: PIL images or arrays (height, width, channels), uint8.
-
-        Yields:
-            `frames_seen`, after each frame. The caller may then ask, save, or stop.
-        """
+        """Read frames, any iterable of images of one size: PIL images or arrays (height, width, channels) uint8. Gives
+        `frames_seen` after each: the caller may then ask, save, or stop. If their source raises an error, all frames
+        before it are read first."""
         options, errors = {"do_sample_frames": False, "num_crops": 1, "return_tensors": "pt"}, list[Exception]()
         read = until_error(frames, errors)
         while chunk := [*islice(read, self.chunk_size)]:
@@ -97,17 +91,9 @@ class VideoWatcher:
 
     @torch.no_grad()
     def answer(self, question: str | None = None, **generate_kwargs: Any) -> str:
-        """
-        Answer a question about all frames so far.
-
-        Args:
-            question (`str`, *optional*): the question; by default that of the watcher. Another question is answered
-                from a replay of the memory, which is not changed.
-            generate_kwargs: options of the model's `generate`.
-
-        Raises:
-            ValueError: if no frame was read yet, or the question is too long.
-        """
+        """Answer a question about all frames so far, by default that of the watcher; another one is answered from a
+        replay of the memory, which is not changed. The options are those of the model's `generate`. It is a
+        `ValueError` if no frame was read yet, or the question is too long."""
         if not self.frames_seen:
             raise ValueError("There is nothing to answer about yet: watch at least one frame.")
         question = self.question if question is None else question
@@ -124,23 +110,14 @@ class VideoWatcher:
         return self.processor.batch_decode(ids, skip_special_tokens=True)[0].strip()
 
     def check_question(self, question: str) -> None:
-        """
-        Check that a question can be answered, before hours are spent on watching.
-
-        Raises:
-            ValueError: if it is too long for the Q-Former, or the processor cannot make a prompt of it.
-        """
+        """Check that a question can be answered, before hours are spent on watching: it is a `ValueError` if it is too
+        long for the Q-Former."""
         self._qformer_inputs(question)
         self._language_model_inputs(question)
 
     def save(self, path: str | os.PathLike) -> None:
-        """
-        Write the memory with [`MemoryBank.save`], complete or not at all. The file also holds the question, and a hash
-        by which the model is recognised.
-
-        Raises:
-            ValueError: if the memory is unfinished.
-        """
+        """Write the memory with [`MemoryBank.save`], complete or not at all. The file also holds the question, and a
+        hash by which the model is recognised."""
         self.memory.save(path)
 
     def _qformer_inputs(self, question: str) -> dict[str, torch.Tensor]:

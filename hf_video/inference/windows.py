@@ -64,21 +64,18 @@ def window_batches(
     dtype: torch.dtype = torch.float32,
     watch: Watcher | None = None,
 ) -> Iterator[WindowBatch]:
-    """Sliding windows of a video, resized, cropped and normalised for a model.
+    """Sliding windows of a video, resized, cropped and normalised for a model, one clip with one crop each.
 
     Each frame is decoded, processed and moved to the device once, however many windows hold it. A batch is given as
     soon as it is full; the last one may be smaller. Memory does not grow with the length of the video. A line of the
     log says if samples are more than `FAR` times as far apart as the frames that the model learned from, or as close.
 
     Args:
-        processor: says how a frame is resized, cropped and normalised. Its sampling of clips and its views are not
-            used: a window is one clip with one crop.
-        source, source_fps: see `timed_samples`.
-        last: see `group_samples`.
+        processor: says how a frame is resized, cropped and normalised.
+        source, source_fps, last: see `timed_samples` and `group_samples`.
         num_frames, stride, fps, frame_sampling_rate: see `choose_windows`.
         batch_size: windows in a batch.
-        device: where `pixel_values` are.
-        dtype: dtype of `pixel_values`.
+        device, dtype: those of `pixel_values`.
         watch: sees the frames before they are processed.
 
     Raises:

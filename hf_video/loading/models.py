@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.io import naming
+from hf_video.io import SECONDS_FOR_AN_ANSWER, naming
 from hf_video.settings import closest, few
 
 from .released import SHIPPED, START_FOLDER, find_released, locate_released, released_models
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # The types of models that compare videos with texts.
 VIDEO_TEXT_TYPES = ("video_text_dual_encoder", "xclip", "videoprism")
-SECONDS_FOR_AN_ANSWER = 10
 
 
 def locate_model(name: str, option: str = "") -> str:
@@ -217,8 +216,8 @@ def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
     Raises:
         ValueError: there is no released model of this name, or it cannot be had.
     """
-    classes = {each: row.auto_class for each, row in released_models().items()}
-    classes[SHIPPED] = "AutoModelForVideoClassification"
+    classes = {row.name: row.auto_class for row in released_models().values()}
+    classes |= {SHIPPED: "AutoModelForVideoClassification"}
     if name not in classes:
         hint = closest(name, classes) or "`hf-video models` lists them."
         raise ValueError(f"There is no released model {name!r}. {hint}")

@@ -11,15 +11,15 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hf_video.io import FULL_DISK, read_own_json, sha256_of, write_error_number
+from hf_video.io import FULL_DISK, hub_or_cache, read_own_json, sha256_of, write_error_number
 from hf_video.processes import is_first_process
 
 # Found by its name, since the package knows no source of checkpoints.
@@ -120,7 +120,12 @@ def locate_released(model: ReleasedModel) -> str:
     elif model.file is None:
         return fetch_released(model)
     else:
-        with _one_at_a_time(model):
+        from filelock import FileLock
+
+        model.folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(model.folder.with_name(f".{model.name}.lock")):
+            for begun in model.folder.parent.glob(f".{model.name}.*.partial"):
+                shutil.rmtree(begun)  # by a process that was killed
             if not model.folder.is_dir():
                 file = fetch_released(model)
                 with redirect_stdout(sys.stderr):
@@ -157,11 +162,12 @@ def fetch_released(model: ReleasedModel) -> str:
     place = f"{model.file} of {model.repository}"
     at_hand = f"or get the file elsewhere, and convert it: `{model.command}`."
     try:
-        plan = hf_hub_download(model.repository, model.file, dry_run=True)
-        if plan.will_download:
-            size = f"{plan.file_size / 1e6:,.1f} MB" if plan.file_size else "of unknown size"
-            _say(f"{model.name}: fetching {place}, {size}, {license}.")
-        file = Path(hf_hub_download(model.repository, model.file))
+        with hub_or_cache():
+            plan = hf_hub_download(model.repository, model.file, dry_run=True)
+            if plan.will_download:
+                size = f"{plan.file_size / 1e6:,.1f} MB" if plan.file_size else "of unknown size"
+                _say(f"{model.name}: fetching {place}, {size}, {license}.")
+            file = Path(hf_hub_download(model.repository, model.file))
     except RemoteEntryNotFoundError as error:
         raise ValueError(f"{model.name}: there is no {place} on the Hub. Look at {model.link}, {at_hand}") from error
     except (OSError, httpx.HTTPError) as error:
@@ -191,25 +197,6 @@ def _check_sha256(model: ReleasedModel, found: str) -> None:
             f"{model.name}: {model.file} of {model.repository} has the SHA-256 {found}, the file that was converted "
             f"before had {model.sha256}: to take the new one, remove {model.folder}, or name it to keep the other."
         )
-
-
-@contextmanager
-def _one_at_a_time(model: ReleasedModel) -> Iterator[None]:
-    """Lets one process work on a model while others wait, and removes what one that was killed had begun."""
-    from filelock import FileLock, Timeout
-
-    folder = model.folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_name(f".{model.name}.lock"))
-    try:
-        held = lock.acquire(blocking=False)
-    except Timeout:
-        _say(f"{model.name}: another process fetches it; waiting for its end.")
-        held = lock.acquire()
-    with held:
-        for begun in folder.parent.glob(f".{model.name}.*.partial"):
-            shutil.rmtree(begun)
-        yield
 
 
 def _say(line: str) -> None:

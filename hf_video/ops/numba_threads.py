@@ -12,7 +12,6 @@ import functools
 import math
 import multiprocessing
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,13 +48,11 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Sequence[tuple[int
     """Call a compiled kernel with these arguments and each unit of work, on as many threads as PyTorch uses."""
     arrays = [as_array(argument) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     if units and not kernel.signatures:
-        start = time.perf_counter()
         kernel(*arrays, *units[0])
         units = units[1:]
         if kernel.stats.cache_misses:
-            place = kernel.stats.cache_path or "memory alone, because the cache folder cannot be written"
-            seconds = time.perf_counter() - start
-            logger.warning(f"{kernel.__name__} was compiled for this machine in {seconds:.1f} s, kept in {place}.")
+            how = "once for this machine" if kernel.stats.cache_path else "and not kept: no folder can be written to"
+            logger.warning_once(f"Compiling CPU kernels, {how} ...")
     waiting, errors = deque(units), list[BaseException]()
 
     def work(_: Any = None) -> None:

@@ -47,17 +47,10 @@ _PLAYLIST_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "au
 @dataclass(slots=True, eq=False)
 class StreamedFrame:
     """
-    A frame of a video. A decoded frame is converted to RGB whenever its image is asked for, so that a frame that waits
-    takes less memory.
-
-    Args:
-        number: number of the frame in the video, from 0, as [`read_video`] counts.
-        seconds: time of the frame in seconds after the first one.
-        picture: (height, width, 3) uint8 RGB, upright; with a converter, a frame of PyAV.
-        duration: seconds for which the frame is shown, as far as the video says it.
-        to_rgb: the converter.
-        num_restarts: how often the timestamps of the video began anew before the frame, see [`StreamClock`]. Frames
-            with another number may show another scene.
+    A frame of a video: its number, from 0; its time in seconds after the first one; the seconds for which it is shown,
+    as far as the video says it; and how often the timestamps began anew before it, see [`StreamClock`]. The picture is
+    (height, width, 3) uint8 RGB, upright, or a frame of PyAV, which takes less memory while it waits, and is converted
+    by `to_rgb` whenever its image is asked for.
     """
 
     number: int
@@ -77,11 +70,10 @@ class StreamClock:
     """
     Seconds after the first frame, by the timestamps of a stream, always rising.
 
-    A frame without a timestamp comes one mean distance after the frame before. A single frame whose timestamp lies
-    before that of the frame before, or more than `longest_gap` seconds after it, has come late or damaged: it is put
-    half a mean distance after the frame before. A second one in succession means that the sender has started anew,
-    which `num_restarts` counts: it comes one mean distance after the frame before, and the timestamps that follow
-    count from there. Until there are two frames, the mean distance is that of `rate`, frames per second.
+    A frame without a timestamp comes one mean distance after the frame before. A single frame whose timestamp falls
+    back, or jumps by more than `longest_gap` seconds, has come late or damaged: it is put half a mean distance after
+    the frame before. A second one in succession means that the sender has started anew, which `num_restarts` counts:
+    it comes one mean distance after the frame before, and the timestamps that follow count from there.
     """
 
     def __init__(self, rate: Fraction | None, longest_gap: float = math.inf):
@@ -151,13 +143,8 @@ def stream_frames(source: Any, fps: float | None = None, source_fps: float | Non
 
 
 def comes_live(source: Any) -> bool:
-    """
-    Whether frames come as time passes: from a camera or the address of a live stream, or as the body of an http
-    response that is a stream of unknown length. Asks a server of http.
-
-    Raises:
-        `VideoReadError`: if the server cannot be reached or refuses, or the address is that of a playlist.
-    """
+    """Whether frames come as time passes: from a camera, the address of a live stream, or an http response that is a
+    stream of unknown length. Asks a server of http, and raises as `stream_frames`."""
     source = Source.of(source)
     if not source.is_http:
         return source.kind == "stream"
@@ -191,8 +178,7 @@ def _open_frames(source: Source, source_fps: float | None) -> Iterator[StreamedF
         return _time_arrays(map(folder.read, range(len(folder))), source_fps)
     if source_fps is not None:
         raise ValueError(
-            f"source_fps={source_fps} is the rate of a folder or iterable of frames; {name} has times of its own. "
-            "fps=... sets how many frames are taken in a second."
+            f"source_fps={source_fps} is the rate of a folder or iterable of frames; {name} has times of its own."
         )
     if source.kind == "stream" and source.scheme:
         options = {"protocol_whitelist": LIVE_PROTOCOLS[source.scheme], "format_whitelist": _FORMATS}
@@ -266,10 +252,7 @@ def _stream_live(
     except VideoReadError:
         raise
     except av.error.ExitError:
-        raise VideoReadError(
-            f"{name} sent nothing for {silence} s. Check that the sender runs, or wait longer with "
-            "HF_HUB_DOWNLOAD_TIMEOUT=SECONDS."
-        ) from None
+        raise VideoReadError(f"{name} sent nothing for {silence} s (HF_HUB_DOWNLOAD_TIMEOUT).") from None
     except (av.FFmpegError, OSError) as error:
         what = "broke off" if is_open else "cannot be opened as a stream"
         raise VideoReadError(f"{name} {what}: {error.strerror or error}.") from None
@@ -290,14 +273,10 @@ def _content_type(response: Any) -> str:
 
 def _is_stream(response: Any, name: str) -> bool:
     """Whether the body of an http response is a live stream: pictures that replace each other, or a stream of which
-    the server says neither where it ends nor what only a file has, such as its version. Raises `VideoReadError` for a
-    playlist."""
+    the server says neither where it ends nor what only a file has, such as its version."""
     kind = _content_type(response)
     if kind in _PLAYLIST_TYPES:
-        raise VideoReadError(
-            f"{name} is a playlist, which may name any other address, and is not read. Give the address of the stream "
-            "itself, or let another program read it: ffmpeg -i URL -c copy -f mpegts tcp://127.0.0.1:PORT"
-        )
+        raise VideoReadError(f"{name} is a playlist, which is not read. Give the address of the stream itself.")
     return kind == _PICTURES or (kind in _STREAM_TYPES and not any(name in response.headers for name in _OF_FILES))
 
 

@@ -28,8 +28,8 @@ from .sources import VideoReadError
 _JUMP = 10
 # Frames per second of a file that tells none, as in FFmpeg.
 DEFAULT_RATE = Fraction(25)
-# What is kept of files that were read: so many packets, at about 70 bytes each, of which a file counts for some.
-MOST_PACKETS, _FEWEST_PACKETS = 2**20, 2**8
+# Packets that are kept of files that were read, at about 70 bytes each.
+MOST_PACKETS = 2**20
 # What is kept of a packet, times in units of the time base, `_NONE` for no value; its data would fill the memory.
 PACKET = np.dtype(
     [(name, "i8") for name in ("time", "duration", "decode_time", "start", "size")]
@@ -61,11 +61,6 @@ class FrameIndex(NamedTuple):
     packets: Any = ()
     is_in_doubt: Any = ()
 
-    @property
-    def num_packets(self) -> int:
-        """What the index takes in memory; of a file with few packets, as much as of this many."""
-        return max(len(self.packets), len(self.times), _FEWEST_PACKETS)
-
 
 # The latest stand at the end. Threads share it, and no lock could be held at the moment of a fork: each step by itself
 # leaves it whole.
@@ -73,20 +68,17 @@ _INDEXES: dict[tuple[str, int, int], FrameIndex] = {}
 
 
 def find_index(source: str | BinaryIO, name: str, opened: tuple[Any, Any]) -> FrameIndex:
-    """The index of an opened file; that of a path is kept as long as size and time of the file stay the same. Raises
-    `VideoReadError` for a file that holds no video."""
+    """The index of an opened file; that of a path is kept as long as size and time of the file stay the same."""
     if not isinstance(source, str):
         return make_index(source, name, *opened)
     found = os.stat(source)
     key = os.path.abspath(source), found.st_size, found.st_mtime_ns
-    index = _INDEXES.pop(key, None)
-    if index is None:
-        index = make_index(source, name, *opened)
-        room = MOST_PACKETS - index.num_packets
-        for old, each in reversed(list(_INDEXES.items())):
-            room -= each.num_packets
-            if room < 0:
-                _INDEXES.pop(old, None)
+    index = _INDEXES.pop(key, None) or make_index(source, name, *opened)
+    room = MOST_PACKETS - len(index.times)
+    for old, each in reversed(list(_INDEXES.items())):
+        room -= len(each.times)
+        if room < 0:
+            _INDEXES.pop(old, None)
     _INDEXES[key] = index
     return index
 
@@ -119,8 +111,7 @@ def make_index(source: str | BinaryIO, name: str, container: Any, stream: Any) -
 
 
 def read_packets(source: str | BinaryIO, name: str, container: Any, stream: Any) -> tuple[np.ndarray, Any]:
-    """All packets of a file, (num_packets,) of `PACKET`, and its first frame, the only one that is decoded. Raises
-    `VideoReadError` if the file is cut off, or holds no frame that can be decoded."""
+    """All packets of a file, (num_packets,) of `PACKET`, and its first frame, the only one that is decoded."""
     packets: list[tuple[int, ...]] = []
     first_frame = None
     indexed = _index_remote(source, container, stream) if isinstance(source, RemoteFile) else None
@@ -176,8 +167,7 @@ def _packets_tell_frames(container: Any, stream: Any, packets: np.ndarray) -> bo
 
 
 def _find_doubt(times: np.ndarray, starts: np.ndarray, by_time: np.ndarray) -> np.ndarray:
-    """Which packets are in a group of pictures whose times may be wrong, if the decoder reorders: groups whose times
-    rise in the order of decoding, and those with a jump."""
+    """Which packets are in a group of pictures whose times may be wrong: they rise as decoded, or have a jump."""
     group = np.searchsorted(starts, np.arange(len(times)), side="right") - 1
     falls = np.diff(times, prepend=times[0]) < 0
     falls[starts] = False
@@ -191,9 +181,8 @@ def _find_doubt(times: np.ndarray, starts: np.ndarray, by_time: np.ndarray) -> n
 def _index_remote(file: RemoteFile, container: Any, stream: Any) -> np.ndarray | None:
     """The packets of an MP4 or MOV file as a pass over all of them gives, without fetching them, if that is certain.
 
-    FFmpeg has read the tables of the file (ISO/IEC 14496-12) when it is open, and knows from them when every packet is
-    decoded and shown, where it lies and which ones are key frames. It reads the data of packets, but does not look at
-    them: so the packets of a file whose other bytes are zeros tell the same.
+    FFmpeg knows from the tables of the file (ISO/IEC 14496-12) where every packet lies, when it is decoded and shown,
+    and which ones are key frames, and does not look at their data: with zeros for these, the packets tell the same.
     """
     is_mp4 = container.format.name == TIMED_CONTAINERS[0] and has_one_frame_per_packet(stream)
     hollow: Any = file.hollow()

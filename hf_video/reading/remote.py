@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from http import HTTPStatus
 from typing import Any
 
 from fsspec.core import url_to_fs
@@ -40,21 +39,13 @@ SMALL_FILE = 2**20
 _PIECES = (64 * 2**10, 4 * 2**20)
 _KEPT = 64 * 2**20
 # A broken connection and a server in trouble may be better a moment later, in seconds.
-_PASSING_STATUSES = (429, 500, 502, 503, 504)
 WAITS = (1.0, 2.0)
 
 
 @contextmanager
 def open_address(source: Source) -> Iterator[Any]:
-    """
-    Open the video of a URL of `http(s)`, or of any protocol that fsspec knows and whose package is installed: the path
-    of a `file://` URL; of any other a [`RemoteFile`], or if the server does not answer to ranges, a file that was
-    fetched as a whole.
-
-    Raises:
-        `VideoReadError`: if the video cannot be fetched; also in the block, if a part of it could not.
-        `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is not a positive integer.
-    """
+    """The path of a `file://` URL; of any other a [`RemoteFile`], or a file that was fetched as a whole. Raises
+    `VideoReadError` if the video, or in the block a part of it, cannot be fetched."""
     # A wrong limit is told before anything is fetched.
     read_max_size()
     with ExitStack() as stack:
@@ -74,9 +65,7 @@ class RemoteFile:
     """
     A file of `size` bytes, which are fetched when they are read: in larger and larger pieces where reading goes on.
     The latest 64 MiB are kept. A `read` ends where a piece ends, and may so return fewer bytes than asked for.
-
-    `fetch` is called with two places, and gives the bytes from the first to before the second; `start` are the first
-    ones, which have come already. Raises `VideoReadError` if the file is larger than allowed.
+    `fetch` gives the bytes between two places; `start` are the first ones, which have come already.
     """
 
     def __init__(self, name: str, size: int, fetch: Callable[[int, int], bytes], start: bytes = b""):
@@ -84,8 +73,7 @@ class RemoteFile:
             raise _too_large(name)
         # `ahead` is how many bytes the next fetch brings, if it is known how many are needed.
         self.name, self.size, self.ahead = name, size, 0
-        # That of the first fetch that failed. Every later `read` raises it too: FFmpeg passes over some errors, and
-        # would take the file for shorter than it is.
+        # That of the first fetch that failed. FFmpeg passes over some errors: every later `read` raises it too.
         self.error: VideoReadError | None = None
         self._fetch, self._position = fetch, 0
         if len(start) < size <= SMALL_FILE:
@@ -147,19 +135,14 @@ def _open_file_system(source: Source, stack: ExitStack) -> str | RemoteFile:
     """The path of a URL of a local file, or a file of another file system, which `stack` closes."""
     url, name = source.place, source.name
     if "::" in url:
-        raise VideoReadError(
-            f"{name} leads through several file systems, which is not read by ranges. Open the file yourself, with "
-            "fsspec.open(URL), and give the open file."
-        )
+        raise VideoReadError(f"{name} leads through several file systems: give the open file of fsspec.open(URL).")
     try:
         system, path = url_to_fs(url)
     except ImportError as error:
         raise VideoReadError(f"{name} cannot be read: {error}.") from error
     except ValueError as error:
-        raise VideoReadError(
-            f"{name} cannot be read: {url.partition('://')[0]}:// is not a protocol of files that fsspec knows, or "
-            "the address is not complete. Expected http://, https://, s3://, hf://, ..., or a path."
-        ) from error
+        protocol = url.partition("://")[0]
+        raise VideoReadError(f"{name}: {protocol}:// is not a protocol of files that fsspec knows.") from error
     if isinstance(system, LocalFileSystem):
         if not os.path.isfile(path):
             raise VideoReadError(f"{name} does not exist.")
@@ -182,7 +165,7 @@ def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
     """A file of a server that answers to ranges, and always with the version of the first answer; of another one the
     whole video in memory."""
     with open_response(url, name, {"Range": f"bytes=0-{FIRST_SIZE - 1}"}) as response:
-        if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+        if response.status_code != 206:
             return _receive(response, read_max_size(), _too_large(name))
         version = _read_version(response, name, 0)
         start = _receive(response, min(FIRST_SIZE, version[0]), _other_bytes(name)).getvalue()
@@ -193,7 +176,8 @@ def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
 
     def fetch(start: int, end: int) -> bytes:
         nonlocal target
-        for wait in (*WAITS, None):
+        waits = list(WAITS)
+        while True:
             url, headers = target
             try:
                 with open_response(url, name, headers | {"Range": f"bytes={start}-{end - 1}"}) as response:
@@ -201,23 +185,18 @@ def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
                         raise _other_bytes(name)
                     return _receive(response, end - start, _other_bytes(name)).getvalue()
             except VideoReadError as error:
-                cause: Any = error.__cause__
-                is_refused = isinstance(cause, httpx.HTTPStatusError)
-                may_pass = isinstance(cause, (httpx.NetworkError, httpx.RemoteProtocolError))
-                may_pass = may_pass or (is_refused and cause.response.status_code in _PASSING_STATUSES)
-                # A signed address may have expired.
-                if wait is None or not (may_pass or (is_refused and target != first)):
+                passing = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.HTTPStatusError)
+                if not waits or not isinstance(error.__cause__, passing):
                     raise
+            # A signed address may have expired.
             target = first
-            time.sleep(wait if may_pass else 0)
-        raise AssertionError("The last try returns or raises.")
+            time.sleep(waits.pop(0))
 
     return RemoteFile(name, version[0], fetch, start)
 
 
 def _read_version(response: Any, name: str, start: int) -> tuple[int, str | None, str | None]:
-    """What tells whether a file is still the same: its size, and what the server says of its version. Raises
-    `VideoReadError` for an answer to another range."""
+    """What tells whether a file is still the same: its size, and what the server says of its version."""
     stated = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", response.headers.get("Content-Range", "").strip())
     if stated is None or int(stated[1]) != start:
         raise _other_bytes(name)
@@ -227,8 +206,7 @@ def _read_version(response: Any, name: str, start: int) -> tuple[int, str | None
 @contextmanager
 def open_response(url: str, name: str, headers: dict[str, str] | None = None) -> Iterator[Any]:
     """The answer to a request for a URL of `http(s)`, whose body has not been read. Raises `VideoReadError`, in the
-    block too, if the server refuses, cannot be reached, stalls or breaks off, the URL is not valid, or huggingface_hub
-    is in offline mode; its cause is the error of httpx."""
+    block too; its cause is the error of httpx."""
     with (
         _telling(name, httpx.HTTPError, OfflineModeIsEnabled),
         closing(_request(url, name, headers or {})) as response,
@@ -248,19 +226,13 @@ def _request(url: str, name: str, headers: dict[str, str]) -> Any:
         request = client.build_request("GET", url, headers=headers, timeout=timeout)
         # The client would read the whole body of every redirect, so redirects are followed here.
         for _ in range(_MAX_REDIRECTS + 1):
-            try:
-                response = client.send(request, stream=True, follow_redirects=False)
-            except httpx.RemoteProtocolError:
-                # The server may have closed a kept connection at this moment; it gets the request on a new one.
-                response = client.send(request, stream=True, follow_redirects=False)
+            response = client.send(request, stream=True, follow_redirects=False)
             if response.next_request is None:
                 return response
             response.close()
             request = response.next_request
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, OverflowError) as error:
-        raise VideoReadError(
-            f"{name} is not a valid address; expected http://HOST/PATH or https://HOST/PATH."
-        ) from error
+        raise VideoReadError(f"{name} is not a valid address of http:// or https://.") from error
     raise httpx.TooManyRedirects(f"it redirects more than {_MAX_REDIRECTS} times", request=request)
 
 
@@ -286,38 +258,32 @@ def _telling(name: str, *kinds: type[Exception]) -> Iterator[None]:
     """What httpx, huggingface_hub or a file system of fsspec raises in the block becomes `VideoReadError`."""
     try:
         yield
-        return
-    except kinds as caught:
-        error = caught
-    if isinstance(error, httpx.TimeoutException):
-        reason = (
-            f"downloaded: the server sent nothing, or next to nothing, for {constants.HF_HUB_DOWNLOAD_TIMEOUT} s. Try "
-            "again, wait longer with HF_HUB_DOWNLOAD_TIMEOUT=SECONDS, or download the file yourself and give its path."
-        )
-    elif isinstance(error, OfflineModeIsEnabled):
-        reason = "downloaded in offline mode. Unset HF_HUB_OFFLINE, or give the path of a file."
-    elif isinstance(error, httpx.HTTPError):
-        reason = f"downloaded: {error}. Check the address and the network, or give the path of a file."
-    elif isinstance(error, FileNotFoundError):
-        raise VideoReadError(f"{name} does not exist.") from error
-    else:
-        # A signature or a token stands in the query of an address.
-        text = re.sub(r"\?\S+", "?...", str(error))[:300]
-        reason = f"read: {type(error).__name__}: {text}"
-    raise VideoReadError(f"{name} cannot be {reason}") from error
+    except kinds as error:
+        if isinstance(error, FileNotFoundError):
+            raise VideoReadError(f"{name} does not exist.") from error
+        if isinstance(error, OfflineModeIsEnabled):
+            reason = "downloaded in offline mode: unset HF_HUB_OFFLINE"
+        elif isinstance(error, httpx.TimeoutException):
+            silence = f"{constants.HF_HUB_DOWNLOAD_TIMEOUT} s (HF_HUB_DOWNLOAD_TIMEOUT)"
+            reason = f"downloaded: the server sent nothing, or next to nothing, for {silence}. Try again"
+        elif isinstance(error, httpx.HTTPError):
+            reason = f"downloaded: {error}. Check the address and the network"
+        else:
+            # A signature or a token stands in the query of an address.
+            text = re.sub(r"\?\S+", "?...", str(error))[:300]
+            reason = f"read: {type(error).__name__}: {text}"
+        raise VideoReadError(f"{name} cannot be {reason}, or give the path of a file.") from error
 
 
 def _other_bytes(name: str) -> VideoReadError:
     return VideoReadError(
-        f"{name} has changed on the server while it was read, or other bytes come than are asked for. Read it again, "
-        "or download the file yourself and give its path."
+        f"{name} has changed on the server while it was read, or other bytes come than are asked for."
     )
 
 
 def _too_large(name: str) -> VideoReadError:
     return VideoReadError(
-        f"{name} cannot be downloaded: it is larger than {read_max_size():,} bytes. Allow more with "
-        f"{SIZE_VARIABLE}=BYTES, or download the file yourself and give its path."
+        f"{name} cannot be downloaded: it is larger than {read_max_size():,} bytes; {SIZE_VARIABLE}=BYTES allows more."
     )
 
 

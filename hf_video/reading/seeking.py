@@ -18,8 +18,7 @@ from .packet_index import find_index
 from .remote import RemoteFile
 from .sources import VideoReadError
 
-# Codecs that mark the frames that no other frame depends on. The decoder leaves those out that are not wanted: without
-# it, 16 frames of a file as x264 makes it take 1.2 times as long (`benchmarks/reading.py`).
+# Codecs that mark the frames that no other frame depends on: the decoder leaves out those that are not wanted.
 SKIPPING_CODECS = ("h264",)
 # With more frames than this per seek, threads of the decoder gain more than they cost.
 _FRAMES_WORTH_THREADS = 100
@@ -32,13 +31,8 @@ class _DoubtError(Exception):
 
 
 class VideoFile:
-    """
-    The frames of a video file, by number in the order of presentation.
-
-    `source` is its path, or the open file, and `opened` what `open_stream` gives for it, without threads; it must stay
-    open as long as frames are read. Raises `VideoReadError` if the file is not a video or holds no frame that can be
-    decoded.
-    """
+    """The frames of a video file, by number in the order of presentation. `source` is its path, or the open file, and
+    `opened` what `open_stream` gives for it, without threads, open as long as frames are read."""
 
     backend = "pyav"
 
@@ -88,10 +82,7 @@ class VideoFile:
                 if agrees and count > numbers[-1] + MOST_HELD_BACK:
                     break
         if not agrees and count != len(index.times) or len(frames) < len(chosen):
-            raise VideoReadError(
-                f"{self.name} is damaged: it should give {len(index.times)} frames, but gives {count}; "
-                "copy or download it again."
-            )
+            raise VideoReadError(f"{self.name} is damaged: it gives {count} frames in place of {len(index.times)}.")
         return frames
 
     def _decode_by_seeking(self, numbers: list[int]) -> dict[int, np.ndarray]:

@@ -34,17 +34,8 @@ class VideoReadError(OSError):
 
 
 class Source(NamedTuple):
-    """
-    What a source of frames is.
-
-    Attributes:
-        kind: "stream" (an address of a live stream, or a camera), "address" (another URL), "folder" (of pictures),
-            "path" (of a file, which need not exist), "bytes", "file" (open), "decoder" (a `VideoDecoder` of
-            torchcodec), or "frames" (another iterable).
-        name: a short name for messages.
-        place: the path or URL as text; else the object itself.
-        scheme: the protocol of a URL, in lower case; else "".
-    """
+    """What a source of frames is: its kind, a short name for messages, the path or URL as text or else the object
+    itself, and the protocol of a URL, in lower case."""
 
     kind: Kind
     name: str
@@ -71,9 +62,8 @@ class Source(NamedTuple):
         if isinstance(source, Iterable):
             return cls("frames", f"The {type(source).__name__}", source)
         raise TypeError(
-            "A video is a path, a URL, bytes, an open binary file, the path of a folder of frames, a VideoDecoder of "
-            "torchcodec where frames are read by number or, where they come one after another, an iterable of frames, "
-            f"not {type(source).__name__}."
+            "A video is a path, a URL, bytes, an open binary file, a VideoDecoder of torchcodec, or an iterable of "
+            f"frames, not {type(source).__name__}."
         )
 
     @property

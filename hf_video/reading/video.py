@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,8 +51,7 @@ class VideoReader:
         metadata (`VideoMetadata`): see [`read_video`]; without `frames_indices`.
 
     The packets of a file are passed over once to number its frames; the result is kept in memory while the file does
-    not change. Only files whose packets do not show the frames (AVI, MPEG-4, VP8, streams that begin with damage) are
-    decoded in full for that.
+    not change. Only files whose packets do not show the frames, such as AVI, are decoded in full for that.
 
     Raises:
         `VideoReadError`: if the video cannot be read.
@@ -113,24 +111,20 @@ class VideoReader:
             `ValueError`: for an index outside the video or segment, or none.
         """
         indices, counted = np.asarray(indices), range(len(self)) if segment is None else segment
-        if indices.size == 0 or not np.issubdtype(indices.dtype, np.integer):
-            raise ValueError(
-                f"sample_indices_fn must return at least one integer; for {self.name} it returned {indices}."
-            )
-        outside = indices[(indices < 0) | (indices >= len(counted))]
-        if outside.size:
-            raise ValueError(
-                f"sample_indices_fn returned index {outside[0]}, but {self.name} has the frames 0 to "
-                f"{len(counted) - 1}."
-            )
+        wrong = indices
+        if indices.size and np.issubdtype(indices.dtype, np.integer):
+            wrong = indices[(indices < 0) | (indices >= len(counted))]
+        if wrong.size or not indices.size:
+            some, last = wrong.ravel()[:5].tolist(), len(counted) - 1
+            raise ValueError(f"Indices of frames of {self.name} from 0 to {last} are expected, not {some}.")
         wanted, inverse = np.unique(indices + counted.start, return_inverse=True)
         read = self._frames.read(wanted.tolist())
         frames = np.empty((len(wanted), self._frames.height, self._frames.width, 3), dtype=np.uint8)
         for row, frame in enumerate(read):
             if frame.shape != frames.shape[1:]:
-                paths = getattr(self._frames, "paths", {})
-                name = paths[wanted[row]] if paths else f"{self.name}: frame {wanted[row]}"
                 size, first = frame.shape[:2], frames.shape[1:3]
+                paths = getattr(self._frames, "paths", None)
+                name = paths[wanted[row]] if paths else f"{self.name}: frame {wanted[row]}"
                 raise VideoReadError(f"{name} is {size} (height, width), but the first frame is {first}.")
             frames[row] = frame
         if not np.array_equal(inverse.ravel(), np.arange(len(frames))):
@@ -152,17 +146,11 @@ class VideoReader:
 
     def segment(self, start: float | None, end: float | None) -> range:
         """The numbers of the frames at or after `start` and before `end`, in seconds after the first frame. Raises
-        `VideoReadError` if there are none, and `ValueError` for a folder of frames or what is not a number."""
-        for name, seconds in {"start": start, "end": end}.items():
-            is_number = isinstance(seconds, Real) and not isinstance(seconds, bool) and not math.isnan(seconds)
-            if seconds is not None and not is_number:
-                raise ValueError(f"{name}={seconds!r} is not a time; a number of seconds is expected, or None.")
+        `VideoReadError` if there are none, and `ValueError` for a folder of frames."""
         if start is None and end is None:
             return range(len(self))
         if math.isnan(self.end):
-            raise ValueError(
-                f"{self.name} is a folder of frames, which have no times: start and end cannot be applied."
-            )
+            raise ValueError(f"{self.name} is a folder of frames, which have no times for start and end.")
         first = 0 if start is None else int(np.searchsorted(self.times, start))
         stop = len(self) if end is None else int(np.searchsorted(self.times, end))
         if (start or 0) < 0 or first >= stop:
@@ -304,14 +292,11 @@ def _open_frames(source: Source, stack: ExitStack) -> VideoFile | FrameFolder | 
 
 
 def find_file(source: Source) -> str | BinaryIO | None:
-    """The path, or a file object, of a source that is a file here; `None` for an address. Raises `VideoReadError` for
-    the path of none, and `TypeError` for an iterable of frames."""
+    """The path, or a file object, of a source that is a file here; `None` for an address."""
     if source.kind == "bytes":
         return io.BytesIO(source.place)
     if source.kind == "frames":
-        raise TypeError(
-            f"{source.name} has to be a video, such as a path, a URL or bytes, to read frames of it by number."
-        )
+        raise TypeError(f"{source.name} has to be a video, such as a path, to read frames of it by number.")
     if source.kind == "stream" and not source.scheme:
         raise VideoReadError(f"{source.name} is a camera, whose frames cannot be read by number.")
     if source.kind == "path" and not os.path.isfile(source.place):

@@ -2,11 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
-
-import numpy as np
 
 from .frame_streaming import StreamedFrame, check_rate, stream_frames
 from .sources import VideoReadError, describe
@@ -90,22 +87,11 @@ def group_samples(
             value that several samples share, or no window holds, is not transformed again, or at all.
 
     Raises:
-        `ValueError`: for a `num_frames` or `stride` that is not a positive integer, or an unknown `last`.
+        `ValueError`: for an unknown `last`.
     """
-    for name, number in {"num_frames": num_frames, "stride": stride}.items():
-        if not isinstance(number, (int, np.integer)) or number < 1:
-            raise ValueError(f"{name}={number} must be an integer of at least 1.")
     if last not in get_args(LastWindow):
         raise ValueError(f"last={last!r} is unknown; choose from {', '.join(get_args(LastWindow))}.")
     return _group(samples, num_frames, stride, last, transform)
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A value in the ring, which becomes its result in the first window that holds it."""
-
-    value: Any
-    is_transformed: bool = False
 
 
 def _sample(
@@ -163,29 +149,26 @@ def _group(
     last: LastWindow,
     transform: Callable[[list[Any]], Sequence[Any]],
 ) -> Iterator[SampleGroup]:
-    ring: deque[Sample[_Held]] = deque(maxlen=int(num_frames))
+    # Of each sample its times, the number of its value among the different ones, and the value.
+    ring: deque[tuple[float, float, int, Any]] = deque(maxlen=int(num_frames))
+    results: dict[int, Any] = {}
+
+    def make(held: list[tuple[float, float, int, Any]]) -> SampleGroup:
+        for old in [number for number in results if number < held[0][2]]:
+            del results[old]
+        fresh = {number: value for *_, number, value in held if number not in results}
+        results.update(zip(fresh, transform([*fresh.values()]), strict=True))
+        values = [results[number] for *_, number, _ in held]
+        return SampleGroup(held[0][0], held[-1][1], values + values[-1:] * (num_frames - len(held)), len(held))
+
     taken = num_windows = 0
-    previous: Any = None
-    held = _Held(previous)
     for taken, sample in enumerate(samples, start=1):
-        if taken == 1 or sample.value is not previous:
-            previous, held = sample.value, _Held(sample.value)
-        ring.append(Sample(sample.start, sample.end, held))
+        is_same = bool(ring) and ring[-1][3] is sample.value
+        ring.append((sample.start, sample.end, ring[-1][2] if is_same else taken, sample.value))
         if taken == num_windows * stride + num_frames:
             num_windows += 1
-            yield _make_group(list(ring), num_frames, transform)
+            yield make(list(ring))
     covered = (num_windows - 1) * stride + num_frames if num_windows else 0
     rest = taken - num_windows * stride
     if last != "drop" and rest >= 1 and covered < taken:
-        yield _make_group(list(ring)[-rest:] if last == "pad" else list(ring), num_frames, transform)
-
-
-def _make_group(
-    samples: list[Sample[_Held]], num_frames: int, transform: Callable[[list[Any]], Sequence[Any]]
-) -> SampleGroup:
-    fresh = {id(sample.value): sample.value for sample in samples if not sample.value.is_transformed}
-    for held, result in zip(fresh.values(), transform([held.value for held in fresh.values()]), strict=True):
-        held.value, held.is_transformed = result, True
-    values = [sample.value.value for sample in samples]
-    padding = [values[-1]] * (num_frames - len(values))
-    return SampleGroup(samples[0].start, samples[-1].end, values + padding, len(values))
+        yield make(list(ring)[-rest:] if last == "pad" else list(ring))

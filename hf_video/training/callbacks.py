@@ -23,7 +23,7 @@ from .facts import describe_data, describe_training, write_facts
 
 class SetEpochCallback(TrainerCallback):
     """Tells the training set and all data sets inside of it their epoch, so that random clips differ between epochs.
-    The data loaders of Accelerate tell it to the outermost data set alone, and on several processes to none."""
+    Accelerate tells it to the outermost data set alone, and on several processes to none."""
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
@@ -73,8 +73,7 @@ class EpochLineCallback(ProgressCallback):
 
 class TrainingFactsCallback(TrainerCallback):
     """Writes `training_facts.json` and `trained_videos.json` into the output folder when training begins, and adds the
-    result when it ends. There may be several evaluation sets by their names. A resumed run keeps the source that the
-    first run started from."""
+    result when it ends. A resumed run keeps the source that the first run started from."""
 
     def __init__(self, eval_dataset: Any = None) -> None:
         several = eval_dataset if isinstance(eval_dataset, dict) else {}
@@ -120,13 +119,9 @@ class TrainingFactsCallback(TrainerCallback):
 class PreemptionCallback(TrainerCallback):
     """Holds SIGTERM back until a checkpoint of the current step is complete, then lets it have its usual effect.
 
-    It takes the place of the callback of `enable_jit_checkpoint` in Transformers. With that, processes may save at
-    different steps, since the signal does not reach all of them at once, or in the middle of a step. A run that goes
-    on from such a checkpoint would not be the same. Here the processes agree after each step: if one has received the
-    signal, all save and end.
-
-    Before the first step there is nothing to save, and the signal has its usual effect. At the end of an epoch the
-    checkpoint is saved after the evaluation of that epoch.
+    It takes the place of the callback of `enable_jit_checkpoint` in Transformers, with which processes may save at
+    different steps, or in the middle of a step. Here they agree after each step: if one has received the signal, all
+    save and end. At the end of an epoch the checkpoint is saved after the evaluation of that epoch.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from hf_video.io import read_own_json, replace_text, sync_file, sync_folder
 # The mark of a complete checkpoint, with the sizes of its files. It is written last; until then it lists no files.
 MARK = "complete.json"
 STATE = "trainer_state.json"
-OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
+OPTIMIZER = "optimizer.pt"
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
@@ -32,8 +32,7 @@ def mark_complete(checkpoint: Path) -> None:
 
 
 def mark_unfinished(checkpoint: Path) -> None:
-    """Marks a checkpoint that is going to be written. Each of its files may be whole before all processes have written
-    theirs."""
+    """Marks a checkpoint that is going to be written, by several processes."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     replace_text(checkpoint / MARK, json.dumps({"files": None}) + "\n")
 
@@ -85,29 +84,19 @@ def best_of(checkpoint: Path) -> Path | None:
     best = moved if moved.is_dir() else Path(recorded)
     if reason := damage_of(best):
         raise ValueError(
-            f"{best}, the best checkpoint until {checkpoint.name}, is missing or damaged ({reason}), and the run "
-            f"would end with other weights. Remove {checkpoint.name} to resume from a checkpoint before it, or train "
-            "into another folder."
+            f"{best}, the best checkpoint until {checkpoint.name}, is missing or damaged ({reason}). Remove "
+            f"{checkpoint.name} to resume from a checkpoint before it, or train into another folder."
         )
     return best
 
 
 def require_resumable(checkpoint: Path) -> None:
-    """Refuses (`ValueError`) a checkpoint without the state of the optimizer, of the schedule or of the random
-    numbers, as after `save_only_model`: the run would not continue as if it was never interrupted."""
-    names = [path.name for path in checkpoint.iterdir()]
-    # FSDP and DeepSpeed have folders for the optimizer. That of DeepSpeed also holds the schedule.
-    needed = {
-        OPTIMIZER: r"optimizer(\.pt|\.bin|_.*)|rank.*-optimizer\.pt|global_step.*",
-        SCHEDULER: r"scheduler\.pt|global_step.*",
-        "rng_state.pth": r"rng_state.*\.pth",
-    }
-    missing = [file for file, form in needed.items() if not any(re.fullmatch(form, name) for name in names)]
-    if missing:
-        raise ValueError(
-            f"{checkpoint} has no {' and no '.join(missing)}: the run would go on with other numbers than it had. "
-            "Start another run from its weights, with this folder as the model, in another output folder."
-        )
+    """Refuses (`ValueError`) a checkpoint without the state of the optimizer or of the random numbers, as after
+    `save_only_model`: the run would not continue as if it was never interrupted."""
+    # FSDP and DeepSpeed have folders for the optimizer.
+    for name, patterns in {OPTIMIZER: ("optimizer*", "global_step*"), "rng_state.pth": ("rng_state*",)}.items():
+        if not any(any(checkpoint.glob(pattern)) for pattern in patterns):
+            raise ValueError(f"{checkpoint} has no {name}: start another run from its weights, as --model.")
 
 
 def processes_of(checkpoint: Path) -> int:
@@ -116,14 +105,10 @@ def processes_of(checkpoint: Path) -> int:
 
 
 def read_stream_state(file: Path) -> dict[str, Any]:
-    """Where a stream of clips was when a process wrote its part of a checkpoint. Refuses (`ValueError`) a checkpoint
-    without one, as of a run on fewer processes or on data that are no stream."""
+    """Where a stream of clips was when a process wrote its part of a checkpoint."""
     state = read_own_json(file)
     if not isinstance(state, dict):
-        raise ValueError(
-            f"{file.parent} has no {file.name}: the run trained on data that are no stream, or on fewer processes. Go "
-            "on with the same data and number of processes, or begin another run."
-        )
+        raise ValueError(f"{file.parent} has no {file.name}: go on with the same data and number of processes.")
     return state
 
 

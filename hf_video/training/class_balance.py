@@ -32,38 +32,28 @@ def read_class_weights(source: Mapping[str, float] | str) -> dict[str, float] | 
             one mapping (`.json`, `.yaml`, `.yml`).
 
     Raises:
-        ValueError, OSError: the file cannot be read, a name is given twice, or a weight is no number of at least 0.
+        ValueError, OSError: the file cannot be read, or a weight is no number of at least 0.
     """
     if source in ("balanced", "effective"):
         return str(source)
-    where, content = (source, _content(source)) if isinstance(source, str) else ("class_weights", source)
     try:
-        return _WEIGHTS.validate_python(content)
+        return _WEIGHTS.validate_python(_content(source) if isinstance(source, str) else source)
     except ValidationError as error:
-        first = error.errors()[0]
-        if not first["loc"]:
-            raise ValueError(f"{where} holds no mapping of names and weights.") from error
-        raise ValueError(
-            f"{where}: the weight of {first['loc'][0]!r} is {first['input']!r}; a number of at least 0 is expected."
-        ) from error
+        place = "".join(f": the weight of {name!r}" for name in error.errors()[0]["loc"])
+        raise ValueError(f"class_weights={source}{place}; names with numbers of at least 0 are expected.") from error
 
 
 def _content(path: str) -> object:
     file = Path(path).expanduser()
-    suffix = file.suffix.lower()
-    if suffix == ".csv":
-        weights: dict[str, str] = {}
-        for line, row in read_csv(file):
-            if len(row) != 2 or row[0].strip() in weights:
-                raise ValueError(f"{path}, line {line} is {row}; a new name and a weight are expected.")
-            if weights or not row[1].strip().isalpha():  # the first line may be a header
-                weights[row[0].strip()] = row[1]
-        return weights
-    if suffix not in (".json", ".yaml", ".yml"):
+    if file.suffix.lower() == ".csv":
+        rows = [row for _, row in read_csv(file)]
+        is_header = bool(rows) and rows[0][-1].strip().isalpha()
+        return {row[0].strip(): row[-1] for row in rows[is_header:]}
+    if file.suffix.lower() not in (".json", ".yaml", ".yml"):
         raise ValueError(
             f"class_weights is {path!r}; balanced, effective, or a file that ends in .csv, .json or .yaml is expected."
         )
-    return read_json(file) if suffix == ".json" else read_yaml(file)
+    return read_json(file) if file.suffix.lower() == ".json" else read_yaml(file)
 
 
 def make_class_weights(
@@ -97,22 +87,16 @@ def make_class_weights(
             raise ValueError(f"class_weights has no weight for {listed(missing)}: give one for each class.")
         return torch.tensor([choice[name] for name in class_names])
     if videos is None:
-        raise ValueError(
-            f"class_weights={choice} counts the videos of a VideoDataset: train on one, or give a mapping of names "
-            "and weights."
-        )
+        raise ValueError(f"class_weights={choice} counts the videos of a VideoDataset: train on one, or give weights.")
     counts, is_multi = class_counts(videos), is_multi_label(videos)
     if is_multi and choice == "effective":
+        raise ValueError("class_weights=effective is for videos of one class each: use balanced, or a file.")
+    if any(wrong := (counts == 0) | (is_multi & (counts == len(videos)))):
+        found = listed(class_names[index] for index in np.flatnonzero(wrong).tolist())
         raise ValueError(
-            "class_weights=effective is for videos of one class each: use balanced, or a file of names and weights."
+            f"class_weights={choice} has no weight for {found}: none or each of the {len(videos)} training videos has "
+            "this class. Give a file of names and weights."
         )
-    for count, what in ((0, "none"), *([(len(videos), "each")] if is_multi else [])):
-        if (counts == count).any():
-            found = [class_names[index] for index in np.flatnonzero(counts == count).tolist()]
-            raise ValueError(
-                f"class_weights={choice} has no weight for {listed(found)}: {what} of the {len(videos)} training "
-                "videos has this class. Add videos, or give a file of names and weights."
-            )
     if is_multi:
         weights = (len(videos) - counts) / counts
     elif choice == "balanced":
@@ -124,18 +108,13 @@ def make_class_weights(
 
 
 class ClassSampler(Sampler[tuple[int, int]]):
-    """Draws the training clips of an epoch with replacement, as many as there are rows, by the sizes of classes.
+    """Draws the training clips of an epoch with replacement, as many as there are rows, by the sizes of classes:
+    "balanced" draws all classes alike, "sqrt" each by the square root of its number of rows.
 
     It gives pairs of a row and the number of its repetition in the epoch, so that a video that is drawn again is
     another clip. The order depends on the seed and the epoch of the data set alone: all processes draw the same one
-    and share it out, and a resumed run draws it again.
-
-    A video of several classes counts as one of its rarest class, and the videos without a class as a class.
-
-    Args:
-        dataset: the training set.
-        sampler: "balanced" draws all classes alike, "sqrt" each by the square root of its number of rows.
-        seed: seed of the order.
+    and share it out, and a resumed run draws it again. A video of several classes counts as one of its rarest class,
+    and the videos without a class as a class.
     """
 
     def __init__(self, dataset: VideoDataset, sampler: str, seed: int):

@@ -57,32 +57,22 @@ SIZES = ("num_frames", "image_size", *settings_of(ScratchSettings))
 
 
 class VideoTrainer(BaseTrainer):
-    """`transformers.Trainer` for video classification and regression.
-
-    It has a collator, losses and metrics for videos, and supports the settings of `VideoTrainingArguments`: layer
-    decay, an average of the weights, a teacher, weights and draws of classes. It records the facts of the training for
-    the model card, and its `push_to_hub` publishes with [`hf_video.hub.publish`].
+    """`transformers.Trainer` for video classification and regression, with a collator, losses and metrics for videos
+    and the settings of `VideoTrainingArguments`.
 
     Float labels of a single-label model are soft targets, such as those of `MixingCollator`. In training alone,
     `label_smoothing_factor`, `loss` and `class_weights` have an effect, so that evaluation losses compare. A
     `compute_loss_func` takes the place of all three, also in evaluation.
 
-    A plain `Trainer` with `data_collator=collate_clips` and `compute_metrics=compute_metrics` trains the same model on
-    one process, a regression with `compute_metrics=regression_metrics`; with a `MixingCollator` it needs
-    `compute_loss_func=CrossEntropy()`.
-
     Args:
         *args, **kwargs: see [`BaseTrainer`].
         compute_metrics: defaults to the metrics of `hf_video.metrics.METRICS` for the `problem_type` of the model;
             None for the loss alone.
-        class_weights: (num_classes,) float, see `CrossEntropy`; defaults to those that the arguments describe,
-            if any.
+        class_weights: (num_classes,) float, see `CrossEntropy`; defaults to those that the arguments describe.
 
     Raises:
-        OSError: there is no such teacher, or no such file of weights.
-        ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
-            `compute_metrics` does not measure. Or the teacher does not fit, classes cannot be weighted, see
-            `make_class_weights`, or the training set is no `VideoDataset`, whose labels a `sampler` needs.
+        ValueError, OSError: the arguments do not suit the model or the training set, or name a metric that the default
+            `compute_metrics` does not measure, or a teacher or a file of weights that cannot be used.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -146,13 +136,9 @@ class VideoTrainer(BaseTrainer):
         return is_probe and has_length(self.train_dataset) and len(self.train_dataset) % self._train_batch_size == 1
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
-        training set that is a `VideoDataset`, or beside a `VideoStream` on such an evaluation set.
-
-        Raises:
-            ValueError: several processes train, and a step did not use all parameters that are trained; or see
-                [`BaseTrainer.train`].
-        """
+        """As in [`BaseTrainer.train`]. Before the first step, `frame_interval` of the processor is measured on the
+        training videos, or those beside a `VideoStream`. A step of several processes that did not use all parameters
+        that are trained is a `ValueError`."""
         measured = self.eval_dataset if isinstance(self.train_dataset, VideoStream) else self.train_dataset
         if isinstance(measured, VideoDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(measured)
@@ -162,10 +148,8 @@ class VideoTrainer(BaseTrainer):
         except RuntimeError as error:
             if "find_unused_parameters=True" not in str(error):
                 raise
-            raise ValueError(
-                "A step did not use all parameters that are trained, so the processes cannot average their "
-                "gradients: set ddp_find_unused_parameters=true, or freeze these parameters."
-            ) from error
+            text = "A step did not use all parameters that are trained: set ddp_find_unused_parameters=true."
+            raise ValueError(text) from error
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Batches have `pixel_values`; the model may have another name for them."""
@@ -197,8 +181,6 @@ class VideoTrainer(BaseTrainer):
         if self.optimizer is None and getattr(self.args, "layer_decay", 1.0) != 1.0:
             model = self.model if model is None else model
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
-            if {"params", "model", "optimizer_dict"} & set(options) or not isinstance(optimizer_class, type):
-                raise ValueError(f"optim={self.args.optim} groups parameters its own way; use layer_decay=1 with it.")
             groups = parameter_groups(model, settings_by_arguments(model, self.args), self.args.learning_rate)
             self.optimizer = optimizer_class(groups, **options)
         return super().create_optimizer(model)
@@ -231,9 +213,8 @@ class ClassificationTask(Task):
     training_counts: Any = None
 
     def choose_model(self, named: Collection[str], chosen: Any) -> ModelChoice:
-        """The start that ships, if it suits: no size of another model is given, and DATA has at most
-        `MAX_CLIPS_FOR_START` training clips. Videos of any size, length, rate and colour suit, and classes of either
-        kind. Otherwise a VideoViT from random weights."""
+        """The start that ships, if no size of another model is given, and DATA has at most `MAX_CLIPS_FOR_START`
+        training clips. Otherwise a VideoViT from random weights."""
         if chosen.recipe is not None:
             return ModelChoice(None)
         reason = next((f"{settings_of(TrainSettings)[name].flag} is given" for name in SIZES if name in named), "")
@@ -251,10 +232,8 @@ class ClassificationTask(Task):
                     "It knows motion and simple shapes, and no objects; --model scratch trains from random weights.",
                 )
             reason = f"there are {known}, more than {MAX_CLIPS_FOR_START:,}"
-        sentence = (
-            f"Model: a VideoViT from random weights, because {reason}; --model start fine-tunes the one that ships."
-        )
-        return ModelChoice(None, sentence)
+        text = f"Model: a VideoViT from random weights, because {reason}; --model start fine-tunes the one that ships."
+        return ModelChoice(None, text)
 
     def load_data(self, run: RunPlan) -> TaskData:
         chosen = run.chosen
@@ -348,8 +327,7 @@ class ClassificationTask(Task):
         }
 
     def finish(self, run: RunPlan, trainer: VideoTrainer) -> None:
-        """Merges adapters or a probe into a plain model, and sets the views of its final evaluation. A sharded model
-        has neither, and its weights stay where they are until it is saved."""
+        """Merges adapters or a probe into a plain model, and sets the views of its final evaluation."""
         chosen = run.chosen
         if chosen.lora_rank and trainer.is_world_process_zero():
             with replacing_files(Path(str(trainer.args.output_dir), "adapter")) as folder:
@@ -374,8 +352,7 @@ class ClassificationTask(Task):
 
 
 def _evaluate_by_steps(arguments: VideoTrainingArguments) -> None:
-    """Evaluates and saves 20 times in the steps of a stream, where the end of an epoch was chosen, which is not known
-    there."""
+    """Evaluates and saves 20 times in the steps of a stream in place of the end of an epoch, which is not known."""
     steps = max(arguments.max_steps // NUM_EVALUATIONS, 1)
     if arguments.eval_strategy == IntervalStrategy.EPOCH:
         arguments.eval_strategy, arguments.eval_steps = IntervalStrategy.STEPS, steps
@@ -384,6 +361,5 @@ def _evaluate_by_steps(arguments: VideoTrainingArguments) -> None:
 
 
 def _set_eval_batch_size(arguments: VideoTrainingArguments, processor: Any, clips: int) -> None:
-    """Sets the evaluation batch size to the number of videos that have `clips` clips, at least one. The setting counts
-    clips, and evaluation may take several from each video."""
+    """Sets the evaluation batch size, which is a number of videos, to the setting, which counts their clips."""
     arguments.per_device_eval_batch_size = max(1, clips // (processor.num_clips * processor.num_crops))

@@ -32,16 +32,24 @@ def load_data(
 
 
 def require_training(data: str, splits: Mapping[str, Dataset]) -> None:
-    """Refuses (`ValueError`) data without a training split."""
+    """Refuses (`ValueError`) data without a training split, and tells which classes that for validation lacks."""
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Name a file or folder of it train.")
+    from hf_video.data.folders import listed
+    from hf_video.data.rows import class_counts, label_names
+
+    rows = splits.get("validation")
+    counts = {} if rows is None else dict(zip(label_names(rows), class_counts(rows), strict=True))
+    lacking = [repr(name) for name, count in counts.items() if not count]
+    if lacking and is_first_process():
+        logger.warning(f"The validation split of {data} has no clip of {listed(lacking)}: not measured.")
 
 
 def load_stream(
     data: str, model: str | Path | None, video_root: str | None = None, **options: str | None
 ) -> tuple[IterableDataset, DatasetDict, list[str]]:
-    """The stream of training videos, the other splits, and the class names by id, as of `load_data`. A model whose
-    classes are others keeps them where the data declare none."""
+    """The stream of training videos, the other splits, and the class names by id: those that the data declare, in the
+    order of a model with the same ones, or else those of the model."""
     from hf_video.data import load_video_stream
     from hf_video.data.rows import declared_names
     from hf_video.data.video_stream import open_video_streams
@@ -65,18 +73,13 @@ def check_streamed(chosen: Any) -> None:
     for name, usual in {"split_by": None, "sampler": "random", "dataloader_num_workers": 0}.items():
         if getattr(chosen, name) != usual:
             raise ValueError(f"{name}={getattr(chosen, name)} is not for a stream: leave it out, or --streaming.")
-    if chosen.class_weights in ("balanced", "effective"):
-        raise ValueError(
-            f"class_weights={chosen.class_weights} counts the training videos, and those of a stream are not known: "
-            "give a file of names and weights."
-        )
 
 
 def commit_of(data: str, revision: str | None) -> str | None:
     """The commit of a data set of the Hub; None for other data."""
     from huggingface_hub import HfApi
 
-    from hf_video.data.tables import is_hub_name
+    from hf_video.data.folders import is_hub_name
 
     return HfApi().dataset_info(data, revision=revision).sha if is_hub_name(data) else None
 
@@ -93,9 +96,8 @@ def _known_names(model: str | Path | None) -> list[str] | None:
 def training_splits(
     data: DatasetDict, validation_fraction: float, seed: int, split_by: str | None
 ) -> dict[str, Dataset]:
-    """The training and the validation split by name. The latter is held out from training if the data have none, and a
-    printed line says what is. Warns of clips that have different labels or stand in several splits. Splits that share
-    seconds of a video are a `ValueError`."""
+    """The training and the validation split. The latter is held out if the data have none, and a printed line says
+    what is. Warns of repeated clips. Splits that share seconds of a video are a `ValueError`."""
     from hf_video.data import hold_out
     from hf_video.data.checks import find_overlaps, tell_overlaps
 

@@ -34,13 +34,11 @@ NO_PERSON = -100.0
 
 
 class ActionDetectionTrainer(BaseTrainer):
-    """
-    `transformers.Trainer` for a detector such as [`STMixerForActionDetection`] and a [`VideoDataset`] of a
+    """`transformers.Trainer` for a detector such as [`STMixerForActionDetection`] and a [`VideoDataset`] of a
     [`BoxTask`].
 
-    Losses are divided by the persons and clips of the whole step, over all processes and accumulated batches, so that
-    its division changes nothing. With `original_loss_means` in the configuration of the model, they are divided by
-    those of a batch, as in STMixer's own training. The losses of the last decoder layer are logged beside their sum.
+    Losses are divided by the persons and clips of the whole step, or, with `original_loss_means` in the configuration
+    of the model, by those of a batch, as in STMixer's own training. The losses of the last decoder layer are logged.
 
     An evaluation measures `mean_ap`, see [`frame_mean_ap`][hf_video.evaluation.frame_mean_ap]. `predict` gives the
     persons of each clip as `predictions`, (num_clips, num_persons, 4 + num_labels) float32: their boxes as shares of
@@ -157,7 +155,6 @@ def _check_persons(data: Mapping[str, Dataset], num_queries: int) -> None:
         for video, second, boxes in zip(*(rows[name][:] for name in ("video", "second", "boxes")), strict=True):
             if len(boxes) > num_queries:
                 raise ValueError(
-                    f"{video} has {len(boxes)} persons at {second:g} s, and the model {num_queries} queries, each of "
-                    "which finds one at most: set a larger num_queries with a detector that is made anew, or leave "
-                    "persons out."
+                    f"{video} has {len(boxes)} persons at {second:g} s, and the model finds {num_queries} at most: "
+                    "make a detector with a larger num_queries, or leave persons out."
                 )

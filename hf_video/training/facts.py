@@ -43,8 +43,7 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def describe_training(args: TrainingArguments, model: Any, processor: Any, dataset: Any) -> dict[str, Any]:
-    """The facts that are known when a training begins, for a `Trainer` with its arguments, model, video processor, if
-    there is one, and training set. They contain no path of this machine."""
+    """The facts that are known when a training begins, without paths of this machine."""
     facts = {
         "model": type(model).__name__,
         "source": describe_source(model.name_or_path),
@@ -64,12 +63,9 @@ def describe_training(args: TrainingArguments, model: Any, processor: Any, datas
 
 
 def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
-    """The model that the training started from: the name of a repository, or the last part of a folder's path, or the
-    start that ships with the digest of its weights. None if the training started from random weights.
-
-    The licence of a folder is that of its model card, or else that of its original. The licence of a repository is
-    looked up when the trained model is published.
-    """
+    """The model that the training started from: the name of a repository, or the last part of a folder's path with the
+    licence of its card or of its original, or the start that ships with the digest of its weights. None if the
+    training started from random weights."""
     if not name_or_path:
         return None
     if name_or_path == model_path(SHIPPED):
@@ -86,12 +82,8 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
 
 
 def describe_data(dataset: Any) -> dict[str, Any]:
-    """Size, classes, origin and hash of a set of labelled videos, or of key frames with boxes. A stream without a
-    length has none of them.
-
-    The hash is the SHA-256 of the sorted list of videos: last two parts of the path, label, start and end, or second,
-    boxes and actions. It shows whether two runs used the same list of files. The videos themselves are not read.
-    """
+    """Size, classes, origin and hash of a set of labelled videos, or of key frames with boxes. The hash is the SHA-256
+    of the sorted list of videos: last two parts of the path, and what is said of them."""
     rows = getattr(dataset, "rows", None)
     counted = "num_key_frames" if "boxes" in getattr(rows, "column_names", ()) else "num_videos"
     description: dict[str, Any] = {counted: len(dataset)} if has_length(dataset) else {}
@@ -118,7 +110,6 @@ def describe_data(dataset: Any) -> dict[str, Any]:
 
 
 def _hardware(args: TrainingArguments) -> str:
-    """Such as `2 x NVIDIA H200` or `CPU (x86_64), 8 threads`."""
     if args.device.type == "cpu":
         return f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
     is_cuda = args.device.type == "cuda"

@@ -25,7 +25,7 @@ from hf_video.evaluation.points import Spotted, measure_points, tell_points
 from hf_video.inference.scores import scores_of
 from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.configurations import load_config
-from hf_video.loading.heads import load_frame_classifier, make_frame_classifier
+from hf_video.loading.heads import load_frame_classifier
 from hf_video.metrics import wilson_interval
 from hf_video.processes import is_first_process
 from hf_video.settings import settings_of
@@ -34,7 +34,7 @@ from .adaptation import freeze_layers
 from .arguments import FrameTrainingArguments
 from .data import require_training
 from .losses import make_distillation
-from .report import Measured, class_table, clip_reader, table
+from .report import Measured, class_table, clip_reader, clip_table, table
 from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix
 from .run import RunPlan
 from .task import Task, TaskData
@@ -48,17 +48,11 @@ _NUM_WORST_CLIPS = 8
 
 
 class FrameClassificationTrainer(BaseTrainer):
-    """
-    `transformers.Trainer` for a classifier of frames such as [`VideoMambaForFrameClassification`] and a
+    """`transformers.Trainer` for a classifier of frames such as [`VideoMambaForFrameClassification`] and a
     [`VideoDataset`] of a [`FrameTask`]. The loss is the model's, over the known frames of the whole step.
 
-    An evaluation gives `frame_accuracy`, `edit_score`, `f1_10`, `f1_25` and `f1_50`, see
-    [`evaluate_frames`][hf_video.evaluation.evaluate_frames]. It puts the clips of a video together, so they must not
-    overlap.
-
-    Args:
-        *args, **kwargs: see [`BaseTrainer`].
-        background: the class that is no segment, if there is one.
+    An evaluation gives what [`evaluate_frames`][hf_video.evaluation.evaluate_frames] measures. It puts the clips of a
+    video together, so they must not overlap. `background` is the class that is no segment, if there is one.
     """
 
     def __init__(self, *args: Any, background: str | None = None, **kwargs: Any) -> None:
@@ -99,7 +93,7 @@ class FramesTask(Task):
                 print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
         options: dict[str, Any] = {
             "columns": further_columns(chosen.split_by),
-            "choices": {**choices, "point_width": 0},
+            "choices": choices | {"point_width": 0},
         }
         options["min_classes"] = 2 if self.background is None else 1
         splits = load_video_dataset(chosen.data, video_root=chosen.video_root, **options)
@@ -108,7 +102,7 @@ class FramesTask(Task):
         if self.points and self.background is None:
             raise ValueError(
                 f"The rows of {', '.join(self.points)} are instants, which a model finds only if it knows other time: "
-                "say --background NAME, and time outside of all rows is of this class."
+                "say --background NAME."
             )
         return TaskData(splits, frame_classes(splits["train"], self.background))
 
@@ -123,11 +117,13 @@ class FramesTask(Task):
         changes |= {"background_label": self.background}
         changes |= {} if chosen.delay is None else {"frame_delay": chosen.delay}
         options = {"num_frames": chosen.num_frames, "image_size": chosen.image_size, "causal": chosen.causal}
-        if chosen.model is not None:
-            found = load_frame_classifier(chosen.model, names, problem_type, **options, **changes)
-        else:
+        if chosen.model is None:
             sizes = {name: getattr(chosen, name) for name in settings_of(ScratchSettings)}
-            found = make_frame_classifier(chosen.family, names, problem_type, **options, **sizes, **changes)
+            heads = {"num_attention_heads": sizes.pop("num_attention_heads")}
+            if chosen.family == "videovit":
+                changes |= heads | {"intermediate_size": 4 * chosen.hidden_size}
+            changes |= sizes | {"family": chosen.family}
+        found = load_frame_classifier(chosen.model, names, problem_type, **options, **changes)
         self.model, processor = found
         freeze_layers(self.model, chosen.freeze_layers)
         known_fps = 1 / processor.frame_interval if processor.frame_interval else processor.fps
@@ -186,37 +182,35 @@ class FramesTask(Task):
         labels = [np.asarray(row) for row in dataset.rows["frame_labels"]]
         confused = _confusions(found.predictions, labels, len(names))
 
+        clips = _worst_clips(found.predictions, labels, names, dataset)
+
         def draw(split: str) -> Iterator[tuple[str, Any]]:
             yield "confusion_matrix.png", plot_confusion_matrix(confused, names)
-            if clips := _worst_clips(found.predictions, labels, names, dataset):
+            if clips:
                 yield (
                     "worst_clips.png",
                     plot_clips(clips, f"The {len(clips)} {split} clips with the fewest right frames"),
                 )
 
-        return Measured(metrics, tables=[*tables, "", *class_table(confused, names)], pictures=draw)
+        return Measured(
+            metrics, tables=[*clip_table(clips), *tables, "", *class_table(confused, names)], pictures=draw
+        )
 
 
 def measure_clips(
     logits: np.ndarray, clips: VideoDataset, config: Any, background: str | None = None
 ) -> dict[str, Any]:
     """What `evaluate_frames` and `measure_points` say of logits (num_clips, t, num_classes) for the clips of a data
-    set, which follow each other in each video without overlap. Where one does not begin at the end of the one before,
-    a segment ends."""
+    set, in the order of each video. Between them may be unknown time."""
     found, truth = defaultdict[str, list[np.ndarray]](list), defaultdict[str, list[np.ndarray]](list)
-    ends, spotted = dict[str, float](), list[Spotted]()
+    spotted = list[Spotted]()
     columns = {"video", "start", "end", "frame_labels", "instants"} & {*clips.rows.column_names}
     for logit, row in zip(logits, clips.rows.select_columns([*columns]), strict=True):
         video, labels = row["video"], np.asarray(row["frame_labels"])
         logit = logit[: len(labels)]
         predictions = logit.argmax(-1) if labels.ndim == 1 else (logit > 0).astype(labels.dtype)
-        if row["start"] > ends.get(video, np.inf) + 1e-6:
-            unknown = np.full_like(labels[:1], UNKNOWN)
-            found[video].append(unknown)
-            truth[video].append(unknown)
         found[video].append(predictions)
         truth[video].append(labels)
-        ends[video] = row["end"]
         if "instants" in row:
             middles = np.arange(len(labels)) + 0.5 - config.frame_delay
             moments = row["start"] + middles * (row["end"] - row["start"]) / len(labels)

@@ -50,51 +50,37 @@ def parameter_settings(
     Biases, norms and other one-dimensional parameters have no weight decay.
 
     Args:
-        model: the model. If `layer_decay` is not 1, it needs a method `layer_groups` that lists its modules from the
-            input to the output.
+        model: if `layer_decay` is not 1, it needs a method `layer_groups` that lists its modules from the input to the
+            output.
         weight_decay: weight decay of the parameters that have one.
-        layer_decay: factor from the learning rate of one group to that of the group before it, above 0, up to 1.
-        layer_decay_only: parts of parameter names, such as "patch_embeddings". Layer decay applies to these
-            parameters alone, or to all if it is empty.
+        layer_decay: factor from the learning rate of one group to that of the group before it.
+        layer_decay_only: parts of the names of the parameters that layer decay is for, such as "patch_embeddings"; all
+            if it is empty.
         no_weight_decay: parts of the names of parameters without weight decay, such as "cls_token" or "A_log".
-        full_weight_decay: first parts of the names of parameters with weight decay, of any shape: the modules of a
-            model whose biases and norms have it, too.
+        full_weight_decay: first parts of the names of parameters with weight decay, of any shape.
 
     Raises:
-        ValueError: `layer_decay` is out of range, the model has no `layer_groups`, or no parameter has one of the
-            name parts. Those of `NO_WEIGHT_DECAY` may be missing, since no model has them all.
+        ValueError: the model has no `layer_groups`, or no parameter has one of the name parts. Those of
+            `NO_WEIGHT_DECAY` may be missing, since no model has them all.
     """
-    if not 0 < layer_decay <= 1:
-        raise ValueError(f"layer_decay is {layer_decay}; a factor above 0, up to 1, is expected.")
-    depths: dict[int, int] = {}
-    num_groups = 0
-    if layer_decay != 1:
-        groups = layer_groups_of(model, f"layer_decay={layer_decay}")
-        num_groups = len(groups)
-        depths = {id(parameter): depth for depth, group in enumerate(groups) for parameter in group.parameters()}
-
-    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    groups = [] if layer_decay == 1 else layer_groups_of(model, f"layer_decay={layer_decay}")
+    depths = {id(parameter): depth for depth, group in enumerate(groups) for parameter in group.parameters()}
     known_parts = {part for name, _ in model.named_parameters() for part in name.split(".")}
-    given = {"layer_decay_only": layer_decay_only, "no_weight_decay": set(no_weight_decay) - set(NO_WEIGHT_DECAY)}
-    for option, names in given.items():
-        if unknown := sorted(set(names) - known_parts):
-            raise ValueError(f"{option} names {unknown}, which no parameter of {type(model).__name__} contains.")
-    if unknown := sorted(set(full_weight_decay) - {name.partition(".")[0] for name, _ in model.named_parameters()}):
-        raise ValueError(
-            f"full_weight_decay names {unknown}, with which no parameter of {type(model).__name__} begins."
-        )
-
+    named = {*layer_decay_only, *full_weight_decay, *set(no_weight_decay).difference(NO_WEIGHT_DECAY)}
+    if unknown := sorted(named - known_parts):
+        raise ValueError(f"No parameter of {type(model).__name__} has {unknown} in its name.")
     settings = {}
-    for name, parameter in parameters.items():
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         parts = set(name.split("."))
-        depth = depths.get(id(parameter), num_groups)
-        if layer_decay_only and parts.isdisjoint(layer_decay_only):
-            depth = num_groups
+        is_decayed = not layer_decay_only or not parts.isdisjoint(layer_decay_only)
+        depth = depths.get(id(parameter), len(groups)) if is_decayed else len(groups)
         # DeepSpeed empties a parameter that is in shards, and keeps its shape beside it.
         shape = getattr(parameter, "ds_shape", parameter.shape)
         has_decay = len(shape) > 1 and "bias" not in parts and parts.isdisjoint(no_weight_decay)
         has_decay |= name.partition(".")[0] in full_weight_decay
-        settings[name] = ParameterSetting(layer_decay ** (num_groups - depth), weight_decay if has_decay else 0.0)
+        settings[name] = ParameterSetting(layer_decay ** (len(groups) - depth), weight_decay if has_decay else 0.0)
     return settings
 
 
@@ -139,13 +125,8 @@ def cosine_by_epoch(
     """The schedule of MA-LMM: a linear warm-up in the first epoch, then a cosine that falls once an epoch.
 
     The warm-up counts batches, and the first epoch ends it, even before it reaches the peak. A step of several batches
-    has the learning rate of its last one. After the warm-up the first epoch stays at the peak.
-
-    Source: `LinearWarmupCosineLRScheduler` in `lavis/common/optims.py` of LAVIS, called once a batch.
-
-    Args:
-        optimizer: its learning rates are the peak, of which `warmup_lr_rate`, for the first batch, and `min_lr_rate`,
-            for the end of the cosine after `num_epochs`, are shares.
+    has the learning rate of its last one. `warmup_lr_rate`, for the first batch, and `min_lr_rate`, for the end of the
+    cosine, are shares of the peak. Source: `LinearWarmupCosineLRScheduler` in `lavis/common/optims.py` of LAVIS.
     """
 
     def factor(step: int) -> float:
@@ -166,13 +147,9 @@ def steps_by_epoch(
     warmup_steps: int = 0,
     warmup_lr_rate: float = 0.0,
 ) -> LambdaLR:
-    """The schedule of STMixer: a linear warm-up, and a learning rate that falls to a tenth after some epochs.
-
-    Args:
-        optimizer: its learning rates are the peak, of which `warmup_lr_rate` is the share in the first step.
-        drop_epochs: after how many epochs the rate falls, in ascending order.
-    """
-    drops = [epoch * steps_per_epoch for epoch in drop_epochs]
+    """The schedule of STMixer: a linear warm-up from a share of the learning rate, which falls to a tenth after some
+    epochs."""
+    drops = sorted(epoch * steps_per_epoch for epoch in drop_epochs)
 
     def factor(step: int) -> float:
         rise = 1.0 if step >= warmup_steps else warmup_lr_rate + (1 - warmup_lr_rate) * step / warmup_steps
@@ -182,11 +159,10 @@ def steps_by_epoch(
 
 
 class EMACallback(TrainerCallback):
-    """Averages the trainable weights over the steps of a training run, in float32.
-
-    In every step the old average is multiplied by min(`decay`, (1 + steps) / (10 + steps)). The second term soon
-    forgets the first weights. `VideoTrainer` saves the average in every checkpoint, resumes it and evaluates with it.
-    At the end of training the average becomes the weights of the model.
+    """Averages the trainable weights over the steps of a training run, in float32. In every step the old average is
+    multiplied by min(`decay`, (1 + steps) / (10 + steps)), whose second term soon forgets the first weights.
+    `VideoTrainer` saves the average in every checkpoint, resumes it and evaluates with it. At the end of training the
+    average becomes the weights of the model.
 
     Args:
         decay: between 0 and 1, such as 0.9999 for runs of many thousand steps, 0.99 for a thousand steps; by default
@@ -244,29 +220,19 @@ class EMACallback(TrainerCallback):
                     weight.copy_(trained)
 
     def save(self, folder: str | os.PathLike, is_first: bool = True) -> None:
-        """Writes the average to `ema.safetensors` in `folder`. If weights are sharded all processes gather it, and the
-        first writes."""
-        whole = {name: _whole(tensor).contiguous() for name, tensor in self.average.items()}
+        """Writes the average to `ema.safetensors` in `folder`, on the first process; all gather sharded weights."""
+        tensors: dict[str, Any] = self.average
+        whole = {
+            name: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).contiguous()
+            for name, tensor in tensors.items()
+        }
         if is_first:
             save_file(whole, Path(folder, EMA_FILE))
 
     def load(self, folder: str | os.PathLike) -> None:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: there is no average in `folder`.
-        """
-        file = Path(folder, EMA_FILE)
-        if not file.exists():
-            raise FileNotFoundError(
-                f"{folder} has no {EMA_FILE}: it was saved without ema_decay. Leave ema_decay out, or start afresh."
-            )
+        """Reads what `save` wrote."""
         device = next(iter(self.average.values())).device if self.average else torch.device("cpu")
-        self.average = {name: tensor.to(device) for name, tensor in load_file(file).items()}
-
-
-def _whole(tensor: Any) -> torch.Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        self.average = {name: tensor.to(device) for name, tensor in load_file(Path(folder, EMA_FILE)).items()}
 
 
 def _sharded_as(weight: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,6 @@ from hf_video.loading.configurations import loading
 from hf_video.loading.heads import load_pretraining_model
 from hf_video.loading.models import locate_model
 from hf_video.models.videomamba.modeling_videomamba_pretraining import VideoMambaTeacher
-from hf_video.settings import settings_of
 
 from .arguments import PreTrainingArguments
 from .classification import VideoTrainer
@@ -36,8 +35,8 @@ MASK_SEEDS = "mask_seeds"
 
 
 def collate_for_masks(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
-    """`collate_clips` without labels, and with `mask_seeds` (B * V,) int64 if the items have sample keys. The masks of
-    a clip are drawn from its seed, so that they depend on (seed, epoch, index) and the view alone."""
+    """`collate_clips` without labels, and with `mask_seeds` (B * V,) int64 if the items have sample keys, from which
+    the masks are drawn."""
     readable = [{name: item[name] for name in item if name != "labels"} for item in items if item is not None]
     batch = collate_clips(readable)
     if all(SAMPLE_KEY in item for item in readable):
@@ -54,8 +53,7 @@ def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequenc
 
 
 def check_masks(model: Any, args: Any) -> None:
-    """Refuses (`ValueError`) a model that has no masks, lacks its teacher, or does not fit the teacher or the mask
-    type, and a ratio that hides nothing or everything. It draws masks for a blank clip of the model's size."""
+    """Draws masks for a blank clip of the model's size, whose `ValueError` says what does not fit."""
     if not hasattr(model, "draw_masks"):
         raise ValueError(f"{type(model).__name__} draws no masks: a model for pre-training is expected.")
     num_frames, image_size = clip_size(model.config)
@@ -65,20 +63,15 @@ def check_masks(model: Any, args: Any) -> None:
 
 
 class PreTrainer(VideoTrainer):
-    """
-    [`VideoTrainer`] for masked pre-training.
+    """[`VideoTrainer`] for masked pre-training, with `PreTrainingArguments`.
 
     A `VideoViTForPreTraining` reconstructs the pixels that a mask hides (https://arxiv.org/abs/2203.12602; with
     `decoder_mask_ratio` the dual masking of https://arxiv.org/abs/2303.16727). A `VideoMambaForPreTraining` with a
-    teacher learns the teacher's features of the visible patches (https://arxiv.org/abs/2403.06977). The training set
-    gives `pixel_values`, and sample keys as a [`VideoDataset`] for training does; labels are not used. Masks follow
-    from the sample keys, so that a resumed run sees the same ones.
-
-    Args:
-        model, args, **kwargs: see `transformers.Trainer`; `args` is a `PreTrainingArguments`.
+    teacher learns the teacher's features of the visible patches (https://arxiv.org/abs/2403.06977). Labels are not
+    used. Masks follow from the sample keys of a [`VideoDataset`], so that a resumed run sees the same ones.
 
     Raises:
-        ValueError: see [`check_masks`].
+        ValueError: the model draws no masks, or does not fit its teacher or the settings of masks.
     """
 
     def __init__(self, model: Any = None, args: Any = None, *more: Any, **kwargs: Any) -> None:
@@ -114,11 +107,6 @@ class PretrainingTask(Task):
     def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
         chosen = run.chosen
         teacher = _load_teacher(chosen.teacher)
-        if chosen.model is None and chosen.family == "videomamba":
-            of_decoder = [name for name in settings_of(MaskedScratchSettings) if name.startswith("decoder_")]
-            for name in ("num_attention_heads", "intermediate_size", *of_decoder):
-                if name in run.named.values:
-                    raise ValueError(f"{name} is of a VideoViT, and a VideoMamba has none: leave it out.")
         channels = None if teacher is None else VideoMambaTeacher(teacher).num_features
         # Training takes one view of a video.
         chosen.num_clips = chosen.num_crops = 1
@@ -214,10 +202,9 @@ def reconstruct(
     model: Any, pixel_values: torch.Tensor, mask: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The reconstruction of normalised pixel values (1, num_frames, num_channels, height, width) by a masked
-    autoencoder, which does not see the patches where the mask (1, num_patches) is true: the clip, its visible patches
-    on grey, and the clip with the output in place of hidden patches, each (num_frames, height, width, num_channels)
-    float32 from 0 to 1, without pixels that fill no patch. A standardised output gets the mean and the deviation of
-    the true patch."""
+    autoencoder with a mask (1, num_patches): the clip, its visible patches on grey, and the clip with the output in
+    place of hidden patches, each (num_frames, height, width, num_channels) float32 from 0 to 1. A standardised output
+    gets the mean and the deviation of the true patch."""
     config = model.config
     grid = config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[-2:])
     sizes = dict(zip(("t", "h", "w", "dt", "dh", "dw"), (*grid, *config.patch_shape), strict=True))

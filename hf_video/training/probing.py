@@ -70,7 +70,7 @@ def train_probe(
     validation: tuple[torch.Tensor, torch.Tensor],
     arguments: TrainingArguments,
 ) -> Trainer:
-    """Trains a probe and restores the weights with the lowest validation loss.
+    """Trains a probe in place and restores the weights with the lowest validation loss.
 
     Args:
         probe: trained in place.
@@ -141,42 +141,53 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
         raise ValueError("The model to probe is missing: give --model.")
     output_dir = Path(chosen.output_dir).expanduser().absolute()
     require_fresh(output_dir, KEEP)
-    device = choose_device(chosen.device)
+    device, features_dir = choose_device(chosen.device), features_folder(chosen.features)
     here = {"output_dir": str(output_dir / "probe"), "use_cpu": device.type == "cpu"}
     arguments = make(TrainingArguments, chosen, **PROBE_DEFAULTS | values_of(chosen) | here)
-    features_dir = features_folder(chosen.features)
     set_seed(chosen.seed)
-    model, splits, broken = _load(chosen, str(model_path(chosen.model)), device, features_dir)
+    model_name = str(model_path(chosen.model))
+    choices = annotation_choices(chosen)
+    data = load_data(chosen.data, model_name, chosen.video_root, chosen.split_by, choices=choices)
+    require_training(chosen.data, data)
+    readable, broken = readable_videos(data, chosen.on_error)
+    data = {**readable, **training_splits(readable, chosen.validation_fraction, chosen.seed, chosen.split_by)}
+    known = {name: data[name] for name in ("train", "validation", "test") if name in data}
+    model, splits = encode_splits(chosen, model_name, device, features_dir, known)
+    unread = {video for part in splits.values() for video in part.unread()}
     split = "test" if "test" in splits else "validation"
+    measured, processor = splits[split], splits[split].dataset.task.processor
     # The folder appears after it is complete: an interrupted probe leaves only its features.
     with new_folder(output_dir) as folder:
         arguments.output_dir = str(folder / "probe")
         # The probe begins with the same weights, whether or not features had to be computed.
         set_seed(chosen.seed)
         make_linear_probe(model)
-        known, held_out = splits["train"].tensors(), splits["validation"].tensors()
-        trainer = train_probe(model.classifier, problem_type_of(model.config), known, held_out, arguments)
+        training, validation = splits["train"].tensors(), splits["validation"].tensors()
+        trainer = train_probe(model.classifier, problem_type_of(model.config), training, validation, arguments)
         to_plain_model(model).to(model.dtype).save_pretrained(folder)
-        splits["train"].dataset.task.processor.save_pretrained(folder)
-        metrics = _report(chosen, folder / "report", trainer, class_names_of(model.config), splits, split, broken)
+        processor.save_pretrained(folder)
+        scores = trainer.predict(TensorDataset(*measured.tensors())).predictions
+        metrics = write_report(
+            folder / "report",
+            measure_classes(
+                scores,
+                measured.tensors()[1].numpy(),
+                class_names_of(model.config),
+                clip_of=clip_reader(measured.dataset, len(scores), measured.unread()),
+                training_counts=splits["train"].targets.sum(dim=0).int().numpy(),
+            ),
+            log_history=trainer.state.log_history,
+            split=split,
+            details={
+                "model": chosen.model,
+                "probe": "linear",
+                "training_videos": len(splits["train"].targets),
+                "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
+                "seed": chosen.seed,
+                **({"broken_videos": sorted({*broken, *unread})} if broken or unread else {}),
+            },
+        )
     return output_dir, features_dir, metrics
-
-
-def _load(
-    settings: ProbeSettings, model_name: str, device: torch.device, features_dir: Path
-) -> tuple[PreTrainedModel, dict[str, EncodedSplit], list[str]]:
-    """The model, the splits of the data with their features, and the videos that cannot be read."""
-    data = load_data(
-        settings.data, model_name, settings.video_root, settings.split_by, choices=annotation_choices(settings)
-    )
-    require_training(settings.data, data)
-    readable, broken = readable_videos(data, settings.on_error)
-    how = (settings.validation_fraction, settings.seed, settings.split_by)
-    data = {**readable, **training_splits(readable, *how)}
-    chosen = {name: data[name] for name in ("train", "validation", "test") if name in data}
-    model, splits = encode_splits(settings, model_name, device, features_dir, chosen)
-    unread = {video for part in splits.values() for video in part.unread()}
-    return model, splits, sorted({*broken, *unread})
 
 
 def features_folder(named: str | None) -> Path:
@@ -212,37 +223,3 @@ def encode_splits(
             targets[row, ids] = 1.0
         splits[name] = EncodedSplit(dataset, features, targets[features.rows], problem == "multi_label_classification")
     return model, splits
-
-
-def _report(
-    settings: ProbeSettings,
-    folder: Path,
-    trainer: Trainer,
-    class_names: list[str],
-    splits: dict[str, EncodedSplit],
-    split: str,
-    broken: list[str],
-) -> dict[str, Any]:
-    measured = splits[split]
-    processor = measured.dataset.task.processor
-    scores = trainer.predict(TensorDataset(*measured.tensors())).predictions
-    return write_report(
-        folder,
-        measure_classes(
-            scores,
-            measured.tensors()[1].numpy(),
-            class_names,
-            clip_of=clip_reader(measured.dataset, len(scores), measured.unread()),
-            training_counts=splits["train"].targets.sum(dim=0).int().numpy(),
-        ),
-        log_history=trainer.state.log_history,
-        split=split,
-        details={
-            "model": settings.model,
-            "probe": "linear",
-            "training_videos": len(splits["train"].targets),
-            "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
-            "seed": settings.seed,
-            **({"broken_videos": broken} if broken else {}),
-        },
-    )

@@ -8,14 +8,10 @@ from typing import Any
 from hf_video.io import read_yaml
 from hf_video.settings import closest
 
-RECIPE_SUFFIXES = (".yaml", ".yml")
-_CONSTANTS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
-
-def is_recipe(path: str | os.PathLike) -> bool:
+def is_recipe(path: str) -> bool:
     """Whether a path ends as a recipe does, or does not exist and is the name of a published recipe."""
-    is_file = Path(path).suffix.lower() in RECIPE_SUFFIXES
-    return is_file or (not Path(path).expanduser().exists() and published_recipe(str(path)) is not None)
+    return path.endswith((".yaml", ".yml")) or (not Path(path).expanduser().exists() and path in published_recipes())
 
 
 def published_recipe(name: str) -> Path | None:
@@ -63,10 +59,7 @@ def read_recipe(path: str | os.PathLike) -> dict[str, str | list[str]]:
         base = _find_recipe(base, path.parent)
         inherited = _read_settings(base)
         if "extends" in inherited:
-            raise ValueError(
-                f"{path} extends {base}, which extends {inherited['extends']} itself; one level is read: extend "
-                f"{inherited['extends']}, and state what {base.name} changes."
-            )
+            raise ValueError(f"{path} extends {base}, which extends {inherited['extends']} itself; one level is read.")
         settings = inherited | settings
     return {name: _as_word(value) for name, value in settings.items() if value not in ("", "null", "~")}
 
@@ -93,17 +86,13 @@ def _as_word(value: Any) -> str | list[str]:
 
 
 def _typed(value: Any) -> Any:
-    """The value with numbers, true, false and null in place of strings that look like them. The values of a mapping
+    """The value with numbers, true, false and null in place of strings that look like them: the values of a mapping
     have no declared types."""
     if isinstance(value, dict):
         return {name: _typed(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_typed(part) for part in value]
-    if value in _CONSTANTS:
-        return _CONSTANTS[value]
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

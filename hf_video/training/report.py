@@ -49,6 +49,7 @@ WELL_LEARNED = 0.9
 LONG_WAIT = 0.5
 TRAINING = "training_"
 _NUM_WORST_CLIPS, _NUM_CONFUSIONS = 8, 20
+_MISTAKES = "the mistakes, in report/report.md"
 
 
 @dataclass
@@ -182,7 +183,9 @@ def write_report(
         for name, figure in draw():
             replace_file(folder / name, partial(figure.savefig, format="png", dpi=150))
             pictures.append(f"![{Path(name).stem.replace('_', ' ')}]({name})")
-    head = [f"- {line}" for line in (summarize or assess)(result)]
+    head = [
+        f"- {line.replace(_MISTAKES, 'the mistakes, in the tables below')}" for line in (summarize or assess)(result)
+    ]
     lines = ["# Training report", "", *head, "", *table(("", ""), shown.items()), "", *pictures, "", *measured.tables]
     replace_text(folder / "report.md", "\n".join(lines) + "\n")
     return result
@@ -235,7 +238,7 @@ def _next_step(metrics: Mapping[str, Any], value: float, own: float | None) -> s
         return "a large gap: more clips, another --model, or more augmentation, as --crop-min-area 0.3"
     if high - low > WIDE_INTERVAL:
         return f"{tell_count(metrics)} are few for a figure: measure on more"
-    return "the mistakes, in report/report.md"
+    return _MISTAKES
 
 
 def measure_classes(
@@ -276,15 +279,15 @@ def measure_classes(
         tables = class_table(counts, names, training_counts)
     else:
         counts, tables = None, _multi_label_table(scores, labels, names, training_counts)
+    clips = [] if clip_of is None else _worst_clips(scores, labels, class_names, clip_of)
 
     def draw(split: str) -> Iterator[tuple[str, Any]]:
         if counts is not None:
             yield "confusion_matrix.png", plot_confusion_matrix(counts, class_names)
-        if clip_of is not None:
-            clips = _worst_clips(scores, labels, class_names, clip_of)
+        if clips:
             yield "worst_clips.png", plot_clips(clips, f"The {len(clips)} {split} clips with the highest loss")
 
-    return Measured(metrics, by_class=by_class, tables=tables, pictures=draw)
+    return Measured(metrics, by_class=by_class, tables=[*clip_table(clips), *tables], pictures=draw)
 
 
 def clip_reader(
@@ -358,6 +361,12 @@ def _cell(value: object) -> str:
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a Markdown table."""
     return [f"| {' | '.join(map(str, row))} |" for row in (titles, ["---"] * len(titles), *rows)]
+
+
+def clip_table(clips: Sequence[ShownClip]) -> list[str]:
+    """The captions of the worst clips."""
+    rows = [[_cell(line) for line in reversed(clip.caption)] for clip in clips]
+    return [*table(("worst clips", "", ""), rows), ""] if clips else []
 
 
 def class_table(

@@ -34,18 +34,10 @@ NO_TEXT = -100.0
 
 
 def compute_retrieval_metrics(prediction: EvalPrediction, temperature: float = 1.0) -> dict[str, float]:
-    """
-    The recall of retrieval among all videos and captions of an evaluation, and the contrast of all of them as `loss`:
-    the mean over captions of -log p(its video), and over videos of -log p(any of its captions).
-
-    Args:
-        prediction: of a [`RetrievalTrainer`]: `predictions` are the vectors of the videos (V, K, D) and of their
-            captions (V, N, D), `label_ids` (V,) the numbers of captions, at most N.
-        temperature: what the cosines are divided by in the loss.
-
-    Returns:
-        What `retrieval_recall` returns, and `loss`.
-    """
+    """What `retrieval_recall` returns for all videos and captions of an evaluation, and their contrast as `loss`: the
+    mean over captions of -log p(its video), and over videos of -log p(any of its captions), from cosines that are
+    divided by `temperature`. The `predictions` of a [`RetrievalTrainer`] are the vectors of the videos (V, K, D) and
+    of their captions (V, N, D), its `label_ids` (V,) the numbers of captions."""
     videos, texts = (torch.from_numpy(np.asarray(each)).float() for each in prediction.predictions)
     is_text = torch.arange(texts.shape[1]) < torch.from_numpy(np.asarray(prediction.label_ids))[:, None]
     owner = is_text.nonzero()[:, 0]
@@ -130,15 +122,10 @@ class RetrievalTask(Task):
         name, config = chosen.model, load_config(chosen.model)
         check_trainable(name, config)
         if config.model_type != "video_text_dual_encoder":
-            raise ValueError(
-                f"{name} is a {config.model_type}; --task retrieval trains a model of the type "
-                "video_text_dual_encoder."
-            )
+            raise ValueError(f"{name} is a {config.model_type}; --task retrieval trains a video_text_dual_encoder.")
         weights = {loss: getattr(chosen, f"{loss}_weight") for loss in ("vtc", "vtm", "mlm")}
         if weights["mlm"] and not config.use_mlm_head:
-            raise ValueError(
-                f"mlm_weight={weights['mlm']} needs a head of masked words, and {name} has none: leave it out."
-            )
+            raise ValueError(f"mlm_weight needs a head of masked words, and {name} has none: leave it out.")
         changed = {"loss_weights": weights, "original_gradient_scale": chosen.original_gradient_scale}
         with loading(name):
             model = AutoModel.from_pretrained(name, dtype="float32", **changed)
@@ -162,11 +149,10 @@ class RetrievalTask(Task):
 
     def measure(self, trainer: RetrievalTrainer, dataset: VideoDataset) -> Measured:
         measured = trainer.predict(dataset).metrics
-        found = {metric.name: value for metric, value in measured_in(measured, "test_")} | {
-            "loss": measured["test_loss"]
-        }
+        found = {metric.name: value for metric, value in measured_in(measured, "test_")}
+        found["loss"] = measured["test_loss"]
         num_videos, num_captions = len(one_row_a_video(dataset.rows)), len(dataset)
-        metrics = {"num_captions": num_captions, "num_videos": num_videos, **found}
+        metrics: dict[str, Any] = {"num_captions": num_captions, "num_videos": num_videos, **found}
         metrics["chance"] = 1 / num_videos
         metrics["interval"] = [*wilson_interval(found["text_to_video_r1"] / 100, num_captions)]
         ways = ("text_to_video", "video_to_text")

@@ -102,7 +102,9 @@ class LearningRateSettings:
     """Training"""
 
     base_learning_rate: Positive[float] | None = setting(None, "Sets learning_rate to it x videos in a step / 256.")
-    layer_decay: Common[Positive[float]] = setting(1.0, "Factor of the learning rate from a layer to the one before.")
+    layer_decay: Common[Annotated[Positive[float], Le(1)]] = setting(
+        1.0, "Factor of the learning rate from a layer to the one before it."
+    )
     layer_decay_only: list[str] = setting([], "Parts of the parameter names that layer_decay is for; by default all.")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together, is_first_process
-from hf_video.settings import Settings, closest
+from hf_video.settings import Settings
 
 from .run import ModelChoice, RunPlan, plan_run
 from .task_settings import (
@@ -53,8 +53,8 @@ class TaskData:
 
 
 class Task:
-    """What differs from one training to another. [`run_task`] calls the methods in their order, on every process. A
-    task is made anew for each run, and may keep on itself what a later method needs.
+    """What differs from one training to another. [`train`] calls the methods in their order, on every process. A task
+    is made anew for each run, and may keep on itself what a later method needs.
 
     Attributes:
         arguments: the class of `TrainingArguments`.
@@ -140,29 +140,6 @@ class Task:
         from .report import assess
 
         return assess(metrics)
-
-
-def run_task(
-    make_task: Callable[[], Task], settings: Any, callbacks: Sequence[TrainerCallback] = ()
-) -> tuple[Any, dict[str, Any]]:
-    """Trains, from settings to a report. Settings and data are checked before anything is written, and what needs no
-    model before PyTorch is imported.
-
-    Args:
-        make_task: such as a subclass of [`Task`]; called once.
-        settings: what the user gave.
-        callbacks: as of `transformers.Trainer`.
-
-    Returns:
-        The trainer, with the model that is kept, and the contents of `report/metrics.json`.
-
-    Raises:
-        ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
-    """
-    made = cache(make_task)
-    with RunLock() as lock:
-        run = plan_run(settings, lock, choose_model=lambda *named: made().choose_model(*named))
-        return _run(made(), run, callbacks)
 
 
 def _run(task: Task, run: RunPlan, callbacks: Sequence[TrainerCallback]) -> tuple[Any, dict[str, Any]]:
@@ -302,27 +279,22 @@ def find_task(name: str) -> TaskRow:
     for row in TASKS.values():
         if name in (row.name, *row.aliases):
             return row
-    known = f"Known are {', '.join(TASKS)}."
-    raise ValueError(f"There is no task {name!r}. {closest(name, TASKS) or known}")
+    raise ValueError(f"There is no task {name!r}. Known are {', '.join(TASKS)}.")
 
 
 def row_of(settings: Any) -> TaskRow:
     """The row of the task that takes settings of this class, or of a class that it inherits from."""
+    rows = {row.settings: row for row in TASKS.values() if row.settings}
     for kind in type(settings).__mro__:
-        for row in TASKS.values():
-            if row.settings is kind:
-                return row
-    known = ", ".join(row.settings.__name__ for row in TASKS.values() if row.settings)
-    raise TypeError(f"{type(settings).__name__} are settings of no training; known are {known}.")
+        if kind in rows:
+            return rows[kind]
+    raise TypeError(f"{type(settings).__name__} are settings of no training.")
 
 
 def train(settings: Any, callbacks: Sequence[TrainerCallback] = ()) -> tuple[Any, dict[str, Any]]:
     """Trains a model, as `hf-video train`, `hf-video train-answers` and `hf-video pretrain`. The class of the settings
-    says which task is learned: `TrainSettings` classes of clips, `TrainFrameSettings` classes of frames,
-    `TrainDetectionSettings` persons and their actions, `TrainRetrievalSettings` captions, `TrainAnswersSettings`
-    answers, `PretrainSettings` nothing but the videos; and those of [`register_task`].
-
-    Settings and data are checked before anything is written. Model, checkpoints and report are in the output folder.
+    says which task is learned. Settings and data are checked before anything is written. Model, checkpoints and report
+    are in the output folder.
 
     Args:
         settings: the data, the output folder, and what differs from the defaults.
@@ -335,7 +307,10 @@ def train(settings: Any, callbacks: Sequence[TrainerCallback] = ()) -> tuple[Any
         ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
     """
     row = row_of(settings)
-    return run_task(lambda: row.load("task")(), settings, callbacks)
+    make_task = cache(lambda: row.load("task")())  # imports PyTorch, which many errors come before
+    with RunLock() as lock:
+        run = plan_run(settings, lock, choose_model=lambda *named: make_task().choose_model(*named))
+        return _run(make_task(), run, callbacks)
 
 
 def evaluate(

@@ -18,7 +18,7 @@ from hf_video.data.loader import available_cores
 THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib")
 # After so many steps the speed is printed.
 FIRST_STEPS = 20
-# Trainings that wait less, or end sooner, are fast enough.
+# A training that waits more is told what shortens it, and one that takes longer how long.
 WAITING_SHARE, SHORT_SECONDS = 0.5, 300.0
 
 
@@ -40,7 +40,7 @@ class ThroughputCallback(TrainerCallback):
 
     Attributes:
         kept: what frames the training keeps. If it is known, the speed is printed after 20 steps and at the end, and
-            for a training that waits for videos most of its time how long the rest will take, and what shortens it.
+            how long the rest of a long training will take, and what shortens it if most of its time is waiting.
             If frames are kept, these steps are of the second epoch, in which no video is decoded.
     """
 
@@ -113,12 +113,13 @@ class ThroughputCallback(TrainerCallback):
         return scalars
 
     def _estimate(self, args: TrainingArguments, state: TrainerState, kept: KeptFrames) -> str:
-        """How long the rest will take, and what shortens it, if a long training waits most of its time."""
+        """How long the rest of a long training will take, and what shortens it if it waits most of its time."""
         steps, num_left = self._first, state.max_steps - state.global_step
         rest = steps.lasted / steps.number * num_left
-        if steps.waited <= WAITING_SHARE * steps.lasted or rest <= SHORT_SECONDS:
+        if rest <= SHORT_SECONDS:
             return ""
-        return f" The other {num_left:,} steps will take about {_tell(rest)}. {_way_out(args, kept)}"
+        way_out = f" {_way_out(args, kept)}" if steps.waited > WAITING_SHARE * steps.lasted else ""
+        return f" The other {num_left:,} steps will take about {_tell(rest)}.{way_out}"
 
 
 def _describe(steps: _Steps, args: TrainingArguments) -> str:

@@ -30,7 +30,6 @@ def read(source):
 
 
 TASK = Task(
-    "mean",
     "means",
     {"task": "mean"},
     pa.schema({"start": pa.float64(), "mean": pa.float32()}),

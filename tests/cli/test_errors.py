@@ -204,7 +204,6 @@ ERRORS = {
     "killed pool": (killed_pool, ("--num-workers",)),
     "offline": (offline, ("nosuch/model", "HF_HUB_OFFLINE")),
     "nobody answers": (from_the_hub("http://127.0.0.1:9"), ("nosuch/model", "HF_ENDPOINT")),
-    "bad endpoint": (from_the_hub("http://[::1"), ("HF_ENDPOINT",)),
     "lost process of gloo": (lost_process("[gloo/transport/tcp/pair.cc:561] Connection closed by peer"), ("process",)),
     "lost process of NCCL": (lost_process("NCCL error: remote process exited or there was"), ("process",)),
 }

@@ -86,7 +86,7 @@ def test_broken_videos_end_the_command_or_are_left_out(digits, trained, tmp_path
     table = (tmp_path / "table.csv").read_text()
     assert len(table.splitlines()) == 8 and str(broken) not in table
     out = says(*words)
-    assert "7 videos of the train split" in out and f"1 videos could not be read:\n  {broken}" in out
+    assert "7 videos, 1 clip" in out and f"1 videos could not be read:\n  {broken}" in out
 
 
 def test_a_table_of_predictions(digits, trained, tmp_path, says, fails):

@@ -1,3 +1,4 @@
+import csv
 import json
 import pathlib
 import shutil
@@ -66,6 +67,18 @@ def test_without_json_there_is_a_table(trained, videos, tmp_path, capsys):
     lines = captured.out.splitlines()
     assert lines[0] == videos[0] and len(lines) == 1 + 8 and lines[1].split()[0].endswith("%")
     assert missing in captured.err
+
+
+def test_the_best_classes_are_a_table_that_trains_or_is_read_again(trained, videos, tmp_path, capsys, monkeypatch):
+    words = ["predict", *videos[:2], str(tmp_path / "missing.mp4"), "--model", str(trained), "--json", "--output"]
+    assert main([*words, str(tmp_path / "found.csv")]) == 1
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()][:2]
+    rows = list(csv.DictReader((tmp_path / "found.csv").open()))
+    assert [row["path"] for row in rows] == videos[:2]
+    best = [each["predictions"][0] for each in printed]
+    assert [(row["label"], float(row["score"])) for row in rows] == [(each["label"], each["score"]) for each in best]
+    assert main([*words, str(tmp_path / "folder")]) == 2
+    assert "ends in .csv" in capsys.readouterr().err
 
 
 def test_folders_lists_manifests_and_data_sets_are_classified_as_their_videos(

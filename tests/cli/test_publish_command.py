@@ -1,5 +1,6 @@
 import pytest
 from huggingface_hub import HfApi, constants
+from huggingface_hub.utils import _http
 
 from hf_video.cli.main import main
 from tests.hub_server.fixtures import hub, unverified  # noqa: F401
@@ -22,7 +23,7 @@ def test_a_dry_run_shows_everything_and_sends_nothing(trained, hub, unverified, 
         line.endswith("a checkpoint of the training") for line in checkpoints.values()
     )
     assert "\npipeline_tag: video-classification\n" in out and "\n## Training data\n" in out  # the card
-    assert {method for method, *_ in hub.requests} <= {"GET"}
+    assert {method for method, *_ in hub.requests} <= {"GET", "HEAD"}
 
 
 def listing(out):
@@ -46,8 +47,11 @@ def test_a_dry_run_lists_what_the_command_then_does(trained, hub, unverified, sa
     assert set(api.list_repo_files(REPO, revision="other")) == sent | {"README.md"}
 
 
-def test_a_dry_run_works_without_the_hub(trained, unverified, says, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+@pytest.mark.parametrize("is_offline", [True, False])
+def test_a_dry_run_works_without_the_hub(trained, unverified, says, monkeypatch, is_offline):  # noqa: F811
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(_http.time, "sleep", lambda seconds: pytest.fail("a request is tried again"))
     assert f"What is in {REPO} is unknown" in says("publish", trained, REPO, "--dry-run")
 
 

@@ -125,19 +125,6 @@ def test_horizontal_flip_is_off_by_default(chart):
     assert orientations(augmentation=ClipAugmentation(horizontal_flip=True)) == {False, True}
 
 
-def test_transform_sees_cropped_uint8_frames(ramp):
-    def darken(frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-        assert frames.shape == (4, 3, 24, 24) and frames.dtype == torch.uint8
-        return torch.full_like(frames, int(generator.integers(256)))
-
-    dataset = VideoDataset(rows(ramp), ClipTask(plain_processor(), transform=darken), training=True)
-    first = dataset[0]["pixel_values"]
-    assert first.unique().numel() == 1
-    assert torch.equal(first, dataset[0]["pixel_values"])
-    dataset.set_epoch(1)
-    assert not torch.equal(first, dataset[0]["pixel_values"])
-
-
 def test_wrong_arguments(ramp):
     with pytest.raises(ValueError, match="video"):
         VideoDataset(Dataset.from_dict({"path": [ramp]}), ClipTask(make_processor()), training=False)

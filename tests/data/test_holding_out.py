@@ -42,6 +42,7 @@ def test_a_share_of_the_videos_of_each_class(tmp_path):
     assert hold_out(dataset, 0.2, seed=1)[1]["video"][:] == held_out["video"][:]
     assert hold_out(dataset, 0.2, seed=2)[1]["video"][:] != held_out["video"][:]
     assert "3 of 16 videos" in described(held_out) and "'rare'" in described(held_out)
+    assert "--split-by time" not in described(held_out)
 
 
 def test_the_segments_of_a_video_stay_together(tmp_path):
@@ -51,6 +52,7 @@ def test_the_segments_of_a_video_stay_together(tmp_path):
     train, held_out = hold_out(dataset, 0.3, seed=0)
     assert len(held_out) == 3
     assert not set(train["video"]) & set(held_out["video"])
+    assert "1 of 3 videos" in described(held_out) and "--split-by time" in described(held_out)
 
 
 def test_the_values_of_a_column_stay_together(tmp_path):
@@ -65,7 +67,7 @@ def test_the_values_of_a_column_stay_together(tmp_path):
 
 def test_a_column_has_a_value_in_each_row(tmp_path):
     dataset = make_rows(tmp_path, "path,label,person", "a.mp4,run,anna", "b.mp4,jump,", columns=["person", "camera"])
-    with pytest.raises(ValueError, match=r"person, .* row 2, .*b\.mp4"):
+    with pytest.raises(ValueError, match="no column 'person' to split by, or not in each row"):
         hold_out(dataset, 0.2, seed=0, split_by="person")
     for column in ("camera", "size"):
         with pytest.raises(ValueError, match=f"'{column}'"):
@@ -148,7 +150,5 @@ def test_whole_videos_are_split_by_their_durations(tmp_path):
 
 def test_what_cannot_be_split(tmp_path):
     dataset = make_segments(tmp_path, ("a", 0, 1), ("b", 1, 2))
-    with pytest.raises(ValueError, match=r"fraction is 1\.5"):
-        hold_out(dataset, 1.5, seed=0)
     with pytest.raises(ValueError, match="1 in all"):
         hold_out(dataset, 0.5, seed=0)

@@ -77,7 +77,7 @@ def test_something_something(root, tmp_path):
         ("train.csv", ["path,label"], ValueError, "no rows"),
         ("train.csv", ["path,label", "a.mp4,run", "b.mp4,run"], ValueError, "'run'"),
         ("train.csv", ["path,label", "a.mp4,run,fast"], ValueError, "line 2"),
-        ("train.csv", ["path,label", "../videos,run"], ValueError, "line 2: .*videos"),
+        ("train.csv", ["path,label", "../videos,run"], FileNotFoundError, "line 2: .*videos"),
         ("train.json", ["{}"], ValueError, "dict"),
         ("train.json", ["[{"], ValueError, "cannot be read as JSON"),
         ("train.json", ['[{"id": "1"}]'], ValueError, "no column of labels"),

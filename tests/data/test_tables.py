@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, Video
+from huggingface_hub import constants
+from huggingface_hub.utils import _http
 
 from hf_video.data import (
     ClipTask,
@@ -22,6 +24,7 @@ from hf_video.data import (
     load_video_dataset,
     load_video_stream,
 )
+from hf_video.data.rows import choose_names
 from hf_video.data.tables import cell_text
 from hf_video.data.video_listing import list_videos
 from hf_video.processing import VideoClipProcessor
@@ -178,11 +181,45 @@ def test_labels_are_not_needed_where_they_are_not_read(videos, tmp_path):
         ({"path": ["a", "d"], "label": ["b", "c"], "start": [0.0, -1.0]}, r"\[1\]: start is -1.0"),
         ({"path": ["a", "d"], "label": ["b", "c"], "start": [2.0, 0.0], "end": [2.0, 1.0]}, r"\[0\]: end is 2.0"),
         ({"path": ["a", "d"], "label": ["b", "c"], "end": ["1", "soon"]}, r"\[1\]: end is 'soon'"),
+        (
+            {"path": ["a", "d"], "label": ["b", "c"], "end": ["no", "no"]},
+            r"2 rows (.|\n)*\[0\]: end is 'no'(.|\n)*\[1\]: end is 'no'",
+        ),
+        (
+            {"path": ["a", "d"], "label": ["b", "c"], "start": [1, 2], "end": [0, 1]},
+            r"2 rows (.|\n)*\[0\]: end is 0(.|\n)*\[1\]: end is 1",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path, columns, message):
     with pytest.raises(ValueError, match=message):
         load_video_dataset(write_table(tmp_path / "own.parquet", **columns, frames=[1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("counts", "are_told"),
+    [
+        ({"running": 12, "Runing": 2}, True),
+        ({"running": 12, "Running": 12}, True),
+        ({"running": 12, "runing": 3}, False),
+        ({"class1": 12, "class2": 1}, False),
+        ({"player A": 12, "player B": 1}, False),
+        ({"left": 12, "lift": 1}, False),
+    ],
+)
+def test_classes_that_may_be_one_are_told_with_their_rows(caplog, counts, are_told):
+    assert choose_names("rows", {"train": counts}, None) == sorted(counts)
+    assert ("almost the same name" in caplog.text) == are_told
+    assert not are_told or all(f"{name!r} ({count})" in caplog.text for name, count in counts.items())
+
+
+def test_a_data_set_of_a_hub_that_is_out_of_reach_is_asked_for_once(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(_http.time, "sleep", lambda seconds: pytest.fail("a request is tried again"))
+    with pytest.raises(FileNotFoundError, match="nobody/nothing is no path, and cannot be read"):
+        load_video_dataset("nobody/nothing")
+    assert not constants.HF_HUB_OFFLINE
 
 
 def test_files_that_are_none(tmp_path):
@@ -297,7 +334,7 @@ MISSING = ["nan", "NaN", "<NA>", " nan "]
 
 @pytest.mark.parametrize("value", [*NO_TEXTS, *MISSING, b"run", -math.inf])
 def test_what_is_no_text_is_refused_by_column_and_row(value):
-    shown = value.strip() if value in MISSING else value
+    shown = value.strip() if isinstance(value, str) else value
     with pytest.raises(ValueError) as error:
         cell_text("x.csv, line 2", "label", value)
     assert str(error.value).startswith(f"x.csv, line 2: label is {shown!r}")

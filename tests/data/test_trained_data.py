@@ -19,7 +19,7 @@ def test_rows_that_share_seconds_with_those_of_a_training_are_counted(tmp_path):
     write_trained_videos(tmp_path, splits)
     kept = json.loads((tmp_path / TRAINED_VIDEOS_FILE).read_text())
     assert kept["columns"] == ["path", "start", "end"]
-    assert kept["splits"]["train"] == [[str(folder / "a.mp4"), 0.0, 4.0], [str(folder / "b.mp4"), None, None]]
+    assert kept["splits"]["train"] == [[str(folder / "a.mp4"), 0.0, 4.0], [str(folder / "b.mp4"), 0.0, None]]
     rows = ["a.mp4,run,1,2", "a.mp4,run,6,7", "a.mp4,run,4,5", "a.mp4,sit", "b.mp4,sit,2,3", "c.mp4,sit"]
     (folder / "asked.csv").write_text("\n".join(["path,label,start,end", *rows]))
     asked = load_video_dataset(folder / "asked.csv")["train"]

@@ -179,5 +179,5 @@ def test_what_cannot_be_a_stream(shards, tmp_path):
         load_video_stream(tmp_path)
     with pytest.raises(ValueError, match=r"not 'video' with Video\(decode=False\)"):
         VideoStream(Dataset.from_dict({"a": [1]}).to_iterable_dataset(), ClipTask(PROCESSOR))
-    with pytest.raises(ValueError, match="config is for data sets of the datasets library"):
+    with pytest.raises(ValueError, match="is no data set of the datasets library"):
         load_video_dataset(shards.parent / "mp4", config="small")

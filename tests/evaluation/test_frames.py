@@ -25,10 +25,25 @@ def test_a_video_by_hand():
     assert result["classes"]["rest"] == {"num_frames": 2, "num_segments": 0, "f1": None}
 
 
-def test_unknown_frames_are_not_measured_and_end_segments():
+def test_unknown_frames_are_not_measured():
     result = evaluate_frames([[0, 0, 1, 0, 0]], [[0, 0, -100, 0, 0]], NAMES)
     assert result["frame_accuracy"] == 1 and result["num_frames"] == 4
-    assert (result["num_segments"], result["edit_score"], result["f1"]) == (2, 1.0, [1.0] * 3)
+    assert (result["num_segments"], result["edit_score"], result["f1"]) == (1, 1.0, [1.0] * 3)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_one_class_throughout_finds_one_segment_whatever_time_is_unknown(several):
+    known = np.repeat([0, 1, 0, 1], 4)
+    sparse = np.insert(known, [4, 8, 12], -100)
+    figures = []
+    for truth in (known, sparse):
+        found = np.zeros(len(truth), int)
+        if several:
+            found = np.eye(3)[found]
+            truth = np.where(truth[:, None] == -100, -100, np.eye(3)[np.maximum(truth, 0)])
+        figures.append(evaluate_frames([found], [truth], NAMES))
+    assert figures[0] == figures[1] and figures[0]["num_segments"] == 4
+    assert figures[0]["edit_score"] < 0.5 and figures[0]["f1"][-1] < 0.5
 
 
 def test_a_class_by_itself_where_a_frame_may_have_several():
@@ -59,11 +74,12 @@ def test_average_precision_is_that_of_scikit_learn_over_the_frames_of_all_videos
 
 
 def tracks_of(labels, reference, background):
-    """The classes of frames, -1 where there is no segment; a track for each class if a frame may have several."""
+    """The classes of known frames, -1 where there is no segment; for each class if a frame may have several."""
     is_known = reference != -100
     if labels.ndim == 1:
-        return [np.where(is_known & (labels != background), labels, -1)]
-    return [np.where(is_known[:, number] & (labels[:, number] == 1), number, -1) for number in range(labels.shape[1])]
+        return [np.where(labels != background, labels, -1)[is_known]]
+    columns = enumerate(zip(labels.T, is_known.T, strict=True))
+    return [np.where(of_class[known] == 1, number, -1) for number, (of_class, known) in columns]
 
 
 def slow_figures(predictions, references, background=None):

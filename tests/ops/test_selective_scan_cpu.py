@@ -247,12 +247,13 @@ def test_compilation_is_shown_once(monkeypatch, caplog):
             self.calls.append((number, unit))
 
     monkeypatch.setattr(numba_threads.logger, "propagate", True)
+    numba_threads.logger.warning_once.cache_clear()
     kernel = Kernel()
-    for _ in range(2):
-        numba_threads.run_units(kernel, (7,), [(1,), (2,), (3,)])
+    for each in (kernel, kernel, Kernel()):
+        numba_threads.run_units(each, (7,), [(1,), (2,), (3,)])
     assert sorted(kernel.calls) == [(7, unit) for unit in (1, 1, 2, 2, 3, 3)]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "kernel was compiled for this machine in 0.0 s, kept in folder." in caplog.text
+    assert "Compiling CPU kernels, once for this machine" in caplog.text
 
 
 def test_without_numba_the_reference_takes_over_and_says_so(monkeypatch, caplog):

@@ -179,14 +179,12 @@ def test_segments_without_frames_are_refused(video, start, end):
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        *((lambda v, x=x: read_video(v, start=x), f"start={x!r} is not a time") for x in (float("nan"), "1", True)),
-        *((lambda v, x=x: probe_video(v, [(0, x)]), f"end={x!r} is not a time") for x in (float("nan"), "1", True)),
-        *((lambda v, x=x: read_video(v, choose(0, x)), f"index {x}.*has the frames 0 to 59") for x in (-1, 60)),
-        (lambda v: read_video(v, choose(30), start=1), "index 30.*video.mp4 has the frames 0 to 29"),
-        *((lambda v, x=x: read_video(v, choose(*x)), "at least one integer") for x in ([], [0.5], ["a"])),
+        *((lambda v, x=x: read_video(v, choose(0, x)), "from 0 to 59 are expected") for x in (-1, 60)),
+        (lambda v: read_video(v, choose(30), start=1), "video.mp4 from 0 to 29 are expected"),
+        *((lambda v, x=x: read_video(v, choose(*x)), "Indices of frames") for x in ([], [0.5], ["a"])),
     ],
 )
-def test_wrong_times_and_indices_are_refused(video, read, message):
+def test_wrong_indices_are_refused(video, read, message):
     with pytest.raises(ValueError, match=message):
         read(video)
 

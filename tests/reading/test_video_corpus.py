@@ -105,7 +105,7 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path, st
             try:
                 frames = read(data, indices)
             except (VideoReadError, ValueError) as error:
-                assert isinstance(error, VideoReadError) or "has the frames 0 to" in str(error), name
+                assert isinstance(error, VideoReadError) or "Indices of frames" in str(error), name
                 continue
             for i, frame in zip(indices, frames, strict=True):
                 num_read += 1

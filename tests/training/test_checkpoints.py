@@ -120,7 +120,7 @@ def test_a_checkpoint_without_a_state_is_refused_by_name(run, name):
         (checkpoint / name).unlink()
     checkpoint = newest_complete(run)[0]
     for resume in (require_resumable, lambda folder: make_trainer(run).train(resume_from_checkpoint=str(folder))):
-        with pytest.raises(ValueError, match=f"{checkpoint} has no {name}.*Start another run from its weights"):
+        with pytest.raises(ValueError, match=f"{checkpoint} has no {name}.*start another run from its weights"):
             resume(checkpoint)
 
 

@@ -144,7 +144,7 @@ def test_what_suits_classes_is_refused_for_values(tmp_path):
         make(label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match="'top5_accuracy', which is not measured: use mse, mae, r2 or loss"):
         make(metric_for_best_model="top5_accuracy")
-    with pytest.raises(ValueError, match="must be class ids, got float64; regression_metrics measures values"):
+    with pytest.raises(ValueError, match="must be class ids from 0 to 0, got float64"):
         compute_metrics(EvalPrediction(predictions=np.zeros((2, 1)), label_ids=np.array([0.0, 1.0])))
 
 
@@ -154,5 +154,3 @@ def test_errors_are_those_of_their_formulas():
     # Column by column: squared errors 0 + 4 + 4 and 1 + 1 + 0, spread around the mean 1 + 1 + 0 + ... = 2 and 2.
     assert metrics == {"mse": pytest.approx(10 / 6), "mae": pytest.approx(1.0), "r2": pytest.approx((-3 + 0) / 2)}
     assert "r2" not in regression_metrics(EvalPrediction(predictions=found, label_ids=np.ones((3, 2))))
-    with pytest.raises(ValueError, match=r"got \(3, 2\) and \(2, 2\)"):
-        regression_metrics(EvalPrediction(predictions=found, label_ids=true[:2]))

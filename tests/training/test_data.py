@@ -99,10 +99,6 @@ def make_trainer(shards, folder, **options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"max_steps": 2, "dataloader_num_workers": 2},
-            "dataloader_num_workers=2: worker processes would keep their places",
-        ),
         ({}, "max_steps"),
         ({"max_steps": 2, "sampler": "balanced"}, "sampler=balanced needs all labels"),
         ({"max_steps": 2, "class_weights": "balanced"}, "class_weights=balanced counts the videos"),
@@ -118,7 +114,6 @@ def test_what_a_stream_cannot_do(shards, tmp_path, options, message):
     [
         ({}, "say with --max-steps how long to train"),
         ({"max_steps": 2, "sampler": "sqrt"}, "sampler=sqrt is not for a stream"),
-        ({"max_steps": 2, "class_weights": "balanced"}, "class_weights=balanced counts the training videos"),
         ({"max_steps": 2}, "has no validation split, and none can be held out from a stream"),
     ],
 )
@@ -134,7 +129,7 @@ def test_a_stream_goes_on_with_as_many_processes():
     chosen = choose_values(settings)
     saved = Saved(vars(chosen), {}, num_processes=2)
     check_same_batch(chosen, saved, 2)
-    with pytest.raises(ValueError, match="reads a stream, in shares of 2 processes, and here there are 1"):
+    with pytest.raises(ValueError, match=r"reads a stream \(number of processes: 2\)"):
         check_same_batch(chosen, saved, 1)
 
 

@@ -135,16 +135,12 @@ def test_what_has_a_place_or_a_scale_of_its_own_is_not_decayed(family, options, 
 
 
 def test_parameters_that_are_not_there_are_named(tmp_path):
-    with pytest.raises(ValueError, match="layer_decay is 1.5; a factor above 0, up to 1"):
-        parameter_settings(videovit(), layer_decay=1.5)
     with pytest.raises(ValueError, match="Linear has no `layer_groups`, so layer_decay=0.5 is impossible"):
         parameter_settings(torch.nn.Linear(2, 2), layer_decay=0.5)
-    with pytest.raises(ValueError, match=r"no_weight_decay names \['pos_embed'\], which no parameter"):
+    with pytest.raises(ValueError, match=r"No parameter of \w+ has \['pos_embed'\] in its name"):
         parameter_settings(videovit(), no_weight_decay=["pos_embed", "cls_token"])
-    with pytest.raises(ValueError, match=r"layer_decay_only names \['pos_embed'\], which no parameter"):
+    with pytest.raises(ValueError, match=r"No parameter of \w+ has \['pos_embed'\] in its name"):
         parameter_settings(videovit(), layer_decay=0.5, layer_decay_only=["pos_embed"])
-    with pytest.raises(FileNotFoundError, match="has no ema.safetensors: it was saved without ema_decay"):
-        EMACallback(0.9).load(tmp_path)
 
 
 def original_rate(epoch, batch, epochs, peak, warmup):

@@ -88,6 +88,8 @@ def test_the_clips_with_the_highest_loss_are_shown_worst_first(tmp_path, monkeyp
     ((clips, _),) = drawn
     assert [clip.caption[2].partition(", ")[2] for clip in clips] == ["video 2", "video 3", "video 1", "video 0"]
     assert clips[0].caption == ("true: left (0.7%)", "predicted: right (98.7%)", "loss 5.01, video 2")
+    summary = (tmp_path / "report.md").read_text()
+    assert "| loss 5.01, video 2 | predicted: right (98.7%) | true: left (0.7%) |" in summary
     figure = plot_clips(clips, "Worst")
     assert [len(axes.images) for axes in figure.axes] == [1, 1, 1, 1]
     strip = figure.axes[0].images[0].get_array()
@@ -156,6 +158,11 @@ def test_the_figure_comes_with_chance_interval_and_gap():
     assert first == "top-1 accuracy 77.5% on 240 test videos (chance 25.0%, 95% interval 71.8% to 82.3%)"
     assert second == "on clips that it was trained on 97.5%, 20.0 points more"
     assert third.startswith("next     a large gap: more clips")
+
+
+def test_the_report_does_not_name_itself(tmp_path):
+    write(tmp_path, np.eye(2).repeat(50, axis=0), np.eye(2).repeat(50, axis=0).argmax(1), ["run", "jump"])
+    assert "- next     the mistakes, in the tables below\n" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

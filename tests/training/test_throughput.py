@@ -3,7 +3,6 @@
 import time
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from hf_video.data.kept_frames import KeptFrames
@@ -48,9 +47,10 @@ def test_what_waits_for_videos_is_told_after_twenty_steps_and_at_the_end(monkeyp
     assert "--kept-frames-gib 6" in line and "--num-workers" not in line
 
 
-@pytest.mark.parametrize(("waited", "computed", "max_steps"), [(4, 6, 1000), (9, 1, 40)])
-def test_trainings_that_are_fast_enough_are_not_estimated(monkeypatch, capsys, waited, computed, max_steps):
-    assert "The other" not in told(monkeypatch, capsys, waited, computed, max_steps=max_steps)
+def test_a_long_training_is_estimated_also_if_it_seldom_waits(monkeypatch, capsys):
+    first, _ = told(monkeypatch, capsys, waited=4, computed=6).splitlines()
+    assert first.endswith(" The other 980 steps will take about 2 h 43 min.")
+    assert "The other" not in told(monkeypatch, capsys, waited=9, computed=1, max_steps=40)
 
 
 def test_where_frames_are_kept_the_first_epoch_does_not_count(monkeypatch, capsys):

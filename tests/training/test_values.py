@@ -65,7 +65,6 @@ def test_flags_replace_the_values_of_a_recipe(tmp_path):
     [
         ({"dataloader_drop_lust": True}, "dataloader_drop_last"),
         ({"dataloader_drop_last": "maybe"}, "'maybe'"),
-        ({"output_dir": "elsewhere"}, "output_dir"),
     ],
 )
 def test_a_wrong_field_of_a_program_is_named(fields, name):
