@@ -13,7 +13,7 @@ import torch
 
 from hf_video import VideoClipProcessor, VideoMambaConfig, VideoViTConfig, VideoViTForFrameClassification
 from hf_video.inference import score_frames
-from hf_video.models.videomamba.modeling_videomamba import VideoMambaForFrameClassification
+from hf_video.models.videomamba.modeling_videomamba_dense import VideoMambaForFrameClassification
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.live_queue import LiveQueue
 from hf_video.reading.sources import VideoReadError
