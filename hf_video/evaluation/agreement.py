@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hf_video.inference.segments import Segment
+from hf_video.texts import table_lines
 
 from .matching import find_annotations
 
@@ -60,32 +61,19 @@ def measure_agreement(videos: Sequence[Compared], class_names: Sequence[str]) ->
     shown = [_shown(video, class_names) for video in videos]
     if not class_names or not sum(len(moments) for moments, _ in shown):
         raise ValueError("There is no class, or no moment that both looked at, so agreement cannot be measured.")
-    # Of each video, and of each class and, behind them, all: found, first and second segments; seconds of each; and
-    # the time to the first segment of each, with 1 if there is one.
-    num_videos, num_columns = len(videos), len(class_names) + 1
-    found, seconds = np.zeros((num_videos, num_columns, 3)), np.zeros((num_videos, num_columns, 2))
-    begins = np.zeros((*seconds.shape, 2))
-    for number, video in enumerate(videos):
-        pair = [_bouts(each, video.known, class_names) for each in (video.first, video.second)]
-        labels, begin = [rows[:, 0].astype(int) for rows in pair], min(video.known, default=(0.0, 0.0))[0]
-        hits = find_annotations(pair[0][:, 1:3], labels[0], pair[1][:, 1:3], labels[1], [_TIOU])[0] >= 0
-        found[number] = np.stack([np.bincount(each, minlength=num_columns) for each in (labels[0][hits], *labels)], 1)
-        found[number, -1] = found[number, :-1].sum(axis=0)
-        for side, (rows, each) in enumerate(zip(pair, labels, strict=True)):
-            np.add.at(seconds[number, :, side], each, rows[:, 3])
-            begun, places = np.unique(each, return_index=True)
-            begins[number, begun, side] = np.stack([rows[places, 1] - begin, np.ones(len(begun))], axis=1)
+    # Of each video, and of each class and, behind them, all.
+    of_segments = np.stack([_segment_sums(video, class_names) for video in videos])
     frames, bins = map(_counts, zip(*shown, strict=True))
     figures: dict[str, tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]] = {
         "kappa_frames": (cohen_kappa, frames),
         "kappa_bins": (cohen_kappa, bins),
-        "f1": (lambda sums: 2 * sums[..., 0] / (sums[..., 1] + sums[..., 2]), found),
-        "bouts": (np.asarray, found[..., 1:].astype(int)),
-        "seconds": (np.asarray, seconds),
-        "latency": (lambda sums: sums[..., 0] / sums[..., 1], begins),
+        "f1": (lambda sums: 2 * sums[..., 0] / (sums[..., 1] + sums[..., 2]), of_segments),
+        "bouts": (lambda sums: sums[..., 1:3].astype(int), of_segments),
+        "seconds": (lambda sums: sums[..., 3:5], of_segments),
+        "latency": (lambda sums: sums[..., 5:7] / sums[..., 7:9], of_segments),
     }
+    num_videos, owners = len(videos), [dict[str, Any](intervals={}) for _ in range(len(class_names) + 1)]
     draws = np.random.default_rng(0).multinomial(num_videos, [1 / num_videos] * num_videos, _NUM_DRAWS)
-    owners = [dict[str, Any](intervals={}) for _ in range(num_columns)]
     for name, (figure, sums) in figures.items():
         with warnings.catch_warnings(action="ignore"):  # of a figure that no draw has
             bands = np.nanpercentile(figure(np.tensordot(draws, sums, 1)), [2.5, 97.5], axis=0)
@@ -127,16 +115,29 @@ def _counts(shown: Sequence[np.ndarray]) -> np.ndarray:
     return counts
 
 
-def _bouts(segments: Sequence[Segment], known: Sequence[tuple[float, float]], names: Sequence[str]) -> np.ndarray:
-    """Class id, start, end and seconds of each segment, as far as both looked, by start, (num_bouts, 4); each a second
-    time among those of all classes."""
-    rows = []
-    for each in segments:
-        cut = ((max(each.start, begin), min(each.end, end)) for begin, end in known)
-        if (parts := [(begin, end) for begin, end in cut if end > begin]) and each.label in names:
-            times = parts[0][0], parts[-1][1], sum(end - begin for begin, end in parts)
-            rows += [(label, *times) for label in (names.index(each.label), len(names))]
-    return np.array(sorted(rows, key=lambda row: row[1:]), np.float64).reshape(-1, 4)
+def _segment_sums(video: Compared, names: Sequence[str]) -> np.ndarray:
+    """Of each class and of all, (num_classes + 1, 9): how many segments both have; and of each person the number of
+    segments, their seconds, the time to the first one, and 1 if there is one."""
+    sums, pair = np.zeros((len(names) + 1, 9)), list[np.ndarray]()
+    begin = min(video.known, default=(0.0, 0.0))[0]
+    for side, segments in enumerate((video.first, video.second)):
+        rows = []
+        for each in segments:
+            cut = ((max(each.start, since), min(each.end, until)) for since, until in video.known)
+            if (parts := [(since, until) for since, until in cut if until > since]) and each.label in names:
+                times = parts[0][0], parts[-1][1], sum(until - since for since, until in parts)
+                rows += [(*times, label) for label in (names.index(each.label), len(names))]
+        pair.append(np.array(sorted(rows), np.float64).reshape(-1, 4))
+        labels = pair[-1][:, 3].astype(int)
+        begun, places = np.unique(labels, return_index=True)
+        np.add.at(sums[:, 1 + side], labels, 1)
+        np.add.at(sums[:, 3 + side], labels, pair[-1][:, 2])
+        sums[begun, 5 + side], sums[begun, 7 + side] = pair[-1][places, 0] - begin, 1
+    groups = [rows[:, 3].astype(int) for rows in pair]
+    is_found = find_annotations(pair[0][:, :2], groups[0], pair[1][:, :2], groups[1], [_TIOU])[0] >= 0
+    sums[:-1, 0] = np.bincount(groups[0][is_found], minlength=len(sums))[:-1]
+    sums[-1, 0] = sums[:-1, 0].sum()
+    return sums
 
 
 def _plain(values: np.ndarray) -> Any:
@@ -147,14 +148,12 @@ def _plain(values: np.ndarray) -> Any:
 def tell_agreement(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`measure_agreement`] gives."""
     drawn = "in brackets intervals of 95 % over videos" if result["num_videos"] > 1 else "no intervals of one video"
-    table = [["class", "kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "first after, s"]]
+    rows = [("class", "kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "first after, s")]
     for name, each in {"all": result["all"], **result["classes"]}.items():
         cells = [_text(each[key], each["intervals"].get(key)) for key in ("kappa_frames", "kappa_bins", "f1")]
-        pairs = [" / ".join(map(_text, each[key])) for key in ("bouts", "seconds", "latency")]
-        table.append([" ".join(name.split()), *cells, *pairs])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
-    return [f"{result['num_videos']} videos, {result['num_seconds']:.1f} s that both looked at; {drawn}", "", *rows]
+        rows.append((name, *cells, *(" / ".join(map(_text, each[key])) for key in ("bouts", "seconds", "latency"))))
+    said = f"{result['num_videos']} videos, {result['num_seconds']:.1f} s that both looked at; {drawn}"
+    return [said, "", *table_lines(rows)]
 
 
 def _text(value: float | None, low_high: Sequence[float | None] | None = None) -> str:

@@ -102,7 +102,7 @@ def _at_distance(frames: np.ndarray, distance: float, segment: range) -> np.ndar
 def _has(frames: np.ndarray, distance: float, found: np.ndarray) -> bool:
     """Whether the frames that were found lie at a distance, and are as many different ones."""
     spans, reached = (each[:, -1] - each[:, 0] for each in (frames, found))
-    counts = [[len(np.unique(clip)) for clip in each] for each in (frames, found)]
+    counts = [[len({*clip}) for clip in each.tolist()] for each in (frames, found)]
     return bool((reached >= distance * spans - 1).all()) and counts[1] >= counts[0]
 
 
@@ -183,12 +183,7 @@ def _measure(
 
 def effective_number(values: np.ndarray, video_of: np.ndarray) -> float:
     """The number of independent clips whose mean is as uncertain as that of these, of which those of one video are
-    alike: their number divided by the design effect (L. Kish, Survey Sampling, 1965).
-
-    Args:
-        values: (num_clips,) numbers.
-        video_of: (num_clips,) numbers of their videos.
-    """
+    alike: their number divided by the design effect (L. Kish, Survey Sampling, 1965). Both are (num_clips,)."""
     deviations, num_videos = values - values.mean(), len(np.unique(video_of))
     if num_videos in (1, len(values)) or not deviations.any():
         return num_videos
@@ -197,28 +192,24 @@ def effective_number(values: np.ndarray, video_of: np.ndarray) -> float:
 
 
 def paired_interval(first: np.ndarray, second: np.ndarray, video_of: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of the difference of two accuracies on the same clips, `first` less `second`. It also has a
-    width where no clip differs. Source: R. G. Newcombe, Improved confidence intervals for the difference between
-    binomial proportions based on paired data, Statistics in Medicine 17 (1998), 2635-2650, method 10.
-
-    Args:
-        first, second: (num_clips,) bool, whether a clip is right.
-        video_of: (num_clips,) numbers of their videos; see [`effective_number`].
-    """
+    """The 95 % interval of the difference of two accuracies on the same clips, `first` less `second`, (num_clips,)
+    bool. It also has a width where no clip differs. Source: R. G. Newcombe, Improved confidence intervals for the
+    difference between binomial proportions based on paired data, Statistics in Medicine 17 (1998), 2635-2650, method
+    10."""
     number = effective_number(first.astype(float) - second, video_of)
-    shares = first.mean(), second.mean()
+    share, other_share = first.mean(), second.mean()
     both, neither = number * (first & second).mean(), number * (~first & ~second).mean()
-    one, other = number * (first & ~second).mean(), number * (~first & second).mean()
-    excess = both * neither - one * other
+    excess = both * neither - number**2 * (first & ~second).mean() * (~first & second).mean()
     excess = max(excess - number / 2, 0.0) if excess > 0 else excess
-    scale = np.sqrt(np.prod([share * (1 - share) for share in shares])) * number**2
+    scale = np.sqrt(share * (1 - share) * other_share * (1 - other_share)) * number**2
     correlation = excess / scale if scale else 0.0
-    (low, high), (other_low, other_high) = (wilson_interval(share, number) for share in shares)
-    reach = []
-    for one, other in ((shares[0] - low, other_high - shares[1]), (high - shares[0], shares[1] - other_low)):
-        reach.append(float(np.sqrt(one**2 - 2 * correlation * one * other + other**2)))
-    cost = float(shares[0] - shares[1])
-    return cost - reach[0], cost + reach[1]
+    (low, high), (other_low, other_high) = wilson_interval(share, number), wilson_interval(other_share, number)
+
+    def reach(one: float, other: float) -> float:
+        return float(np.sqrt(one**2 - 2 * correlation * one * other + other**2))
+
+    cost = float(share - other_share)
+    return cost - reach(share - low, other_high - other_share), cost + reach(high - share, other_share - other_low)
 
 
 def weights_of(folder: Path) -> dict[str, str]:
@@ -228,12 +219,10 @@ def weights_of(folder: Path) -> dict[str, str]:
 
 def tell_audit(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`audit_model`] gives."""
-    rows = audit_rows(result)
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [f"{name:{widths[0]}}  {accuracy:{widths[1]}}  {sentence}" for name, accuracy, sentence in rows]
+    lines = [f"{name:15}  {accuracy:22}  {sentence}" for name, accuracy, sentence in audit_rows(result)]
     is_open = any(each["num_clips"] and each.get("is_used", True) is None for each in result["variants"].values())
     lines += ["", "What is open needs more clips: 73 at least to rule a loss of 5 points out."] if is_open else []
-    return [*tell_clips(result), "", f"{'':{widths[0]}}  accuracy (95 %)", *lines]
+    return [*tell_clips(result), "", f"{'':15}  accuracy (95 %)", *lines]
 
 
 def audit_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -24,6 +24,7 @@ from hf_video.data.frame_labels import UNKNOWN
 from hf_video.inference.inference_settings import ONSET
 from hf_video.inference.points import find_points
 from hf_video.inference.segments import Segment
+from hf_video.texts import table_lines
 
 from .matching import find_annotations, interpolated_average_precision
 
@@ -141,16 +142,11 @@ def are_points(segments: Mapping[str, Sequence[Segment]]) -> set[str]:
 
 def tell_points(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`evaluate_points`] gives."""
-    rows = {"all": {**result, "average_precision": result["mean_average_precision"]}, **result["classes"]}
-    names = [" ".join(name.split()) for name in rows]
-    width = max(map(len, ["tolerance, s", *names]))
-    lines = [
-        f"{result['num_points']} instants, right within half of a tolerance on either side: average precision",
-        f"{'tolerance, s':{width}}" + "".join(f"  {each:6g}" for each in result["tolerances"]) + "  instants",
-    ]
-    for name, each in zip(names, rows.values(), strict=True):
-        shares = "".join(f"  {value:6.1%}" for value in each["average_precision"])
-        lines.append(f"{name:{width}}{shares}  {each['num_points']:8d}")
-    lines.append(f"{'F1':{width}}" + "".join(f"  {value:6.1%}" for value in result["f1"]))
+    rows = [("tolerance, s", *(f"{each:g}" for each in result["tolerances"]), "instants")]
+    of_all = {"num_points": result["num_points"], "average_precision": result["mean_average_precision"]}
+    for name, each in {"all": of_all, **result["classes"]}.items():
+        rows.append((name, *(f"{value:.1%}" for value in each["average_precision"]), str(each["num_points"])))
+    rows.append(("F1", *(f"{value:.1%}" for value in result["f1"])))
+    said = f"{result['num_points']} instants, right within half of a tolerance on either side: average precision"
     means = f"{result['average_map']:.1%} over 1 to 5 s, {result['average_map_fine']:.1%} over 0.1 to 0.5 s"
-    return [*lines, f"mean average precision {means}"]
+    return [said, *table_lines(rows), f"mean average precision {means}"]

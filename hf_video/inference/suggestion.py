@@ -152,22 +152,8 @@ def measure_stretches(
     name: str = "",
     **options: Any,
 ) -> list[Stretch]:
-    """The stretches of a video, one after the other, from one pass over it. A window or token frame counts for the
-    stretch in which its middle is. A stretch without any is left out, and so is a rest of less than half a stretch
-    behind others.
-
-    Args:
-        model: a classifier of videos or of frames in evaluation mode.
-        processor: its processor.
-        video: see [`window_batches`].
-        seconds: the length of a stretch.
-        name: the name of the video, by default `video`.
-        options: of [`score_windows`] or [`score_frames`], such as `batch_size`.
-
-    Raises:
-        ValueError: an option is out of its bounds.
-        VideoReadError: the video cannot be read, or is damaged.
-    """
+    """The stretches of a video, from one pass over it with the options of [`score_windows`] or [`score_frames`]. A
+    window or token frame counts for the stretch in which its middle is; a last one of less than half is left out."""
     score = score_frames if is_frame_classifier(model) else score_windows
     is_exclusive = problem_type_of(model.config) == "single_label_classification"
     measured, end = defaultdict[int, list[tuple[Any, ...]]](list), 0.0

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from hf_video.evaluation import evaluate_points
+from hf_video.evaluation.points import Spotted, measure_points
 from hf_video.inference.segments import Segment
 
 
@@ -32,6 +33,18 @@ def test_instants_by_hand():
 def test_without_an_instant():
     with pytest.raises(ValueError, match="no instant"):
         evaluate_points({"a": points((1.0, 0.5))}, {"a": []})
+
+
+def test_clips_that_overlap_have_each_instant_once():
+    """In any order, as those of a training."""
+    parts = []
+    for begin in (2, 0, 1):
+        moments = np.arange(begin, begin + 2, 0.25) + 0.125
+        scores = (np.abs(moments - 1.5) <= 0.25)[:, None].astype(float)
+        labels, instants = np.zeros(len(moments), int), [(1.5, 0)] if begin < 2 else []
+        parts.append(Spotted("a", moments, scores, labels, instants))
+    found = measure_points(parts, ["whistle"], ["whistle"], 0.5)["points"]
+    assert found["num_points"] == 1 and found["average_map"] == 1
 
 
 def spotting(true, found, tolerance, num_thresholds=200):

@@ -39,6 +39,14 @@ def test_no_two_lie_beside_each_other():
         assert all(later - sooner > 1 for sooner, later in zip(numbers, numbers[1:], strict=False)) and numbers
 
 
+def test_a_class_of_which_little_is_labelled_goes_first():
+    """Of equal stretches, although a labelled one of the other class is farther."""
+    features, far = np.array([[0.0], [0.0], [1.0], [-1.1]]), np.arange(4)[:, None] * 2
+    is_labelled, ids = np.array([True, True, False, False]), np.array([1, 1, 0, 1])
+    assert choose_stretches(np.ones(4), features, far, 1, is_labelled) == [3]
+    assert choose_stretches(np.ones(4), features, far, 1, is_labelled, ids) == [2]
+
+
 @pytest.mark.parametrize("family", ["causal", "vit"])
 def test_frames_have_the_features_that_their_scores_are_of(family, request):
     model = request.getfixturevalue(family)
@@ -57,6 +65,7 @@ def test_a_stretch_has_the_mean_of_the_windows_in_it(clip_classifier):
     features = extract_window_features(model, PROCESSOR, video).features
     inside = [row for row, each in enumerate(scored) if 2 <= (each.start + each.end) / 2 < 4]
     np.testing.assert_allclose(found[1].features, features[inside].mean(axis=0), rtol=1e-5)
+    assert found[1].class_id == np.mean([scored[row].scores for row in inside], axis=0).argmax()
     margins = [1 - np.diff(np.sort(scored[row].scores)[-2:])[0] for row in inside]
     assert found[1].uncertainty == pytest.approx(np.mean(margins))
 

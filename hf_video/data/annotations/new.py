@@ -19,8 +19,8 @@ SUFFIXES = {"boris": ".boris", "eaf": ".eaf", "via": ".via.json"}
 _EMPTY = {
     "boris": """{"time_format": "hh:mm:ss", "project_date": $date, "project_name": $name, "project_description": "",
 "project_format_version": "7.0", "subjects_conf": {}, "behaviors_conf": {}, "observations": {},
-"behavioral_categories": [], "independent_variables": {}, "coding_map": {}, "behaviors_coding_map": [],
-"converters": {}}""",
+"behavioral_categories": [], "behavioral_categories_config": {}, "independent_variables": {}, "coding_map": {},
+"behaviors_coding_map": [], "converters": {}}""",
     "eaf": """<?xml version="1.0" encoding="UTF-8"?>
 <ANNOTATION_DOCUMENT AUTHOR="" DATE=$date FORMAT="3.0" VERSION="3.0"
     xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
