@@ -108,7 +108,7 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--no-weight-decay=nothing"], "no_weight_decay names ['nothing']"),
+        (["--no-weight-decay=nothing"], "has ['nothing'] in its name"),
         (["--base-learning-rate=1", "--learning-rate=1"], "learning_rate and base_learning_rate are both given"),
         (["--model", "/no/such/model"], "--model /no/such/model"),
         (["--model", "start", "--hidden-size", "8"], "--hidden-size is for a model from scratch"),
