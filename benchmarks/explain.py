@@ -39,7 +39,7 @@ from hf_video.cli.demo import TRAINING, VIDEOVIT
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.inference import explain, predict_scores
-from hf_video.inference.evidence import find_patch_shape
+from hf_video.inference.explanation import find_patch_shape
 
 MASS_GOAL, CHANCE_LIMIT = 0.6, 0.05
 PEERS = ("random", "Gaussian")

@@ -39,9 +39,7 @@ def replacing_file(path: str | os.PathLike) -> Iterator[Path]:
     """Gives the path of a temporary file to write, `.NAME.PID.partial` beside `path`, and moves it to `path` after the
     block. Whenever the process is killed or the power fails, `path` is the old file or the whole new one. An error
     removes the temporary file. If `path` is a link, the file that it points to is replaced. An `OSError` names `path`
-    if writing failed, or if it is a folder, a pipe or a device."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(f"{os.fspath(path)} is not a regular file, so it cannot be replaced. Choose another name.")
+    if writing failed."""
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -93,9 +91,8 @@ def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> I
 @contextmanager
 def new_folder(path: str | os.PathLike) -> Iterator[Path]:
     """Gives a temporary folder to fill, `.NAME.*.partial` beside `path`, and moves it to `path` after the block.
-    Whenever the process is killed or the power fails, `path` is a whole folder or does not exist. An error or an
-    interrupt removes the temporary folder. A mount point cannot be replaced: the temporary folder is inside of it,
-    and its content is moved up. It is an `OSError` if writing failed, or another program has made `path` meanwhile."""
+    Whenever the process is killed or the power fails, `path` is a whole folder or does not exist. An error removes the
+    temporary folder. A mount point cannot be replaced: its new content is moved up from a folder inside of it."""
     target = Path(os.path.realpath(path))
     is_mounted = os.path.ismount(target)
     place = target if is_mounted else target.parent
@@ -175,10 +172,8 @@ def write_error_number(error: BaseException) -> int | None:
     if type(error).__name__ == "SafetensorError" and (match := re.search(r"\(os error (\d+)\)", str(error))):
         return int(match[1])
     # A failed `torch.save` gives no number. A full disk is the usual reason.
-    is_torch = isinstance(error, RuntimeError) and re.search(
-        r"inline_container.*unexpected pos|PytorchStreamWriter", str(error)
-    )
-    return errno.ENOSPC if is_torch else None
+    is_torch = re.search(r"inline_container.*unexpected pos|PytorchStreamWriter", str(error))
+    return errno.ENOSPC if isinstance(error, RuntimeError) and is_torch else None
 
 
 class StoredFolder:
@@ -285,10 +280,9 @@ def read_text(path: str | os.PathLike) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place, line = content[error.start], content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path} is not UTF-8: byte 0x{place:02x} in line {line}. Save it with UTF-8 encoding."
-        ) from None
+        line = content.count(b"\n", 0, error.start) + 1
+        place = f"byte 0x{content[error.start]:02x} in line {line}"
+        raise ValueError(f"{path} is not UTF-8: {place}. Save it with UTF-8 encoding.") from None
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
@@ -361,11 +355,8 @@ def read_yaml(path: str | os.PathLike) -> Any:
 
 def read_csv(path: str | os.PathLike, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) for each row of a CSV file that is not blank, the header included. Lines count from 1; a
-    row of several lines has the number of its last one.
-
-    A space may stand between a delimiter and a quote. Line ends inside quotes are part of a cell. Errors are those of
-    [`read_text`], and a `ValueError` if a quote is not closed.
-    """
+    row of several lines has the number of its last one. Line ends inside quotes are part of a cell. Errors are those
+    of [`read_text`], and a `ValueError` if a quote is not closed."""
     text = read_text(path)
     # Without `strict`, a quote that is never closed would take in the rest of the file.
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)

@@ -87,7 +87,7 @@ def test_a_complete_data_set_of_the_same_arguments_alone_is_reused(tmp_path):
     with pytest.raises(FileExistsError, match="'seed': 1"):
         write_moving_digits(folder, **SMALL, seed=1)
     next(folder.rglob("*.mp4")).unlink()
-    with pytest.raises(FileExistsError, match="not a complete data set"):
+    with pytest.raises(FileExistsError, match="no data set of moving digits"):
         write_moving_digits(folder, **SMALL)
 
 

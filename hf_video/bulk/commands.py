@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hf_video.data.video_listing import ListedVideo, list_videos, names_several
 from hf_video.inference.inference_settings import DetectSettings, ExtractSettings, IndexSettings, PredictSettings
 from hf_video.inference.video_text import load_search_model
+from hf_video.inference.windows import windows_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector, load_trained_model
 from hf_video.output_folders import RunLock, check_output_file
@@ -109,8 +110,6 @@ def extract(settings: ExtractSettings) -> dict[str, dict[str, Any]] | RowsResult
         ValueError, OSError: a setting cannot be used, there is no such model, or the folder holds something else.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    from hf_video.inference.windows import windows_of
-
     videos = list_videos(settings.videos, settings.video_root)
     # What tokens give needs no head: encoders without one, such as V-JEPA 2's, have all that it takes.
     of_head = settings.pooling == "head" or (settings.pooling is None and settings.layer is None)
@@ -134,8 +133,6 @@ def build_index(settings: IndexSettings) -> RowsResult:
             else, such as the index of another model.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    from hf_video.inference.windows import windows_of
-
     videos = list_videos(settings.videos, settings.video_root)
     sources = [video.source for video in videos if video.rows is None and kind_of(video.source) == "path"]
     if missing := [source for source in sources if not os.path.exists(source)]:

@@ -68,7 +68,7 @@ class VideoFiles:
         if (known := read_own_json(self.summary)) is None:
             running.require_no_files(str(folder), folder.is_file(), [path.name for path in folder.glob("*")])
         else:
-            running.require_same_settings(str(folder), task.quantity, known["key"], self.key)
+            running.require_same_settings(str(folder), task.quantity, known.get("key", {}), self.key)
             self.videos = known["videos"]
 
     def fill(

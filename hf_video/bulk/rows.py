@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from hf_video.inference.detection import KeyFrame, Person, with_tracks
-from hf_video.inference.video_search import SETTINGS_FILE, part_names
+from hf_video.inference.video_search import SETTINGS_FILE, read_rows, row_files
 from hf_video.io import StoredFolder
 
 from .run import Row, Todo, content_of, reason_of, require_no_files, require_same_settings
@@ -104,29 +103,22 @@ class RowFolder:
     def facts(self) -> pd.DataFrame:
         """The columns `FACTS` of all rows, and in `part` the file of each. A part that a process was writing when it
         died is removed, and its videos count as not done."""
-        names = part_names(self.stored)
+        columns = [*FACTS.names, "__filename"]
         try:
-            return self._facts(names)
+            table = read_rows(self.stored, columns, FACTS)
         except pa.ArrowInvalid:
-            return self._facts([name for name in names if self._is_whole(name)])
+            for name in row_files(self.stored):
+                self._remove_if_cut_off(name)
+            table = read_rows(self.stored, columns, FACTS)
+        return table.rename_columns([*FACTS.names, "part"]).to_pandas()
 
-    def _facts(self, names: list[str]) -> pd.DataFrame:
-        system, root = self.stored.find()
-        if not names:
-            return FACTS.empty_table().append_column("part", pa.array([], pa.string())).to_pandas()
-        parts = ds.dataset([f"{root}/{name}" for name in names], schema=FACTS, format="parquet", filesystem=system)
-        facts = parts.to_table(columns=[*FACTS.names, "__filename"])
-        return facts.rename_columns([*FACTS.names, "part"]).to_pandas()
-
-    def _is_whole(self, name: str) -> bool:
+    def _remove_if_cut_off(self, name: str) -> None:
         try:
             with self.stored.open(name) as file:
                 pq.read_metadata(file)
         except pa.ArrowInvalid as error:
             logger.warning(f"{self}/{name} is damaged, and its videos are done again: {error}")
             self.stored.remove(name)
-            return False
-        return True
 
     def _remove(self, facts: pd.DataFrame, is_stale: pd.Series) -> None:
         for path in facts["part"][is_stale].unique():
@@ -171,10 +163,7 @@ def read_detections(place: str | os.PathLike) -> dict[str, list[KeyFrame]]:
     Raises:
         ImportError: scipy, which finds the tracks, is not installed.
     """
-    stored = StoredFolder(place)
-    system, root = stored.find()
-    names = [f"{root}/{name}" for name in part_names(stored)]
-    rows = ds.dataset(names, format="parquet", filesystem=system).to_table(columns=["path", "second", "persons"])
+    rows = read_rows(StoredFolder(place), ["path", "second", "persons"])
     by_time = rows.filter(rows["second"].is_valid()).sort_by([("path", "ascending"), ("second", "ascending")])
     found = {}
     for path, of_video in groupby(by_time.to_pylist(), itemgetter("path")):

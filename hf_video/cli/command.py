@@ -2,11 +2,10 @@
 
 import argparse
 import itertools
-import os
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 import hf_video
@@ -129,16 +128,9 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
             hint = closest(_OTHER_NAMES.get(words[0], words[0]), [command.name for command in commands])
             parser.error(f"there is no command {words[0]!r}. {hint}".rstrip())
         parser.parse_args(words)  # the first word is no command: help, the version, or nothing
-    try:
-        args, rest = parser.parse_known_args(words)
-        _refuse(rest, args, kind)
-        given = {name: value for name, value in vars(args).items() if not name.startswith("_")}
-        return args._command, kind(**given)
-    except ValueError as error:
-        for word in argv:
-            if word.startswith("-") and os.path.lexists(word):
-                raise ValueError(f"{word} is a file here. Its name begins like an option: write ./{word}") from error
-        raise
+    args, rest = parser.parse_known_args(words)
+    _refuse(rest, args, kind)
+    return args._command, kind(**{name: value for name, value in vars(args).items() if not name.startswith("_")})
 
 
 def _with_hyphens(word: str) -> str:
@@ -173,9 +165,7 @@ def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[s
 
         task = read_recipe(words.recipe).get("task")
     if task is not None and task not in tasks:
-        raise ValueError(
-            f"--task is {task!r}. {closest(task, tasks)} Known are {', '.join(tasks)}.".replace("  ", " ")
-        )
+        raise ValueError(f"--task is {task!r}. Known are {', '.join(tasks)}.")
     return command.settings if task is None else tasks[task]
 
 
@@ -248,29 +238,17 @@ def _bind(argv: Sequence[str], declared: Sequence[Setting], has_recipe: bool) ->
 
 
 def _refuse(rest: Sequence[str], args: argparse.Namespace, kind: Any) -> None:
-    """Refuses words that are no settings. The error has the flag for `name=value`, or the one closest to another."""
+    """Refuses words that are no settings. The error has the flag that is closest."""
     parser, takes_fields = args._parser, "training_arguments" in settings_of(kind)
-    for word in (*rest, getattr(args, "data", "")):
-        name, equals, value = word.partition("=")
-        if name.startswith("--"):
-            plain = name[2:].replace("-", "_")
-            if takes_fields and plain in (*OTHER_FLAGS, *kind.no_effect):
-                find_setting(kind, plain)
-            for task, other in args._command.tasks().items():
-                if plain in settings_of(other):
-                    raise ValueError(f"{name} has no effect here, but with --task {task}: leave it out.")
-            fields = [f"--{each.replace('_', '-')}" for each in training_argument_names()] if takes_fields else []
-            hint = closest(name, [*parser._option_string_actions, *fields])
-            raise ValueError(f"{parser.prog} has no option {name}. {hint or f'`{parser.prog} --help` lists them.'}")
-        if takes_fields and equals and name.isidentifier() and not os.path.lexists(word):
-            raise ValueError(f"{word}: {_as_flag(replace(find_setting(kind, name), name=name), value)}")
+    for name in (word.partition("=")[0] for word in rest if word.startswith("--")):
+        plain = name[2:].replace("-", "_")
+        if takes_fields and plain in (*OTHER_FLAGS, *kind.no_effect):
+            find_setting(kind, plain)
+        for task, other in args._command.tasks().items():
+            if plain in settings_of(other):
+                raise ValueError(f"{name} has no effect here, but with --task {task}: leave it out.")
+        fields = [f"--{each.replace('_', '-')}" for each in training_argument_names()] if takes_fields else []
+        hint = closest(name, [*parser._option_string_actions, *fields])
+        raise ValueError(f"{parser.prog} has no option {name}. {hint or f'`{parser.prog} --help` lists them.'}")
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-
-
-def _as_flag(setting: Setting, value: str) -> str:
-    """A sentence with the words that give a setting its value."""
-    if setting.form == "word":
-        return f"{setting.placeholder} needs no name. Write {value}"
-    says = value == "true" if setting.is_switch and value in ("true", "false") else value
-    return f"a setting is a flag. Write {setting.spell(says)}"

@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import hf_video
 from hf_video.data.folders import listed
 from hf_video.inference.inference_settings import FrameSourceSettings, TrainedModelSettings
 from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model
@@ -79,12 +77,9 @@ def _explain_class(settings: ExplainSettings) -> tuple[dict[str, Any], Clip, Any
     """What is explained in numbers, the clip that the model saw, and the heat map (T, H, W) of a class; None of a
     model with a memory, which is explained by the frames that it held."""
     if settings.question is not None:
-        raise ValueError(
-            f"--question asks a model that answers in words; {settings.model} gives classes: leave it out."
-        )
-    model, processor = load_trained_model(
-        settings.model, device=settings.device, dtype=settings.dtype, num_clips=1, num_crops=1
-    )
+        raise ValueError(f"{settings.model} gives classes and no answers in words: leave --question out.")
+    where: dict[str, Any] = {"device": settings.device, "dtype": settings.dtype}
+    model, processor = load_trained_model(settings.model, **where, num_clips=1, num_crops=1)
 
     import torch
 
@@ -112,7 +107,7 @@ def _explain_class(settings: ExplainSettings) -> tuple[dict[str, Any], Clip, Any
 
 
 def _find_class(word: str, names: Sequence[str]) -> int:
-    """The id of a class, for its name or the id itself; else a `ValueError` lists the closest names."""
+    """The id of a class, for its name or the id itself."""
     if word in names:
         return names.index(word)
     if word.isdecimal() and int(word) < len(names):
@@ -160,23 +155,18 @@ def _describe_memory(memory: Any, clip: Clip) -> dict[str, Any]:
 
 
 def _write(output: str, details: dict[str, Any], clip: Clip, heat_map: Any) -> None:
-    """Writes a folder with the details, the sizes of clip and video, versions, and pictures of a heat map."""
-    import torch
-    import transformers
-
+    """Writes a folder with the details, the sizes of clip and video, and pictures of a heat map."""
     from hf_video.drawing.heat_maps import write_heat_maps
     from hf_video.io import new_folder
 
     height, width = clip.images.shape[1:3]
     sizes = {"end": round(clip.end, 3), "image_size": [height, width], "video_size": list(clip.video_size)}
-    versions = {"python": platform.python_version(), "hf_video": hf_video.__version__}
-    versions |= {"torch": torch.__version__, "transformers": transformers.__version__}
     with new_folder(output) as folder:
         if heat_map is not None:
             name = shorten(one_line(details["label"]) or f"class {details['class_id']}", 60)
             title = f"{one_line(details['video'])}\nwhat speaks for {name} ({details['score']:.1%})"
             write_heat_maps(folder, clip, heat_map, title)
-        replace_json(folder / "explanation.json", details | sizes | {"versions": versions})
+        replace_json(folder / "explanation.json", details | sizes)
     say_files(output)
 
 

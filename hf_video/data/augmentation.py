@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,14 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 Size = tuple[int, int]
 # An image, or uint8 frames (T, 3, H, W).
 Picture = TypeVar("Picture", Image.Image, torch.Tensor)
+
+
+class Crop(NamedTuple):
+    """The size that crops get, height and width, and how they are resized to it."""
+
+    size: Size
+    antialias: bool = False
+    resample: PILImageResampling | v2.InterpolationMode = PILImageResampling.BILINEAR
 
 
 @dataclass
@@ -93,26 +101,18 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
                 drawn.append(partial(_operate, name=str(name), level=float(level * generator.choice([-1, 1]))))
         return drawn
 
-    def crop(
-        self,
-        frames: torch.Tensor,
-        size: Size,
-        antialias: bool,
-        generator: np.random.Generator,
-        resample: PILImageResampling | v2.InterpolationMode = PILImageResampling.BILINEAR,
-    ) -> torch.Tensor:
-        """A random part of the frames, uint8 (T, C, H, W), resized to `size` by the filter `resample`."""
-        return apply_changes(frames, self._draw_crop(frames, size, antialias, generator, resample))
+    def crop(self, frames: torch.Tensor, crop: Crop, generator: np.random.Generator) -> torch.Tensor:
+        """A random part of the frames, uint8 (T, C, H, W), at the size of the crop."""
+        return apply_changes(frames, self._draw_crop(frames, crop, generator))
 
-    def _draw_crop(
-        self, frames: torch.Tensor, size: Size, antialias: bool, generator: np.random.Generator, resample: Any
-    ) -> list[Change]:
-        """A cut, and then what makes it as large as `size`, if it is not."""
+    def _draw_crop(self, frames: torch.Tensor, crop: Crop, generator: np.random.Generator) -> list[Change]:
+        """A cut, and then what makes it as large as the size, if it is not."""
+        size, antialias, resample = crop
         if self.multi_scale_crop:
             return _draw_scale(frames, size, generator)
         if self.crop_min_area is None:
-            crop = v2.RandomCrop(size, pad_if_needed=True)
-            return [partial(crop.transform, params=_draw_params(crop, frames, generator))]
+            cut = v2.RandomCrop(size, pad_if_needed=True)
+            return [partial(cut.transform, params=_draw_params(cut, frames, generator))]
         part = v2.RandomResizedCrop(size, scale=(self.crop_min_area, 1.0), ratio=_RATIOS)
         interpolation = pil_torch_interpolation_mapping.get(resample, resample)
         box = _draw_params(part, frames, generator)
@@ -146,23 +146,20 @@ class ClipAugmentation(RepeatedAugmentationSettings, ClipAugmentationSettings):
     def draw(
         self,
         frames: torch.Tensor,
-        size: Size | None,
-        antialias: bool,
+        crop: Crop | None,
         generator: np.random.Generator,
-        resample: PILImageResampling | v2.InterpolationMode,
         normalize: Change,
         label: str | None = None,
     ) -> tuple[torch.Tensor, list[Change]]:
         """What `augment_on="device"` sends of a clip: frames, which are cut already unless RandAugment must see them
-        whole, and the changes that make the clip of them. Arguments as of `crop` and `change_pixels`."""
-        changes, crop = self._draw_operations(generator), []
-        if size is not None:
-            crop = self._draw_crop(frames, size, antialias, generator, resample)
-        if crop and not changes:
-            frames, crop = crop[0](frames).contiguous(), crop[1:]
-        changes += [*crop, *self._draw_pixels(frames, generator, label), normalize]
+        whole, and the changes that make the clip of them."""
+        changes = self._draw_operations(generator)
+        cuts = [] if crop is None else self._draw_crop(frames, crop, generator)
+        if cuts and not changes:
+            frames, cuts = cuts[0](frames).contiguous(), cuts[1:]
+        changes += [*cuts, *self._draw_pixels(frames, generator, label), normalize]
         if generator.random() < self.erasing_prob:
-            cropped = torch.empty(1, *(size or frames.shape[-2:]), device="meta")
+            cropped = torch.empty(1, *(frames.shape[-2:] if crop is None else crop.size), device="meta")
             params = _draw_params(v2.RandomErasing(**_ERASING), cropped, generator)
             if params.pop("v") is not None:
                 changes.append(partial(_fill_with_noise, **params, seed=int(generator.integers(2**63))))

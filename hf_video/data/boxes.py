@@ -31,13 +31,8 @@ from .tables import Table, open_tables, require_videos
 _COORDINATES = ("x1", "y1", "x2", "y2")
 _COLUMNS = ("video", "second", *_COORDINATES, "action")
 _EXPECTED = (
-    "Expected rows as AVA's, video,second,x1,y1,x2,y2,action id[,person id or score], or a first line of names: "
-    "video,second,x1,y1,x2,y2,action[,person or score]."
-)
-_EXPECTED_DATA = (
-    "Expected a CSV file in AVA's form, or with the columns video,second,x1,y1,x2,y2,action[,person]; a folder with "
-    "such files named train.csv, validation.csv and test.csv; or a data set with the columns video, second, boxes and "
-    "actions."
+    "Expected a CSV file, or a folder of them named train.csv, validation.csv and test.csv, in AVA's form or with "
+    "video,second,x1,y1,x2,y2,action[,person or score]; or a data set with video, second, boxes and actions."
 )
 # What AVA puts around the name of a split.
 _OF_AVA = re.compile(r"^ava_|_v\d[\d.]*$")
@@ -71,8 +66,8 @@ def read_label_map(path: str | os.PathLike) -> dict[int, str]:
         if name is None or number is None or int(number[1]) < 1:
             raise ValueError(f"{path}: {block.strip()!r} is no action; a name and an id from 1 on are expected.")
         text = re.sub(r"\\(.)", r"\1", name[1][1:-1])
-        if int(number[1]) in found or text in found.values():
-            raise ValueError(f"{path} has the action {text!r} or the id {number[1]} twice. Keep one of them.")
+        if text in found.values():
+            raise ValueError(f"{path} has the action {text!r} twice. Keep one of them.")
         found[int(number[1])] = text
     if not found:
         raise ValueError(f'{path} has no actions. Expected a label map: label {{ name: "walk" label_id: 12 }} ...')
@@ -208,7 +203,7 @@ def load_detections(
         has_ids = not all(has_names for _, has_names in opened.values())
         splits = {name: _of_file(table, labels, not has_names) for name, (table, has_names) in opened.items()}
     else:
-        tables = open_tables(data, video_root, expected=_EXPECTED_DATA, **options)
+        tables = open_tables(data, video_root, expected=_EXPECTED, **options)
         splits = {name: _of_columns(table, labels) for name, table in tables.items()}
         declared = (_inner(table.rows) for table in tables.values())
         names = next((inner.names for inner in declared if isinstance(inner, ClassLabel)), None)
@@ -219,7 +214,7 @@ def load_detections(
         names = sorted_names({action for _, actions in persons for action in actions})
         names = [str(number) for number in range(1, int(names[-1]) + 1)] if has_ids and names else names
     if not names:
-        raise ValueError(f"{data} names no action. {_EXPECTED_DATA}")
+        raise ValueError(f"{data} names no action. {_EXPECTED}")
     videos = require_videos(tables)
     columns: dict[str, Any] = {"video": Value("string"), "second": Value("float64")}
     columns |= {"boxes": List(List(Value("float64"), length=4)), "actions": List(List(ClassLabel(names=names)))}

@@ -1,6 +1,6 @@
 """A PyTorch data set of videos: rows, and a task that says what is made of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import datasets
@@ -40,13 +40,10 @@ class TaskItems:
         self.seed = seed
         self.on_error = on_error
 
-    def _find(self, index: Any) -> tuple[Any, tuple[int, ...], Sequence[Any]]:
-        """The row of an index, the key of its draws, and the rows that may stand in for it."""
-        raise NotImplementedError
-
-    def _read(self, row: Any, key: tuple[int, ...]) -> Mapping[str, Any]:
-        """The item of a row, drawn by a key. A broken video is remembered."""
-        raise NotImplementedError
+    # Finds the row of an index, the key of its draws, and the rows that may stand in for it.
+    _find: Callable[[Any], tuple[Any, tuple[int, ...], Sequence[Any]]]
+    # Makes the item of a row, drawn by a key. A broken video is remembered.
+    _read: Callable[[Any, tuple[int, ...]], Mapping[str, Any]]
 
     def __getitem__(self, index: Any) -> Mapping[str, Any] | None:
         row, key, others = self._find(index)

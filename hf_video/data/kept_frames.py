@@ -1,11 +1,8 @@
 """Decodes the frames that a training can ask for once, and keeps them in files while it runs.
 
-Frames are kept at the size that the crops need, see `ClipTask.kept_size`. Where the processor resizes whole frames, it
-is the size that it gives them, and each item has the bits that it has without kept frames. A crop that chooses its own
-size is taken from frames in which the smallest crop still has all the pixels that it becomes. The frames of all videos
-get this size, kept or not, so that an item does not depend on the room for files.
-
-A video is decoded by the first process or thread that asks for it. The processes of a machine share the files.
+Frames are kept at the size that the crops need, see `ClipTask.kept_size`. Where the processor resizes whole frames,
+each item has the bits that it has without kept frames. The frames of all videos get this size, kept or not, so that an
+item does not depend on the room for files. A video is decoded by the first process or thread that asks for it.
 """
 
 import copy

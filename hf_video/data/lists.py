@@ -94,16 +94,12 @@ def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array
         texts = ((number, line.strip()) for number, line in enumerate(lines, 1) if line.strip())
         numbered = [(number, _cells(f"{path}, line {number}", text, root, exists)) for number, text in texts]
         if not numbered or (path.suffix.lower() != ".txt" and not exists(numbered[0][1][0])):
-            raise ValueError(
-                f"The first line of {path} is {first!r}, which names no column path or video, and is no video in "
-                f"{root}. {expected}"
-            )
+            what = f"names no column path or video, and is no video in {root}"
+            raise ValueError(f"The first line of {path} is {first!r}, which {what}. {expected}")
         names = [*_UNNAMED[: max(len(cells) for _, cells in numbered)]]
     if too_long := [number for number, cells in numbered if len(cells) > len(names)]:
-        raise ValueError(
-            f"{path}, line {too_long[0]} has more cells than the columns {', '.join(names)}. Put values with a comma "
-            'into quotes: "a,b".'
-        )
+        known = f"the columns {', '.join(names)}: put a value with a comma into quotes"
+        raise ValueError(f"{path}, line {too_long[0]} has more cells than {known}.")
     columns = zip_longest(names, *(cells for _, cells in numbered), fillvalue="")
     found = {name: pc.utf8_trim_whitespace(pa.array(values, pa.string())) for name, *values in columns if name}
     return found, [number for number, _ in numbered]
@@ -119,10 +115,8 @@ def _cells(where: str, line: str, root: str, exists: Callable[[str], bool]) -> l
     if len(cells) == 3 and cells[1].isdecimal() and cells[2].isdecimal():
         if is_frame_folder(Path(address(root, cells[0]))):  # path, number of frames, label
             return [cells[0], cells[2]]
-        raise ValueError(
-            f"{where}: {cells[1]} and {cells[2]} may be a label and a start, or a number of frames and a label. "
-            "Put names of the columns into the first line, such as path,label,start."
-        )
+        what = "may be a label and a start, or a number of frames and a label"
+        raise ValueError(f"{where}: {cells[1]} and {cells[2]} {what}: name the columns in the first line.")
     return cells
 
 

@@ -337,10 +337,8 @@ def known_splits(
             continue
         if found is None:
             logger.warning(f"The split {name!r} is left out: only train, validation and test are read.")
-        elif found in known:
-            raise ValueError(f"Two splits of the data set stand for {found!r}, one of them {name!r}: leave one out.")
         else:
-            known[found] = rows
+            known.setdefault(found, rows)
     if not known:
         raise ValueError(f"The data set has the splits {', '.join(splits)}, but none of train, validation and test.")
     return {split: known[split] for split in folders.SPLITS if split in known}

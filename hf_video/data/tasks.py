@@ -15,7 +15,7 @@ from transformers import BaseVideoProcessor, BatchFeature, ProcessorMixin
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReader
 
-from .augmentation import ClipAugmentation, has_direction
+from .augmentation import ClipAugmentation, Crop, has_direction
 from .boxes import action_names
 from .frame_labels import UNKNOWN, AnnotatedVideo
 from .key_frames import read_key_frame_clip
@@ -191,14 +191,16 @@ class ClipTask(Task):
         frames = self._whole(clip, processor.do_resize and not augmentation.crops_whole_frames)
         does_crop = processor.do_center_crop or augmentation.crops_whole_frames
         size = (self._crop_size()["height"], self._crop_size()["width"]) if does_crop else None
-        how = (processor.antialias, generator, processor.resample)
+        crop = None if size is None else Crop(size, processor.antialias, processor.resample)
         if self.on_device:
             names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
             options = {name: getattr(processor, name) for name in names}
-            return augmentation.draw(frames, size, *how, partial(processor.rescale_and_normalize, **options), name)
+            return augmentation.draw(
+                frames, crop, generator, partial(processor.rescale_and_normalize, **options), name
+            )
         frames = augmentation.rand_augment(frames, generator)
-        if size is not None:
-            frames = augmentation.crop(frames, size, *how)
+        if crop is not None:
+            frames = augmentation.crop(frames, crop, generator)
         frames = augmentation.change_pixels(frames, generator, name)
         frames = self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)[0]
         return augmentation.erase(frames, generator)[None]

@@ -50,8 +50,8 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
     if saved is None or _is_same_data(given, saved):
         return
     found, known = (
-        f"{data['source']} ({sum(data['num_videos'].values())} videos of the classes "
-        f"{listed(data['class_names'] or ())}; digest {data['digest'][:8]})"
+        f"{data['source']} ({sum(data['num_videos'].values())} videos; classes "
+        f"{listed(data['class_names'] or ['none'])}; digest {data['digest'][:8]})"
         for data in (given, saved)
     )
     raise ValueError(

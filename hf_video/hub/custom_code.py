@@ -16,7 +16,7 @@ from hf_video.auto import CONFIGURATIONS, FAMILIES, PUBLIC_NAMES
 from .folder_checks import PROCESSORS, PublishError, read_part
 
 # Classes that have files of their own, which no other class needs; and those that no part of a model has.
-_APART = ("AutoModelForPreTraining", "AutoModelForTokenClassification")
+_APART = ("AutoModelForPreTraining", "AutoModelForTokenClassification", "AutoBackbone")
 _UNUSED = ("Processor", "AutoModelForTokenClassification")
 # An import from the folder of a module, or the one above.
 _IMPORT = re.compile(r"^\s*from (\.{1,2})(\w+) import ", re.MULTILINE)
@@ -38,7 +38,7 @@ class CustomCode(NamedTuple):
 
 def classes_of(model_type: str, architectures: Sequence[str] | None = None) -> dict[str, str]:
     """The class names of a family by Auto class. Empty for a model type of Transformers, which needs no code. With
-    `architectures`, the classes for pre-training and of frames go along only if they are among them."""
+    `architectures`, classes that have files of their own go along only if they are among them."""
     config_class = _families().get(model_type)
     if config_class is None:
         return {}

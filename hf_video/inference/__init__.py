@@ -10,7 +10,7 @@ _PUBLIC_NAMES = {
     "detect_actions": ".detection",
     "DetectSettings": ".inference_settings",
     "EvaluateSettings": ".inference_settings",
-    "explain": ".evidence",
+    "explain": ".explanation",
     "extract_window_features": ".features",
     "ExtractSettings": ".inference_settings",
     "find_segments": ".segments",

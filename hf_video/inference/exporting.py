@@ -4,12 +4,10 @@ import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
@@ -78,34 +76,40 @@ def export_model(
         ExportError: the model is not a classifier or backbone, is quantised, has a memory, cannot be traced, or its
             file gives other numbers.
         ImportError: ONNX, ONNX Script or ONNX Runtime is not installed.
-        OSError: writing failed.
     """
     if to == "onnx":
         require_onnx()
     output = _output_of(model)
-    exportable = _Exportable(model, model.main_input_name, output).eval()
+    exportable, kind = _Exportable(model, model.main_input_name, output).eval(), type(model).__name__
+    names = tuple(getattr(model, "out_features", [])) if output == "feature_maps" else (output,)
     generator = torch.Generator().manual_seed(0)
     clips = [torch.randn(size, *clip_shape, generator=generator) for size in BATCH_SIZES]
     # Exporters warn about their own code.
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
-    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"), new_folder(folder) as unfinished:
         expected = [exportable(batch) for batch in clips]
-        names = tuple(getattr(model, "out_features", [])) if output == "feature_maps" else (output,)
-        program = _trace(exportable, clips[1])
-        with new_folder(folder) as unfinished:
-            file = unfinished / FILES[to]
-            run = _write_onnx(program, file, names, model) if to == "onnx" else _write_program(program, file)
-            with _naming(f"{type(model).__name__} as {to} does not run"):
-                found = [run(batch) for batch in clips]
-            difference = float(np.max([_difference(*pair) for pair in zip(found, expected, strict=True)]))
-            if not difference <= TOLERANCE:
-                raise ExportError(
-                    f"{type(model).__name__} as {to} gives other numbers: they differ by {difference:.1e} of the "
-                    f"largest value, {TOLERANCE:g} is allowed. Nothing was kept; please report it."
-                )
-            model.config.save_pretrained(unfinished)
-            if processor is not None:
-                processor.save_pretrained(unfinished)
+        try:
+            program = torch.export.export(exportable, (clips[1],), dynamic_shapes={"pixel_values": {0: Dim.DYNAMIC}})
+            run = _write(program, unfinished / FILES[to], names, model)
+            pairs = [
+                each
+                for clip, wanted in zip(clips, expected, strict=True)
+                for each in zip(run(clip), wanted, strict=True)
+            ]
+        except Exception as error:  # exporters have no common class for what they cannot do
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ExportError(f"{kind} cannot be exported as {to}: {reason}") from error
+        shares = [(one - other).abs().max() / other.abs().max().clamp(min=1e-12) for one, other in pairs]
+        # NaN if a value is: `max` of Python would pass over that.
+        difference = float(torch.stack(shares).max())
+        if not difference <= TOLERANCE:
+            raise ExportError(
+                f"{kind} as {to} gives other numbers: they differ by {difference:.1e} of the largest value, "
+                f"{TOLERANCE:g} is allowed. Nothing was kept; please report it."
+            )
+        model.config.save_pretrained(unfinished)
+        if processor is not None:
+            processor.save_pretrained(unfinished)
     return Export(folder / FILES[to], names, clip_shape, difference)
 
 
@@ -133,42 +137,22 @@ def _output_of(model: PreTrainedModel) -> str:
     return "feature_maps" if is_backbone else "logits"
 
 
-@contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Makes any error an `ExportError`: exporters have no common class for what they cannot do."""
-    try:
-        yield
-    except Exception as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ExportError(f"{what}: {reason[0]}") from error
-
-
-def _trace(model: _Exportable, clips: torch.Tensor) -> ExportedProgram:
-    with _naming(f"torch.export cannot trace {type(model.model).__name__}"):
-        program = torch.export.export(model, (clips,), dynamic_shapes={"pixel_values": {0: Dim.DYNAMIC}})
+def _write(
+    program: ExportedProgram, file: Path, names: tuple[str, ...], model: PreTrainedModel
+) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    """Writes a file, and gives what runs it."""
     # The traces of calls name folders of this machine, and would be in the file.
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             node.meta.pop("stack_trace", None)
-    return program
-
-
-def _write_program(program: ExportedProgram, file: Path) -> Callable[[torch.Tensor], list[torch.Tensor]]:
-    torch.export.save(program, file)
-    loaded = torch.export.load(file).module()
-    return lambda batch: list(loaded(batch))
-
-
-def _write_onnx(
-    program: ExportedProgram, file: Path, names: tuple[str, ...], model: PreTrainedModel
-) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    if file.name == FILES["torch-export"]:
+        torch.export.save(program, file)
+        loaded = torch.export.load(file).module()
+        return lambda batch: list(loaded(batch))
     import onnxruntime
 
-    exported: Any
-    with _naming(f"{type(model).__name__} cannot be written as ONNX"):
-        exported = torch.onnx.export(
-            program, dynamo=True, input_names=["pixel_values"], output_names=list(names), verbose=False
-        )
+    options: dict[str, Any] = {"input_names": ["pixel_values"], "output_names": list(names)}
+    exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, **options)
     labels = getattr(model.config, "id2label", None) or {}
     exported.model.metadata_props["labels"] = json.dumps([labels[index] for index in sorted(labels)])
     exported.save(file)
@@ -176,11 +160,3 @@ def _write_onnx(
     settings.log_severity_level = 3
     session = onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
     return lambda batch: [torch.from_numpy(each) for each in session.run(None, {"pixel_values": batch.numpy()})]
-
-
-def _difference(found: list[torch.Tensor], wanted: tuple[torch.Tensor, ...]) -> float:
-    """The largest difference of all outputs. It is NaN if a value is: `max` of Python would pass over that."""
-    pairs = zip(found, wanted, strict=True)
-    return float(
-        torch.stack([(one - other).abs().max() / other.abs().max().clamp(min=1e-12) for one, other in pairs]).max()
-    )

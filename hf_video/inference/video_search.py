@@ -79,26 +79,32 @@ def open_index(place: str | os.PathLike) -> VideoIndex:
         FileNotFoundError: there is no index.
         ValueError: the folder has rows of another command, or no clips.
     """
-    import pyarrow.dataset as ds  # it imports pandas
-
     folder = StoredFolder(place)
     text = folder.read(SETTINGS_FILE)
     settings = json.loads(text or b"{}")
     if settings.get("task") != "index":
         kind = FileNotFoundError if text is None else ValueError
         raise kind(f"{folder} is no index of videos: `hf-video index VIDEOS --model M --output {folder}` writes one.")
-    system, root = folder.find()
-    parts = ds.dataset([f"{root}/{name}" for name in part_names(folder)], format="parquet", filesystem=system)
-    rows = parts.to_table(["key", "path", "start", "end", "vector"], filter=ds.field("vector").is_valid())
+    rows = read_rows(folder, ["key", "path", "start", "end", "vector"])
+    rows = rows.filter(rows["vector"].is_valid())
     if not len(rows):
         raise ValueError(f"{folder} has no clip of a video: none was read without an error.")
     vectors = np.concatenate([chunk.flatten().to_numpy() for chunk in rows["vector"].chunks])
     return VideoIndex(str(folder), settings, rows.drop_columns("vector"), vectors.reshape(len(rows), -1))
 
 
-def part_names(folder: StoredFolder) -> list[str]:
-    """The files with rows in a folder."""
+def row_files(folder: StoredFolder) -> list[str]:
+    """The names of the files with rows in a folder."""
     return [name for name in folder.names() if name.startswith("part-") and name.endswith(".parquet")]
+
+
+def read_rows(folder: StoredFolder, columns: Sequence[str], schema: pa.Schema | None = None) -> pa.Table:
+    """Columns of all rows in a folder."""
+    import pyarrow.dataset as ds  # it imports pandas
+
+    system, root = folder.find()
+    files = [f"{root}/{name}" for name in row_files(folder)]
+    return ds.dataset(files, schema=schema, format="parquet", filesystem=system).to_table([*columns])
 
 
 class Hit(NamedTuple):

@@ -28,33 +28,40 @@ def read_class_names(source: str | Path) -> list[str]:
     if str(source) in LISTS:
         module, weights = LISTS[str(source)]
         return list(getattr(import_module(f"torchvision.models.{module}"), weights).DEFAULT.meta["categories"])
-    path = Path(source)
+    path, names = Path(source), dict[int, str]()
     try:
-        names = _names_in(path)
+        rows = list(_rows_of(path))
     except OSError as error:
         lists = "" if path.suffix else f" The names of lists are {' and '.join(LISTS)}."
         raise ValueError(f"{source} cannot be read: {error}{lists}") from error
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2 or not str(row[0]).strip().isdecimal() or not isinstance(row[1], str):
+            raise ValueError(f"{path} has {row}: {EXPECTED}.")
+        index, name = int(row[0]), row[1].strip()
+        if not name or name in names.values():
+            raise ValueError(f"{path}: class {index} has no name of its own, but {name!r}.")
+        names[index] = name
+        if len(names) < number:
+            raise ValueError(f"{path} names class {index} twice, the second time {name!r}.")
+    if not names:
         raise ValueError(f"{path}: {EXPECTED}.")
-    names = [name.strip() for name in names]
-    if wrong := [index for index, name in enumerate(names) if not name or name in names[:index]]:
-        raise ValueError(f"{path}: class {wrong[0]} has no name of its own, but {names[wrong[0]]!r}.")
-    return names
+    if missing := set(range(len(names))) - names.keys():
+        raise ValueError(f"{path} has {len(names)} names, but none of class {min(missing)}: ids count from 0.")
+    return [names[index] for index in range(len(names))]
 
 
-def _names_in(path: Path) -> Any:
+def _rows_of(path: Path) -> Iterable[Any]:
+    """The ids and names in a file."""
     if path.suffix.lower() == ".csv":
         rows = [row for _, row in read_csv(path)]
         has_header = bool(rows) and not rows[0][0].strip().isdecimal()
-        return _by_id(path, rows[has_header:])
-    if path.suffix.lower() != ".json":
-        return read_text(path).rstrip().splitlines()
-    content = read_json(path)
+        return rows[has_header:]
+    content = read_json(path) if path.suffix.lower() == ".json" else read_text(path).rstrip().splitlines()
     content = content.get("id2label", content) if isinstance(content, dict) else content
     if not isinstance(content, dict):
-        return content
+        return enumerate(content if isinstance(content, list) else ())
     is_by_name = any(isinstance(value, int) for value in content.values())
-    return _by_id(path, [pair[::-1] if is_by_name else pair for pair in content.items()])
+    return [pair[::-1] if is_by_name else pair for pair in content.items()]
 
 
 def class_names_of(config: "PreTrainedConfig") -> list[str]:
@@ -83,16 +90,3 @@ def background_of(config: "PreTrainedConfig") -> list[str]:
 def points_of(config: "PreTrainedConfig") -> list[str]:
     """The classes of a configuration that are instants: its `point_labels`, if it has any."""
     return [each for each in config.id2label.values() if each in (getattr(config, "point_labels", None) or ())]
-
-
-def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:
-    names: dict[int, Any] = {}
-    for number, row in enumerate(rows, 1):
-        if len(row) != 2 or not str(row[0]).strip().isdecimal():
-            raise ValueError(f"{path} has {row}: {EXPECTED}.")
-        names[int(row[0])] = row[1]
-        if len(names) < number:
-            raise ValueError(f"{path} names class {int(row[0])} twice, the second time {row[1]!r}.")
-    if missing := set(range(len(names))) - names.keys():
-        raise ValueError(f"{path} has {len(names)} names, but none of class {min(missing)}: ids count from 0.")
-    return [names[index] for index in range(len(names))]

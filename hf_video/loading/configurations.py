@@ -25,10 +25,6 @@ from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file, lo
 from hf_video.io import naming, read_object
 from hf_video.settings import few
 
-# Building so many takes seconds. Published video models have about a thousand.
-MOST_TENSORS = 20_000
-GIB = 2**30
-
 
 class Config(BaseModel):
     """Fields of `config.json`. As in the other files, each may be missing or null, unless it has no default."""
@@ -63,21 +59,19 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 @contextmanager
 def bounded_models() -> Iterator[None]:
     """Ends the building of a model, with a `ValueError`, when its configuration takes no such settings, or it has more
-    than 20,000 tensors or more bytes than this machine has memory."""
+    bytes than this machine has memory."""
     memory = psutil.virtual_memory().total
     # Apart for tensors without memory, and for those that take their places when the weights are loaded.
-    counts, sizes = Counter[bool](), Counter[bool]()
+    sizes = Counter[bool]()
 
     def add(module: nn.Module, name: str, tensor: Any) -> None:
-        if tensor is None:
-            return
-        counts[tensor.is_meta] += 1
-        sizes[tensor.is_meta] += tensor.nbytes
-        if counts[tensor.is_meta] > MOST_TENSORS or sizes[tensor.is_meta] > memory:
-            raise ValueError(
-                f"These sizes make a model of more than {MOST_TENSORS:,} tensors or {memory / GIB:.0f} GiB, the "
-                "memory of this machine: correct the configuration or the options, such as the number of layers."
-            )
+        if tensor is not None:
+            sizes[tensor.is_meta] += tensor.nbytes
+            if sizes[tensor.is_meta] > memory:
+                raise ValueError(
+                    f"These sizes make a model of more than {memory / 2**30:.0f} GiB, the memory of this machine: "
+                    "correct the configuration or the options, such as the number of layers."
+                )
 
     try:
         with register_module_parameter_registration_hook(add), register_module_buffer_registration_hook(add):
@@ -98,7 +92,7 @@ def loading(model: str | os.PathLike) -> Iterator[None]:
 
 
 def load_weights(
-    auto_class: Any, model: str | os.PathLike, head: str | None = None, **options: Any
+    auto_class: Any, model: str | os.PathLike, head: str = "$", **options: Any
 ) -> tuple[Any, dict[str, list[Any]]]:
     """A model, and the sorted `missing_keys` and `unexpected_keys` of its checkpoint, which Transformers then does not
     list. Weights of another shape than the configuration says are a `ValueError`, except for those whose names begin
@@ -112,8 +106,7 @@ def load_weights(
             )
     finally:
         logging.set_verbosity(level)
-    wrong = [row for row in sorted(report["mismatched_keys"]) if head is None or not re.match(head, row[0])]
-    if wrong:
+    if wrong := [row for row in sorted(report["mismatched_keys"]) if not re.match(head, row[0])]:
         shapes = [f"{name} {tuple(saved)} instead of {tuple(expected)}" for name, saved, expected in wrong]
         raise ValueError(f"Weights of {model} have other shapes than its config.json says: {few(shapes)}.")
     return network, {name: sorted(report[name]) for name in ("missing_keys", "unexpected_keys")}

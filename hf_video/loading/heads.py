@@ -8,7 +8,6 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,6 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import CONFIG_NAME
 
 from hf_video.processes import is_first_process
@@ -115,8 +113,7 @@ def load_trained_classifier(
     config = load_config(model)
     _check_classifies(model, config, is_trained=True)
     is_classifier, of_frames = part.endswith("classifier"), classifies_frames(config)
-    if of_frames and part == "features":
-        part = "base"
+    part = "base" if of_frames and part == "features" else part
     if of_frames and part == "classifier":
         raise ValueError(
             f"{model} is a classifier of frames, which gives no class of a clip: `hf-video timeline` finds when a "
@@ -156,27 +153,39 @@ def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTraine
 
 
 def load_frame_classifier(
-    model: str | os.PathLike,
+    model: str | os.PathLike | None,
     class_names: Sequence[str],
     problem_type: str = "single_label_classification",
     *,
     num_frames: int | None = None,
     image_size: int | None = None,
     causal: bool = False,
+    family: str = "videovit",
     **changes: Any,
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """A classifier of frames for these classes, to be trained, and its processor. Any VideoMamba or VideoViT gives its
     encoder, and its head if it is a classifier of frames with these classes, and so do the encoders of Transformers.
-    `causal` takes the forward weights of a VideoMamba alone, so that it sees no later frames; `changes` are other
-    fields of the configuration. Errors are those of [`load_classifier`]."""
-    config = load_config(model)
+    Without `model` it is one of the `family` with random weights. `causal` takes the forward weights of a VideoMamba
+    alone, so that it sees no later frames; `changes` are other fields of the configuration. Errors are those of
+    [`load_classifier`]."""
+    config = None if model is None else load_config(model)
+    family = family if config is None else config.model_type
+    if causal and family != "videomamba":
+        raise ValueError(f"A {family} sees all frames of a clip: --causal is for a VideoMamba.")
+    changes |= {"problem_type": problem_type} | (CAUSAL if causal else {})
+    if model is None or config is None:
+        changes |= label_fields(class_names) | {"num_frames": num_frames, "image_size": image_size}
+        with bounded_models():
+            config = AutoConfig.for_model(family, **changes)
+            network = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
+        return network, VideoClipProcessor(num_frames=config.num_frames, **input_size(config.image_size))
     expected = f"and --task frame-classification trains {', '.join(FAMILIES)} or an encoder ({', '.join(ENCODERS)})"
     _check_type(model, config, config.model_type in (*FAMILIES, VIDEO_ENCODER, *ENCODERS), expected)
     if config.model_type not in FAMILIES and "drop_path_rate" in changes:
         raise ValueError(f"{model} is an encoder of Transformers, whose stochastic depth stays: leave drop_path_rate.")
-    changes |= {"problem_type": problem_type} | _causal_fields(config.model_type, causal)
     if config.model_type in ENCODERS:
-        network = _around_encoder(model, config, class_names, changes)
+        changes |= label_fields(class_names) | {"encoder_config": config}
+        network = _around(AutoModelForTokenClassification, AutoModel, model, VIDEO_ENCODER, **changes)
     else:
         has_head = classifies_frames(config)
         network, missing = _load_for(
@@ -189,29 +198,6 @@ def load_frame_classifier(
     processor.model_input_names = [network.main_input_name]
     set_input_size(network, image_size=image_size, num_frames=processor.num_frames)
     return network, processor
-
-
-def make_frame_classifier(
-    family: str,
-    class_names: Sequence[str],
-    problem_type: str = "single_label_classification",
-    *,
-    num_frames: int,
-    image_size: int,
-    causal: bool = False,
-    **fields: Any,
-) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """A classifier of frames of a family with random weights, and its processor; see [`load_frame_classifier`]."""
-    fields |= _causal_fields(family, causal)
-    if family == "videovit":
-        fields["intermediate_size"] = 4 * fields["hidden_size"]
-    else:
-        fields.pop("num_attention_heads", None)
-    sizes = {"num_frames": num_frames, "image_size": image_size, "problem_type": problem_type}
-    with bounded_models():
-        config = AutoConfig.for_model(family, **sizes, **label_fields(class_names), **fields)
-        network = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
-    return network, VideoClipProcessor(num_frames=num_frames, **input_size(image_size))
 
 
 def load_detector(
@@ -240,10 +226,9 @@ def load_detector(
     _check_type(model, config, is_detector or has_maps, expected)
     fields = _read_fields(detector_config) | ({} if num_queries is None else {"num_queries": num_queries})
     changes: dict[str, Any] = {} if drop_path_rate is None else {"drop_path_rate": drop_path_rate}
-    given: dict[str, Any] = {"num_frames": num_frames, "frame_sampling_rate": frame_sampling_rate}
-    given |= {"size": image_size and {"shortest_edge": image_size}}
+    size = None if image_size is None else {"shortest_edge": image_size}
+    given: Any = {"num_frames": num_frames, "frame_sampling_rate": frame_sampling_rate, "size": size}
     given = {name: value for name, value in given.items() if value is not None}
-    network: Any
     if is_detector:
         if other := [name for name, value in fields.items() if getattr(config, name) != value]:
             raise ValueError(f"{model} is a detector with a configuration of its own: leave out its {few(other)}.")
@@ -258,8 +243,12 @@ def load_detector(
         side = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
         given = {"num_frames": config.num_frames, "size": {"shortest_edge": side}} | given
         processor = VideoDetectionProcessor(**given)
-        own = {"num_temporal_points": processor.num_frames // config.tubelet_size} | label_fields(class_names)
-        network = _around_backbone(model, config, changes, own | fields)
+        config.update(changes)
+        own: Any = {"num_temporal_points": processor.num_frames // config.tubelet_size, "backbone_config": config}
+        own |= label_fields(class_names) | fields
+        network = _around(
+            AutoModelForObjectDetection, MODEL_FOR_BACKBONE_MAPPING[type(config)], model, DETECTOR, **own
+        )
     network.config.original_loss_means = original_loss_means
     if action_weight is not None:
         network.config.loss_weights["bce"] = action_weight
@@ -278,12 +267,8 @@ def drop_query_axis(model: Any) -> Any:
     """The same model. A VideoPrism classifier gets features (batch_size, hidden_size) and logits (batch_size,
     num_classes), like all others: Transformers leaves the axis of its single pooling query in between."""
     if model.config.model_type == "videoprism_vision_model" and not model.head_layernorm._forward_hooks:
-        model.head_layernorm.register_forward_hook(_without_query_axis)
+        model.head_layernorm.register_forward_hook(lambda module, inputs, pooled: pooled.flatten(1))
     return model
-
-
-def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
-    return pooled.flatten(1)
 
 
 def _load_for(
@@ -305,40 +290,25 @@ def _load_for(
             knows = f"knows {len(known)} other classes ({few(known)})" if has_head else "gives its encoder"
             _warn(f"{model} {knows}, the data have {len(names)} ({few(names)}): the head starts afresh.")
         for name, part in network.named_modules():
-            # A head of the same size was loaded; its weights belong to other classes.
+            # A head of the same size was loaded; its weights belong to other classes. Transformers marks what it
+            # loaded, and initialises the rest.
             if len(known) == len(names) and re.fullmatch(head, f"{name}."):
-                _initialize(network, part)
+                for each in (*part.modules(), *part.parameters()):
+                    each._is_hf_initialized = False
+        network._initialize_missing_keys(is_quantized=False)
     return network, _matrices(network, report["missing_keys"], head)
 
 
-def _around_backbone(
-    model: str | os.PathLike, config: PreTrainedConfig, changes: dict[str, Any], fields: dict[str, Any]
-) -> PreTrainedModel:
-    """A new detector with `fields` around a trained backbone with `changes` of its configuration."""
-    # `AutoBackbone.from_pretrained` takes no folders.
-    backbone, report = load_weights(MODEL_FOR_BACKBONE_MAPPING[type(config)], model, dtype="float32", **changes)
-    # A classifier with mean pooling has no norm of tokens, which begins as in the original, with 1 and 0.
-    refuse_missing(model, backbone, _matrices(backbone, report["missing_keys"]))
+def _around(auto_class: Any, part_class: Any, model: str | os.PathLike, kind: str, **fields: Any) -> PreTrainedModel:
+    """A new model of the type `kind`, with `fields`, around a trained encoder, which `part_class` loads."""
     with bounded_models():
-        made = AutoConfig.for_model(DETECTOR, **fields, backbone_config=backbone.config)
-        network = AutoModelForObjectDetection.from_config(made, dtype=torch.float32)
-    network.backbone.load_state_dict(backbone.state_dict())
-    _warn(f"{model} is a backbone: the detector around it starts afresh.")
-    return network
-
-
-def _around_encoder(
-    model: str | os.PathLike, config: PreTrainedConfig, class_names: Sequence[str], fields: dict[str, Any]
-) -> PreTrainedModel:
-    """A new classifier of frames with `fields` around a trained encoder of Transformers."""
-    with bounded_models():
-        made = AutoConfig.for_model(VIDEO_ENCODER, encoder_config=config, **label_fields(class_names), **fields)
-        network = AutoModelForTokenClassification.from_config(made, dtype=torch.float32)
-    encoder, report = load_weights(AutoModel, model, dtype="float32", config=network.config.encoder_config)
-    used = network.base_model.state_dict()
-    refuse_missing(model, encoder, [name for name in _matrices(encoder, report["missing_keys"]) if name in used])
+        network = auto_class.from_config(AutoConfig.for_model(kind, **fields), dtype=torch.float32)
+    place = getattr(network, "backbone", network.base_model)
+    trained, report = load_weights(part_class, model, dtype="float32", config=place.config)
+    used = place.state_dict()
+    refuse_missing(model, trained, [name for name in _matrices(trained, report["missing_keys"]) if name in used])
     # It leaves out what only other heads use.
-    network.base_model.load_state_dict(encoder.state_dict(), strict=False)
+    place.load_state_dict(trained.state_dict(), strict=False)
     _warn(f"{model} gives its encoder: the head starts afresh.")
     return network
 
@@ -379,28 +349,7 @@ def _check_type(
         raise ValueError(f"{model} holds a model of the type {config.model_type!r}, {expected}.{convert}")
 
 
-def _causal_fields(family: str, causal: bool) -> dict[str, Any]:
-    if causal and family != "videomamba":
-        raise ValueError(f"A {family} sees all frames of a clip: --causal is for a VideoMamba.")
-    return CAUSAL if causal else {}
-
-
 def _warn(line: str) -> None:
     """Warns in the first of several processes."""
     if is_first_process():
         logger.warning(line)
-
-
-def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
-    """Initialises a part of a model anew, as the model does with weights that a checkpoint lacks."""
-    parameters: list[Any] = list(part.parameters())
-    for tensor in parameters:
-        # Transformers marks loaded tensors, and does not initialise them.
-        tensor._is_hf_initialized = False
-    whole: AbstractContextManager = nullcontext()
-    if is_deepspeed_zero3_enabled():
-        import deepspeed
-
-        whole = deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
-    with whole:
-        part.apply(model._init_weights)

@@ -216,8 +216,8 @@ def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
     Raises:
         ValueError: there is no released model of this name, or it cannot be had.
     """
-    classes = {each: row.auto_class for each, row in released_models().items()}
-    classes[SHIPPED] = "AutoModelForVideoClassification"
+    classes = {row.name: row.auto_class for row in released_models().values()}
+    classes |= {SHIPPED: "AutoModelForVideoClassification"}
     if name not in classes:
         hint = closest(name, classes) or "`hf-video models` lists them."
         raise ValueError(f"There is no released model {name!r}. {hint}")

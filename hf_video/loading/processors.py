@@ -50,17 +50,17 @@ def read_options(model: str | os.PathLike) -> dict[str, Any]:
     with a line in the log, if there is no processor file. A wrong file or value is a `ValueError`."""
     # Two roundings differ: a centre crop may begin one pixel further, since half a pixel is rounded to the even one
     # here and down there; and ViViT's image processor shrinks with Pillow, whose values may be a level of 255 off.
-    files = _processor_files(model)
-    if not files:
+    file = _processor_file(model)
+    if file is None:
         logger.warning(f"{model} has no processor file: frames are normalised by the statistics of ImageNet.")
         return {}
     try:
         saved = VideoClipProcessor.get_video_processor_dict(model)[0]
         own = _class_named(saved)
-        options = saved if own is None else _translate(own.from_dict(saved).to_dict(), files[0])
+        options = saved if own is None else _translate(own.from_dict(saved).to_dict(), file)
         VideoClipProcessor.from_dict(options)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{files[0]} has a wrong value: {error}") from error
+        raise ValueError(f"{file} has a wrong value: {error}") from error
     return options
 
 
@@ -96,15 +96,11 @@ def _without_offset(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _processor_files(model: str | os.PathLike) -> list[str]:
-    """The JSON files of a model that may describe its video processor; the first of them is used."""
-    files = []
+def _processor_file(model: str | os.PathLike) -> str | None:
+    """The JSON file of a model that describes its video processor, if there is one."""
     for name in (PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, IMAGE_PROCESSOR_NAME):
         file = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
-        if file is None:
-            continue
-        content = read_object(file)
         # The file of a processor may describe a tokenizer alone.
-        if name != PROCESSOR_NAME or "video_processor" in content:
-            files.append(file)
-    return files
+        if file is not None and ("video_processor" in read_object(file) or name != PROCESSOR_NAME):
+            return file
+    return None

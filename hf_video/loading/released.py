@@ -11,8 +11,8 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -120,7 +120,12 @@ def locate_released(model: ReleasedModel) -> str:
     elif model.file is None:
         return fetch_released(model)
     else:
-        with _one_at_a_time(model):
+        from filelock import FileLock
+
+        model.folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(model.folder.with_name(f".{model.name}.lock")):
+            for begun in model.folder.parent.glob(f".{model.name}.*.partial"):
+                shutil.rmtree(begun)  # by a process that was killed
             if not model.folder.is_dir():
                 file = fetch_released(model)
                 with redirect_stdout(sys.stderr):
@@ -192,25 +197,6 @@ def _check_sha256(model: ReleasedModel, found: str) -> None:
             f"{model.name}: {model.file} of {model.repository} has the SHA-256 {found}, the file that was converted "
             f"before had {model.sha256}: to take the new one, remove {model.folder}, or name it to keep the other."
         )
-
-
-@contextmanager
-def _one_at_a_time(model: ReleasedModel) -> Iterator[None]:
-    """Lets one process work on a model while others wait, and removes what one that was killed had begun."""
-    from filelock import FileLock, Timeout
-
-    folder = model.folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_name(f".{model.name}.lock"))
-    try:
-        held = lock.acquire(blocking=False)
-    except Timeout:
-        _say(f"{model.name}: another process fetches it; waiting for its end.")
-        held = lock.acquire()
-    with held:
-        for begun in folder.parent.glob(f".{model.name}.*.partial"):
-            shutil.rmtree(begun)
-        yield
 
 
 def _say(line: str) -> None:

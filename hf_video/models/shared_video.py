@@ -1,20 +1,55 @@
-"""What several families share: base classes of their models, tokens, attention, views and the loss of classes."""
+"""What several families share: base classes of their models, tokens, views and the loss of classes."""
 
 import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import nn
 from transformers import PreTrainedConfig
-from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
 from transformers.loss.loss_utils import ForSequenceClassificationLoss
-from transformers.modeling_outputs import BackboneOutput, ImageClassifierOutput
+from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
+
+
+def average_views(logits: torch.Tensor, pixel_values: torch.Tensor | None, config: PreTrainedConfig) -> torch.Tensor:
+    """
+    Turn logits of views `(batch_size * num_views, num_labels)` into those of videos `(batch_size, num_labels)`, at
+    least float32, if the pixels have an axis of views. The softmax of the result is the mean of the views' softmaxes,
+    the published protocol of VideoMAE and VideoMamba; in multi-label classification the same holds for the sigmoid.
+    The values of a regression are averaged, and so are features if there are no labels.
+    """
+    if pixel_values is None or pixel_values.ndim != 6:
+        return logits
+    views = logits.to(torch.promote_types(logits.dtype, torch.float32)).unflatten(0, (pixel_values.shape[0], -1))
+    if config.problem_type == "multi_label_classification":
+        # Log-odds of the mean probability. They come from logarithms, because floats near one are too coarse.
+        return F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)
+    if config.problem_type == "regression" or config.num_labels < 2:
+        return views.mean(1)
+    return views.log_softmax(-1).logsumexp(1) - math.log(views.shape[1])
+
+
+def classification_loss(
+    labels: torch.Tensor,
+    logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """
+    The mean loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of
+    the parts of such a batch, so each part divides by `num_items_in_batch`, the number of labels in the whole.
+    Transformers does so for single labels alone. A `problem_type` that is not set follows from the labels.
+    """
+    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
+    if num_items_in_batch is None or config.problem_type == "single_label_classification":
+        return loss
+    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
+    return loss * (labels.numel() / whole)
 
 
 class VideoPreTrainedModel(PreTrainedModel):
@@ -23,6 +58,7 @@ class VideoPreTrainedModel(PreTrainedModel):
     main_input_name = "pixel_values"
     supports_gradient_checkpointing = True
     _supports_views = False
+    _output_class: Any = None
     # Where a model that is built around an encoder of videos has it.
     _tower = "vision_model"
 
@@ -32,6 +68,12 @@ class VideoPreTrainedModel(PreTrainedModel):
         tower = getattr(self.base_model, self._tower, None)
         if tower is not None and tower.supports_gradient_checkpointing:
             tower._set_gradient_checkpointing(enable, **kwargs)
+
+    def classifier_output(self, outputs: Any, logits: torch.Tensor, loss: torch.Tensor | None) -> Any:
+        """The output of a classifier around an encoder with `outputs`."""
+        kept = ("hidden_states", "attentions", "cross_attentions", "state", "memory")
+        others = {name: outputs[name] for name in kept if name in outputs}
+        return self._output_class(loss=loss, logits=logits, **others)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """As in Transformers. Raises `ValueError` if torchao quantised the model and could not read it back."""
@@ -80,6 +122,47 @@ class LayeredPreTrainedModel(VideoPreTrainedModel):
         config.image_size, config.num_frames = size["image_size"], size["num_frames"]
 
 
+class VideoClassifierMixin(VideoPreTrainedModel):
+    """
+    A linear classifier on the feature of a clip. The model that it is mixed into has `dropout`, `classifier` and
+    `read_clips(clips, num_views, **kwargs)`, which gives the outputs of the encoder, and the features `(batch_size,
+    hidden_size)`.
+    """
+
+    _output_class = ImageClassifierOutput
+    loss_function = staticmethod(classification_loss)
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor | None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ImageClassifierOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames. For several views of a video (clips and crops) they are `(batch_size, num_views,
+                num_frames, num_channels, height, width)`, and `average_views` joins the logits.
+            labels (`torch.Tensor`, *optional*):
+                Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
+                num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
+                says which; if it is not set, the first labels decide by their dtype.
+            kwargs: other arguments of the encoder.
+
+        Returns:
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`; that of a VideoMamba also has
+            the next `state`, if there was one.
+        """
+        clips, num_views = pixel_values, 1
+        if pixel_values is not None and pixel_values.ndim == 6:
+            clips, num_views = pixel_values.flatten(0, 1), pixel_values.shape[1]
+        outputs, features = self.read_clips(clips, num_views, **kwargs)
+        logits = average_views(self.classifier(self.dropout(features)), pixel_values, self.config)
+        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
+        return self.classifier_output(outputs, logits, loss)
+
+
 class ImageClassifierMixin(VideoPreTrainedModel):
     """A classifier of single images, as that of videos which it is mixed into: each is a clip of one frame."""
 
@@ -107,36 +190,6 @@ class ImageClassifierMixin(VideoPreTrainedModel):
                 f"`pixel_values` must be (batch_size, num_channels, height, width), got {tuple(pixel_values.shape)}."
             )
         return super().forward(pixel_values[:, None], labels, **kwargs)
-
-
-class VideoBackboneMixin(BackboneMixin):
-    """The feature maps of the encoder `base_model`, for detection and other dense tasks."""
-
-    @can_return_tuple
-    @filter_output_hidden_states
-    def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames of any size.
-            kwargs: other arguments of the encoder.
-
-        Returns:
-            [`BackboneOutput`] with one of `feature_maps` for each stage in `config.out_features`, `(batch_size,
-            hidden_size, t, h, w)`, after the final norm.
-        """
-        t, h, w = token_grid(pixel_values, self.config)
-        outputs = self.base_model(pixel_values, return_dict=True, **kwargs)
-        feature_maps = []
-        for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
-            if stage in self.out_features:
-                patches = self.base_model.norm_of(stage)(hidden_states)[:, -t * h * w :]
-                feature_maps.append(rearrange(patches, "b (t h w) c -> b c t h w", t=t, h=h, w=w))
-        return BackboneOutput(
-            feature_maps=tuple(feature_maps),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.get("attentions"),
-        )
 
 
 def token_grid(pixel_values: torch.Tensor, config: Any) -> tuple[int, int, int]:
@@ -244,60 +297,6 @@ class VideoDropPath(nn.Module):
 
     def extra_repr(self) -> str:
         return f"drop_prob={self.drop_prob}"
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = (query * scaling) @ key.transpose(2, 3)
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
-def average_views(logits: torch.Tensor, pixel_values: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
-    """
-    Turn logits of views `(batch_size * num_views, num_labels)` into those of videos `(batch_size, num_labels)`, at
-    least float32, if the pixels have an axis of views. The softmax of the result is the mean of the views' softmaxes,
-    the published protocol of VideoMAE and VideoMamba; in multi-label classification the same holds for the sigmoid.
-    The values of a regression are averaged, and so are features if there are no labels.
-    """
-    if pixel_values.ndim != 6:
-        return logits
-    views = logits.to(torch.promote_types(logits.dtype, torch.float32)).unflatten(0, (pixel_values.shape[0], -1))
-    if config.problem_type == "multi_label_classification":
-        # Log-odds of the mean probability. They come from logarithms, because floats near one are too coarse.
-        return F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)
-    if config.problem_type == "regression" or config.num_labels < 2:
-        return views.mean(1)
-    return views.log_softmax(-1).logsumexp(1) - math.log(views.shape[1])
-
-
-def classification_loss(
-    labels: torch.Tensor,
-    logits: torch.Tensor,
-    config: PreTrainedConfig,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """
-    The mean loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of
-    the parts of such a batch, so each part divides by `num_items_in_batch`, the number of labels in the whole.
-    Transformers does so for single labels alone. A `problem_type` that is not set follows from the labels.
-    """
-    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
-    if num_items_in_batch is None or config.problem_type == "single_label_classification":
-        return loss
-    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
-    return loss * (labels.numel() / whole)
 
 
 def check_frame_mask(

@@ -24,22 +24,19 @@ TIMED_CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "flv")
 _ONE_FRAME_PER_PACKET = ("h264", "hevc", "vp9", "av1")
 
 
-def largest_frame() -> int:
+def _largest_frame() -> int:
     """Most pixels of a frame: twice `PIL.Image.MAX_IMAGE_PIXELS`, as in PIL; for `None` that of FFmpeg."""
     return 2**31 - 1 if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
 
 
 def tell_largest_frame() -> str:
     """The end of a message for a frame that is too large."""
-    return (
-        f"at most {largest_frame():,} pixels are read, to not run out of memory: "
-        "twice PIL.Image.MAX_IMAGE_PIXELS, which you can set higher for a file that you trust."
-    )
+    return f"at most {_largest_frame():,} pixels are read: twice PIL.Image.MAX_IMAGE_PIXELS, which you can set higher."
 
 
 def pixel_limit() -> dict[str, str]:
-    """The option that makes FFmpeg refuse frames of more pixels than `largest_frame`."""
-    return {"max_pixels": str(largest_frame())}
+    """The option that makes FFmpeg refuse frames of more pixels."""
+    return {"max_pixels": str(_largest_frame())}
 
 
 @contextmanager
@@ -64,9 +61,7 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
         reason = "it ends before its first frame" if isinstance(error, EOFError) else error.strerror
         raise VideoReadError(f"{name} cannot be opened as a video: {reason if size else 'it is empty'}.") from error
     except (AttributeError, OSError, TypeError, ValueError) as error:
-        raise VideoReadError(
-            f"{name} cannot be read: {error}. A path, bytes, or a file of bytes that can seek is expected."
-        ) from error
+        raise VideoReadError(f"{name} cannot be read: {error}. A file of bytes that can seek is expected.") from error
     with container:
         # Without threads for short runs: filling and draining them after every seek costs more than they gain.
         stream = choose_stream(container, name, "AUTO" if threaded else "NONE")
@@ -94,7 +89,7 @@ def choose_stream(container: Any, name: str, thread_type: str) -> Any:
     if stream.codec_context is None:
         raise VideoReadError(f"{name}: this build of FFmpeg has no decoder for its video.")
     width, height = stream.codec_context.width, stream.codec_context.height
-    if width * height > largest_frame():
+    if width * height > _largest_frame():
         raise VideoReadError(f"{name} has frames of {width} x {height} pixels; {tell_largest_frame()}")
     stream.codec_context.options = pixel_limit()
     for other in container.streams:
@@ -196,9 +191,7 @@ def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
     # Frames that are shown before the first one may be missing: they can depend on frames before the file.
     lost = [time for time in held_back if first_time is not None and time > first_time]
     if lost and not is_interlaced and has_one_each and kind in TIMED_CONTAINERS:
-        raise VideoReadError(
-            f"{name} is damaged: {len(lost)} of its packets gave no frame; copy or download it again."
-        )
+        raise VideoReadError(f"{name} is damaged: {len(lost)} of its packets gave no frame.")
 
 
 def has_one_frame_per_packet(stream: Any) -> bool:

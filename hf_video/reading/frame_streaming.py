@@ -252,10 +252,7 @@ def _stream_live(
     except VideoReadError:
         raise
     except av.error.ExitError:
-        raise VideoReadError(
-            f"{name} sent nothing for {silence} s. Check that the sender runs, or wait longer with "
-            "HF_HUB_DOWNLOAD_TIMEOUT=SECONDS."
-        ) from None
+        raise VideoReadError(f"{name} sent nothing for {silence} s (HF_HUB_DOWNLOAD_TIMEOUT).") from None
     except (av.FFmpegError, OSError) as error:
         what = "broke off" if is_open else "cannot be opened as a stream"
         raise VideoReadError(f"{name} {what}: {error.strerror or error}.") from None
@@ -279,10 +276,7 @@ def _is_stream(response: Any, name: str) -> bool:
     the server says neither where it ends nor what only a file has, such as its version."""
     kind = _content_type(response)
     if kind in _PLAYLIST_TYPES:
-        raise VideoReadError(
-            f"{name} is a playlist, which may name any other address, and is not read. Give the address of the stream "
-            "itself, or let another program read it: ffmpeg -i URL -c copy -f mpegts tcp://127.0.0.1:PORT"
-        )
+        raise VideoReadError(f"{name} is a playlist, which is not read. Give the address of the stream itself.")
     return kind == _PICTURES or (kind in _STREAM_TYPES and not any(name in response.headers for name in _OF_FILES))
 
 

@@ -82,10 +82,7 @@ class VideoFile:
                 if agrees and count > numbers[-1] + MOST_HELD_BACK:
                     break
         if not agrees and count != len(index.times) or len(frames) < len(chosen):
-            raise VideoReadError(
-                f"{self.name} is damaged: it should give {len(index.times)} frames, but gives {count}; "
-                "copy or download it again."
-            )
+            raise VideoReadError(f"{self.name} is damaged: it gives {count} frames in place of {len(index.times)}.")
         return frames
 
     def _decode_by_seeking(self, numbers: list[int]) -> dict[int, np.ndarray]:

@@ -111,11 +111,12 @@ class VideoReader:
             `ValueError`: for an index outside the video or segment, or none.
         """
         indices, counted = np.asarray(indices), range(len(self)) if segment is None else segment
-        is_integer = indices.size and np.issubdtype(indices.dtype, np.integer)
-        if not is_integer or indices.min() < 0 or indices.max() >= len(counted):
-            raise ValueError(
-                f"Indices of frames of {self.name} from 0 to {len(counted) - 1} are expected, not {indices}."
-            )
+        wrong = indices
+        if indices.size and np.issubdtype(indices.dtype, np.integer):
+            wrong = indices[(indices < 0) | (indices >= len(counted))]
+        if wrong.size or not indices.size:
+            some, last = wrong.ravel()[:5].tolist(), len(counted) - 1
+            raise ValueError(f"Indices of frames of {self.name} from 0 to {last} are expected, not {some}.")
         wanted, inverse = np.unique(indices + counted.start, return_inverse=True)
         read = self._frames.read(wanted.tolist())
         frames = np.empty((len(wanted), self._frames.height, self._frames.width, 3), dtype=np.uint8)

@@ -25,7 +25,7 @@ from hf_video.evaluation.points import Spotted, measure_points, tell_points
 from hf_video.inference.scores import scores_of
 from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.configurations import load_config
-from hf_video.loading.heads import load_frame_classifier, make_frame_classifier
+from hf_video.loading.heads import load_frame_classifier
 from hf_video.metrics import wilson_interval
 from hf_video.processes import is_first_process
 from hf_video.settings import settings_of
@@ -117,11 +117,13 @@ class FramesTask(Task):
         changes |= {"background_label": self.background}
         changes |= {} if chosen.delay is None else {"frame_delay": chosen.delay}
         options = {"num_frames": chosen.num_frames, "image_size": chosen.image_size, "causal": chosen.causal}
-        if chosen.model is not None:
-            found = load_frame_classifier(chosen.model, names, problem_type, **options, **changes)
-        else:
+        if chosen.model is None:
             sizes = {name: getattr(chosen, name) for name in settings_of(ScratchSettings)}
-            found = make_frame_classifier(chosen.family, names, problem_type, **options, **sizes, **changes)
+            heads = {"num_attention_heads": sizes.pop("num_attention_heads")}
+            if chosen.family == "videovit":
+                changes |= heads | {"intermediate_size": 4 * chosen.hidden_size}
+            changes |= sizes | {"family": chosen.family}
+        found = load_frame_classifier(chosen.model, names, problem_type, **options, **changes)
         self.model, processor = found
         freeze_layers(self.model, chosen.freeze_layers)
         known_fps = 1 / processor.frame_interval if processor.frame_interval else processor.fps

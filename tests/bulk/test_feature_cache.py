@@ -60,7 +60,7 @@ def test_features_are_what_the_head_gets_of_every_view(digits, tmp_path):
         torch.testing.assert_close(model.classifier(pooled).flatten(0, 1), expected)
         tokens = extract(model, dataset, tmp_path, pooling="none").values
         assert tokens.shape == (16, 2, 4, 24)
-        torch.testing.assert_close(model.pool(tokens.flatten(0, 1)), pooled.flatten(0, 1))
+        torch.testing.assert_close(model.fc_norm(tokens.flatten(0, 1).mean(dim=1)), pooled.flatten(0, 1))
 
 
 def test_an_interrupted_run_goes_on_where_it_was(digits, tmp_path, monkeypatch):

@@ -95,13 +95,6 @@ def test_unknown_and_missing_words_are_named(words, name, fails):
     assert name in fails(*words)
 
 
-def test_a_file_with_the_name_of_an_option_is_explained(tmp_path, monkeypatch, fails):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "-lead.mp4").touch()
-    for words in (["-lead.mp4"], ["other.mp4", "-lead.mp4"]):
-        assert "write ./-lead.mp4" in fails("predict", *words, "--model", "model")
-
-
 def test_env_lists_versions_and_what_decides_about_the_last_bits(says):
     facts = dict(line.removeprefix("- ").split(": ", 1) for line in says("env").splitlines() if line)
     assert facts["hf_video"] == hf_video.__version__

@@ -25,7 +25,7 @@ from hf_video.data import (
     augment_batch,
 )
 from hf_video.data import augmentation as module
-from hf_video.data.augmentation import OPERATIONS, DrawsFrom, has_direction
+from hf_video.data.augmentation import OPERATIONS, Crop, DrawsFrom, has_direction
 from hf_video.processing import VideoClipProcessor
 from tests.testing.videos import encode_video, make_frames
 
@@ -39,7 +39,7 @@ FULL = ClipAugmentation(
 def augment(augmentation: ClipAugmentation, seed: int) -> torch.Tensor:
     generator = np.random.default_rng(seed)
     frames = augmentation.rand_augment(CLIP, generator)
-    frames = augmentation.crop(frames, (24, 24), antialias=False, generator=generator)
+    frames = augmentation.crop(frames, Crop((24, 24)), generator)
     frames = augmentation.change_pixels(frames, generator)
     return augmentation.erase(frames.float(), generator)
 
@@ -58,7 +58,7 @@ def test_a_crop_is_resized_with_the_filter_of_the_processor(resample):
     clip[..., 20:] = 180
     augmentation = ClipAugmentation(crop_min_area=0.5)
     values = torch.stack(
-        [augmentation.crop(clip, (48, 48), False, np.random.default_rng(seed), resample) for seed in range(20)]
+        [augmentation.crop(clip, Crop((48, 48), False, resample), np.random.default_rng(seed)) for seed in range(20)]
     )
     overshoots = bool((values > 180).any()) and bool((values < 60).any())
     assert overshoots is (resample == PILImageResampling.BICUBIC)
@@ -155,9 +155,8 @@ def test_the_crops_are_those_of_the_original():
     names, stored = list(crops), np.stack(list(crops.values()))
     drawn = Counter()
     for seed in range(300):
-        frames = ClipAugmentation(multi_scale_crop=True).crop(
-            frame.repeat(2, 1, 1, 1), (size, size), True, np.random.default_rng(seed)
-        )
+        crop, clip = ClipAugmentation(multi_scale_crop=True).crop, frame.repeat(2, 1, 1, 1)
+        frames = crop(clip, Crop((size, size)), np.random.default_rng(seed))
         assert frames.dtype == torch.uint8 and torch.equal(frames[0], frames[1])
         distance = np.abs(stored - frames[0].permute(1, 2, 0).numpy()).max(axis=(1, 2, 3))
         assert distance.min() <= 1
@@ -358,7 +357,7 @@ def test_rectangles_of_noise_have_the_same_areas_places_and_values():
     blank, generators = torch.zeros(2, 3, 32, 32), [np.random.default_rng(seed) for seed in (0, 1)]
 
     def erase_later(generator):
-        return augmentation.draw(blank, None, False, generator, 2, torch.clone)[1]
+        return augmentation.draw(blank, None, generator, torch.clone)[1]
 
     moments = []
     for erase in (

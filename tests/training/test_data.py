@@ -114,7 +114,6 @@ def test_what_a_stream_cannot_do(shards, tmp_path, options, message):
     [
         ({}, "say with --max-steps how long to train"),
         ({"max_steps": 2, "sampler": "sqrt"}, "sampler=sqrt is not for a stream"),
-        ({"max_steps": 2, "class_weights": "balanced"}, "class_weights=balanced counts the videos"),
         ({"max_steps": 2}, "has no validation split, and none can be held out from a stream"),
     ],
 )

@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused(folder, model_folder, tmp_path, capsys):
     for model, more, sentence in (
         (model_folder, ["--num-clips", "2"], "--num-clips has no effect here, but with --task classification"),
         (model_folder, ["--vtc-weight", "-1"], "--vtc-weight is -1"),
-        (classifier, [], "a model of the type video_text_dual_encoder"),
+        (classifier, [], "trains a video_text_dual_encoder"),
     ):
         assert main(words(folder, model, out, *more)) == 2
         assert sentence in capsys.readouterr().err

@@ -18,12 +18,13 @@ from transformers.models.instructblip.modeling_instructblip import (
     InstructBlipQFormerOutput,
     InstructBlipQFormerSelfOutput,
 )
+from transformers.models.videomae.modeling_videomae import eager_attention_forward
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from ..shared_video import VideoPreTrainedModel, average_views, classification_loss, eager_attention_forward
+from ..shared_video import VideoClassifierMixin, VideoPreTrainedModel
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .memory_bank import MemoryBank, unfinished_on_error
 from .token_bank import TokenBank
@@ -171,16 +172,8 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        context, weights = attention_interface(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.dropout_prob if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )
+        kwargs |= {"dropout": self.dropout_prob if self.training else 0.0, "scaling": self.scaling}
+        context, weights = attention_interface(self, query, key, value, attention_mask, **kwargs)
         return context.flatten(2), weights
 
 
@@ -760,8 +753,10 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         )
 
 
-class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
+class MemoryBankQFormerForVideoClassification(VideoClassifierMixin, MemoryBankQFormerPreTrainedModel):
     """A linear classifier on the mean of the queries after the last frame. With `num_labels=0` it returns the mean."""
+
+    _output_class = MemoryBankQFormerForVideoClassificationOutput
 
     def __init__(self, config: MemoryBankQFormerConfig):
         config = config.with_language_projection(False)
@@ -771,48 +766,26 @@ class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
         self.dropout = nn.Dropout(config.classifier_dropout)
         hidden_size = config.qformer_config.hidden_size
         self.classifier = nn.Linear(hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
-        self.loss_function = classification_loss
         self.post_init()
 
-    @can_return_tuple
     def forward(
         self,
         pixel_values: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerForVideoClassificationOutput:
-        r"""
-        Classify videos. Takes all arguments of [`MemoryBankQFormerModel`].
-
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames. With a second axis `num_views` they are several clips and crops of each video, whose
-                logits `average_views` merges; other inputs and the memory then have one row for each view.
-            labels (`torch.Tensor`, *optional*):
-                Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
-                num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
-                decides which; if it is not set, the dtype of the first labels decides.
-
-        Returns:
-            [`MemoryBankQFormerForVideoClassificationOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
-        clips = pixel_values
-        if pixel_values is not None and pixel_values.ndim == 6:
-            clips = pixel_values.flatten(0, 1)
-        outputs: MemoryBankQFormerModelOutput = self.memory_bank_qformer(clips, return_dict=True, **kwargs)
-        pooled = cast(torch.Tensor, outputs.last_hidden_state).mean(dim=1)
-        logits = self.classifier(self.dropout(pooled))
-        if pixel_values is not None:
-            logits = average_views(logits, pixel_values, self.config)
-        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
-        return MemoryBankQFormerForVideoClassificationOutput(
-            loss=loss,
-            logits=logits,
-            memory=outputs.memory,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            cross_attentions=outputs.cross_attentions,
-        )
+        Classify videos, with the arguments of [`MemoryBankQFormerModel`] and the `labels` of [`VideoClassifierMixin`].
+        If `pixel_values` are several views of each video, other inputs and the memory have one row for each view.
+        """
+        return super().forward(pixel_values, labels, **kwargs)
+
+    def read_clips(
+        self, pixel_values: torch.Tensor | None, num_views: int, **kwargs: Unpack[TransformersKwargs]
+    ) -> tuple[MemoryBankQFormerModelOutput, torch.Tensor]:
+        """The outputs of the Q-Former, and the features `(batch_size, hidden_size)`."""
+        outputs: Any = self.memory_bank_qformer(pixel_values, return_dict=True, **kwargs)
+        return outputs, outputs.last_hidden_state.mean(dim=1)
 
 
 __all__ = [

@@ -8,7 +8,7 @@ from transformers import AutoModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from ..shared_frames import FrameClassifierMixin, pool_frames
+from ..shared_dense import FrameClassifierMixin, pool_frames
 from ..shared_video import check_frame_mask, take_tokens
 from .configuration_video_encoder import PREFIX_TOKENS, VideoEncoderConfig
 

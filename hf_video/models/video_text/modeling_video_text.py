@@ -15,11 +15,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert.modeling_bert import BertIntermediate, BertOutput, BertSelfOutput
+from transformers.models.videomae.modeling_videomae import eager_attention_forward
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..shared_video import VideoPreTrainedModel, eager_attention_forward
+from ..shared_video import VideoPreTrainedModel
 from .configuration_video_text import LOSSES, VideoTextDualEncoderConfig
 from .losses_video_text import (
     contrastive_loss,
@@ -98,10 +99,8 @@ class VideoTextAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        dropout = self.dropout_prob if self.training else 0.0
-        context, _ = attention_interface(
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
-        )
+        kwargs |= {"dropout": self.dropout_prob if self.training else 0.0, "scaling": self.scaling}
+        context, _ = attention_interface(self, query, key, value, attention_mask, **kwargs)
         return cast(torch.Tensor, self.output(context.flatten(2), hidden_states))
 
 

@@ -2,7 +2,6 @@
 
 from .configuration_videomamba import VideoMambaConfig
 from .modeling_videomamba import (
-    VideoMambaBackbone,
     VideoMambaClassifierOutput,
     VideoMambaForImageClassification,
     VideoMambaForVideoClassification,
@@ -10,7 +9,11 @@ from .modeling_videomamba import (
     VideoMambaOutput,
     VideoMambaPreTrainedModel,
 )
-from .modeling_videomamba_frames import VideoMambaForFrameClassification, VideoMambaFrameClassifierOutput
+from .modeling_videomamba_dense import (
+    VideoMambaBackbone,
+    VideoMambaForFrameClassification,
+    VideoMambaFrameClassifierOutput,
+)
 from .modeling_videomamba_pretraining import VideoMambaForPreTraining
 from .state_videomamba import VideoMambaState
 

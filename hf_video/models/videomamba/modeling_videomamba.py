@@ -22,11 +22,9 @@ from transformers.utils.output_capturing import capture_outputs
 from ..shared_video import (
     ImageClassifierMixin,
     LayeredPreTrainedModel,
-    VideoBackboneMixin,
+    VideoClassifierMixin,
     VideoDropPath,
-    average_views,
     check_frame_mask,
-    classification_loss,
     mask_of_tokens,
     take_tokens,
     token_grid,
@@ -630,10 +628,10 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
         self.post_init()
 
 
-class VideoMambaForVideoClassification(VideoMambaClassifier):
+class VideoMambaForVideoClassification(VideoClassifierMixin, VideoMambaClassifier):
     """VideoMamba with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
 
-    loss_function = staticmethod(classification_loss)
+    _output_class = VideoMambaClassifierOutput
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__(config)
@@ -643,57 +641,24 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
                 "logits do not depend on the pixels: set `use_mean_pooling=True`."
             )
 
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> VideoMambaClassifierOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames. For several views of a video (clips and crops) they are `(batch_size, num_views,
-                num_frames, num_channels, height, width)`, and `average_views` joins the logits.
-            labels (`torch.Tensor`, *optional*):
-                Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
-                num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
-                says which; if it is not set, the first labels decide by their dtype.
-            kwargs: other arguments of [`VideoMambaModel`].
-
-        Returns:
-            [`VideoMambaClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
-        """
-        clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
-        outputs: VideoMambaOutput = self.videomamba(clips, return_dict=True, **kwargs)
+    def read_clips(
+        self, pixel_values: torch.Tensor, num_views: int, **kwargs: Unpack[TransformersKwargs]
+    ) -> tuple[VideoMambaOutput, torch.Tensor]:
+        """The outputs of the encoder, and the features `(batch_size, hidden_size)`."""
+        outputs: VideoMambaOutput = self.videomamba(pixel_values, return_dict=True, **kwargs)
         tokens, has_class_token = outputs.last_hidden_state, self.config.bidirectional or outputs.state is None
-        if not has_class_token and not self.config.use_mean_pooling:
+        if self.config.use_mean_pooling:
+            return outputs, tokens[:, int(has_class_token) :].mean(dim=1)
+        if not has_class_token:
             raise ValueError("The class token of a causal model sees no frames: with a state, use_mean_pooling=True.")
-        pooled = tokens[:, int(has_class_token) :].mean(dim=1) if self.config.use_mean_pooling else tokens[:, 0]
-        logits = average_views(self.classifier(self.dropout(pooled)), pixel_values, self.config)
-        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
-        return VideoMambaClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, state=outputs.state
-        )
+        return outputs, tokens[:, 0]
 
 
 class VideoMambaForImageClassification(ImageClassifierMixin, VideoMambaForVideoClassification):
     """VideoMamba for single images. The configuration needs `num_frames=1` and `tubelet_size=1`."""
 
 
-class VideoMambaBackbone(VideoBackboneMixin, VideoMambaPreTrainedModel):
-    """VideoMamba that returns feature maps."""
-
-    def __init__(self, config: VideoMambaConfig):
-        super().__init__(config)
-        self.videomamba = VideoMambaModel(config)
-        config.check_layers()
-        self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
-        self.post_init()
-
-
 __all__ = [
-    "VideoMambaBackbone",
     "VideoMambaClassifierOutput",
     "VideoMambaForImageClassification",
     "VideoMambaForVideoClassification",

@@ -98,9 +98,6 @@ class VideoMambaState:
         self.scan_states, self.conv_states = self.scan_states[:, index], self.conv_states[:, index]
         self.is_new = self.is_new[index]
 
-    # Another verb of Transformers' caches.
-    reorder_cache = batch_select_indices
-
     def take(self, rows: torch.Tensor) -> "VideoMambaState":
         """A state with copies of the streams `rows`, int64 or one bool for each stream."""
         state = copy.copy(self)

@@ -2,13 +2,12 @@
 
 from .configuration_videovit import VideoViTConfig
 from .modeling_videovit import (
-    VideoViTBackbone,
     VideoViTForImageClassification,
     VideoViTForVideoClassification,
     VideoViTModel,
     VideoViTPreTrainedModel,
 )
-from .modeling_videovit_frames import VideoViTForFrameClassification
+from .modeling_videovit_dense import VideoViTBackbone, VideoViTForFrameClassification
 from .modeling_videovit_pretraining import VideoViTForPreTraining
 
 __all__ = [

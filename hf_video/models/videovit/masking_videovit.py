@@ -72,17 +72,6 @@ def running_cell_mask(
     return (place_in_queue < int(4 * mask_ratio)).flatten(1)
 
 
-def random_mask(grid: tuple[int, int, int], mask_ratio: float, generator: torch.Generator) -> torch.Tensor:
-    """As `tube_mask` for one clip, but any patches of the clip are hidden: `(1, t * h * w)`."""
-    num_patches = math.prod(grid)
-    num_masked = int(mask_ratio * num_patches)
-    if not 0 < num_masked < num_patches:
-        raise ValueError(
-            f"`mask_ratio`={mask_ratio} hides {num_masked} of {num_patches} patches: hide some, and leave some."
-        )
-    return (torch.randperm(num_patches, generator=generator) < num_masked)[None]
-
-
 def still_patches(
     pixel_values: torch.Tensor,
     patch_shape: tuple[int, int, int],
@@ -156,10 +145,9 @@ class DrawsMasks:
         ratio = self.config.mask_ratio
         if mask_type not in (None, "tube", "random"):
             raise ValueError(f"mask_type is {mask_type!r}, and a VideoViT has no teacher: take tube or random.")
-        masks = [
-            random_mask(grid, ratio, generator) if mask_type == "random" else tube_mask(1, grid, ratio, generator)
-            for generator in generators
-        ]
+        # A clip of one frame with all patches has the masks of any patches.
+        own = (1, grid[0] * grid[1], grid[2]) if mask_type == "random" else grid
+        masks = [tube_mask(1, own, ratio, generator) for generator in generators]
         drawn = {"masked": torch.cat(masks)}
         if decoder_mask_ratio:
             cells = [running_cell_mask(1, grid, decoder_mask_ratio, generator) for generator in generators]

@@ -13,22 +13,20 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.videomae.modeling_videomae import eager_attention_forward
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ..shared_video import (
     ImageClassifierMixin,
     LayeredPreTrainedModel,
-    VideoBackboneMixin,
+    VideoClassifierMixin,
     VideoDropPath,
-    average_views,
     check_frame_mask,
-    classification_loss,
-    eager_attention_forward,
     mask_of_tokens,
     sinusoidal_positions,
     take_tokens,
@@ -581,7 +579,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
-class VideoViTForVideoClassification(VideoViTPreTrainedModel):
+class VideoViTForVideoClassification(VideoClassifierMixin, VideoViTPreTrainedModel):
     """VideoViT with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
 
     def __init__(self, config: VideoViTConfig):
@@ -598,7 +596,6 @@ class VideoViTForVideoClassification(VideoViTPreTrainedModel):
         self.pooler = VideoViTAttentivePooler(config) if config.pooler_type == "attentive" else None
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
-        self.loss_function = classification_loss
         self.post_init()
 
     def pool(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -609,33 +606,16 @@ class VideoViTForVideoClassification(VideoViTPreTrainedModel):
             return tokens[:, 0]
         return self.fc_norm(tokens[:, int(self.config.use_class_token) :].mean(dim=1))
 
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutput:
-        r"""
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames. For several views of a video (clips and crops) they are `(batch_size, num_views,
-                num_frames, num_channels, height, width)`, and `average_views` joins the logits.
-            labels (`torch.Tensor`, *optional*):
-                Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
-                num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
-                says which; if it is not set, the first labels decide by their dtype.
-            kwargs: other arguments of [`VideoViTModel`].
-
-        Returns:
-            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
-        """
-        clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
+    def read_clips(
+        self, pixel_values: torch.Tensor, num_views: int, **kwargs: Unpack[TransformersKwargs]
+    ) -> tuple[BaseModelOutput, torch.Tensor]:
+        """The outputs of the encoder, and the features `(batch_size, hidden_size)`; a pooler joins the clips of a
+        view."""
         layers = self.config.pooler_out_layers
         if layers is not None:
             asked = kwargs.get("output_hidden_states")
             kwargs["output_hidden_states"] = True
-        outputs: BaseModelOutput = self.videovit(clips, return_dict=True, **kwargs)
+        outputs: BaseModelOutput = self.videovit(pixel_values, return_dict=True, **kwargs)
         tokens = outputs.last_hidden_state
         if layers is not None:
             # The stem is before the first layer.
@@ -643,43 +623,25 @@ class VideoViTForVideoClassification(VideoViTPreTrainedModel):
             tokens = torch.cat([self.videovit.norm_of(stage)(states) for stage, states in read], dim=1)
             if not (self.config.output_hidden_states if asked is None else asked):
                 outputs.hidden_states = None
-        if self.pooler is not None and pixel_values.ndim == 6:
-            num_clips, (batch_size, num_views) = self.config.pooler_num_clips, pixel_values.shape[:2]
-            if num_views % num_clips:
-                raise ValueError(
-                    f"The pooler joins {num_clips} clips (`pooler_num_clips`), and a video has {num_views} views: set "
-                    "`num_clips` of the processor to a multiple."
-                )
-            # The crops of a clip are next to each other.
-            tokens = tokens.unflatten(0, (batch_size, num_clips, -1)).transpose(1, 2).flatten(2, 3).flatten(0, 1)
-        features = self.dropout(self.pool(tokens))
-        logits = average_views(self.classifier(features), pixel_values, self.config)
-        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
-        return ImageClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        if self.pooler is None:
+            prefix = int(self.config.use_class_token)
+            return outputs, tokens[:, 0] if self.fc_norm is None else self.fc_norm(tokens[:, prefix:].mean(dim=1))
+        num_clips = self.config.pooler_num_clips if num_views > 1 else 1
+        if num_views % num_clips:
+            raise ValueError(
+                f"The pooler joins {num_clips} clips (`pooler_num_clips`), and a video has {num_views} views: set "
+                "`num_clips` of the processor to a multiple."
+            )
+        # The crops of a clip are next to each other.
+        tokens = tokens.unflatten(0, (-1, num_clips, num_views // num_clips))
+        return outputs, self.pooler(tokens.transpose(1, 2).flatten(2, 3).flatten(0, 1))
 
 
 class VideoViTForImageClassification(ImageClassifierMixin, VideoViTForVideoClassification):
     """VideoViT for single images. The configuration needs `num_frames=1` and `tubelet_size=1`."""
 
 
-class VideoViTBackbone(VideoBackboneMixin, VideoViTPreTrainedModel):
-    """
-    VideoViT that returns feature maps. STMixer takes the last map four times: `list(outputs.feature_maps) * 4`.
-    """
-
-    def __init__(self, config: VideoViTConfig):
-        config = config.with_final_norm()
-        super().__init__(config)
-        self.videovit = VideoViTModel(config)
-        config.check_layers()
-        self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
-        self.post_init()
-
-
 __all__ = [
-    "VideoViTBackbone",
     "VideoViTForImageClassification",
     "VideoViTForVideoClassification",
     "VideoViTModel",

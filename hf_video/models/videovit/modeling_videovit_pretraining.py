@@ -160,23 +160,26 @@ class VideoViTForPreTraining(DrawsMasks, VideoViTPreTrainedModel):
             # VideoMAE's own function draws within one standard deviation.
             std = self.config.initializer_range
             init.trunc_normal_(self.mask_token, std=std, a=-std, b=std)
-        elif isinstance(module, nn.Linear) and self.config.weight_init == "xavier_uniform":
-            self._init_as_videomae(module)
+            if self.config.weight_init == "xavier_uniform":
+                self._init_as_videomae()
 
-    def _init_as_videomae(self, module: nn.Linear) -> None:
+    def _init_as_videomae(self) -> None:
         """As VideoMAE's `modeling_pretrain.py`, which leaves the convolution of patches and the layer between encoder
         and decoder as PyTorch makes them."""
-        if module is self.videovit.embeddings.patch_embeddings.projection or module is self.encoder_to_decoder:
-            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-            if module.bias is not None:
-                bound = 1 / math.sqrt(module.in_features)
-                init.uniform_(module.bias, -bound, bound)
-            return
-        attentions = [each for each in self.modules() if isinstance(each, VideoViTAttention)]
-        is_third = any(module in (each.query, each.key, each.value) for each in attentions)
+        as_pytorch = (self.videovit.embeddings.patch_embeddings.projection, self.encoder_to_decoder)
+        attentions = [module for module in self.modules() if isinstance(module, VideoViTAttention)]
         # The original draws queries, keys and values as one matrix.
-        bound = math.sqrt(6 / (module.in_features + module.out_features * (3 if is_third else 1)))
-        init.uniform_(module.weight, -bound, bound)
+        thirds = {part for each in attentions for part in (each.query, each.key, each.value)}
+        for module in self.modules():
+            if module in as_pytorch:
+                init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+                if module.bias is not None:
+                    bound = 1 / math.sqrt(module.in_features)
+                    init.uniform_(module.bias, -bound, bound)
+            elif isinstance(module, nn.Linear):
+                num_outputs = module.out_features * (3 if module in thirds else 1)
+                bound = math.sqrt(6 / (module.in_features + num_outputs))
+                init.uniform_(module.weight, -bound, bound)
 
     @torch.no_grad()
     def reconstruction_targets(self, pixel_values: torch.Tensor) -> torch.Tensor:

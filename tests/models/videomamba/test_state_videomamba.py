@@ -152,7 +152,7 @@ def test_streams_are_taken_put_back_reset_and_reordered():
     frames = torch.stack([clips[0, 4:], clips[1, :2], clips[2, 4:]])
     expected = torch.stack([whole[0, 4:], whole[1, :2], whole[2, 4:]])
     assert_same(model(frames, state=state).logits, expected)
-    state.reorder_cache(torch.tensor([1, 1, 2]))
+    state.batch_select_indices(torch.tensor([1, 1, 2]))
     assert state.is_new.tolist() == [True, True, False]
     copy = state.clone()
     copy.reset()

@@ -1,8 +1,8 @@
-"""PyTorch VideoViT that classifies frames."""
+"""PyTorch VideoViT with dense outputs: classes of frames, and feature maps."""
 
 from torch import nn
 
-from ..shared_frames import FrameClassifierMixin
+from ..shared_dense import FrameClassifierMixin, VideoBackboneMixin
 from .configuration_videovit import VideoViTConfig
 from .modeling_videovit import VideoViTModel, VideoViTPreTrainedModel
 
@@ -20,4 +20,18 @@ class VideoViTForFrameClassification(FrameClassifierMixin, VideoViTPreTrainedMod
         self.post_init()
 
 
-__all__ = ["VideoViTForFrameClassification"]
+class VideoViTBackbone(VideoBackboneMixin, VideoViTPreTrainedModel):
+    """
+    VideoViT that returns feature maps. STMixer takes the last map four times: `list(outputs.feature_maps) * 4`.
+    """
+
+    def __init__(self, config: VideoViTConfig):
+        config = config.with_final_norm()
+        super().__init__(config)
+        self.videovit = VideoViTModel(config)
+        config.check_layers()
+        self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
+        self.post_init()
+
+
+__all__ = ["VideoViTBackbone", "VideoViTForFrameClassification"]

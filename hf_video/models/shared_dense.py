@@ -1,12 +1,14 @@
-"""Classifiers of the frames of a video: their head, its features and its losses."""
+"""Dense outputs of several families: classes of frames, with their losses, and feature maps."""
 
 import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from transformers import PreTrainedConfig
-from transformers.modeling_outputs import BaseModelOutput, TokenClassifierOutput
+from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
+from transformers.modeling_outputs import BackboneOutput, BaseModelOutput, TokenClassifierOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
@@ -149,8 +151,7 @@ class FrameClassifierMixin(VideoPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(labels, logits, self.config, attention_mask=attention_mask, **kwargs)
-        others = {name: outputs[name] for name in ("hidden_states", "attentions", "state") if name in outputs}
-        return self._output_class(loss=loss, logits=logits, **others)
+        return self.classifier_output(outputs, logits, loss)
 
     def read_frames(
         self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Any
@@ -160,3 +161,33 @@ class FrameClassifierMixin(VideoPreTrainedModel):
         kwargs = {"interpolate_pos_encoding": "space", **kwargs, "return_dict": True}
         outputs = self.base_model(pixel_values, frame_mask=attention_mask, **kwargs)
         return outputs, pool_frames(outputs.last_hidden_state, grid, self.config)
+
+
+class VideoBackboneMixin(BackboneMixin):
+    """The feature maps of the encoder `base_model`, for detection and other dense tasks."""
+
+    @can_return_tuple
+    @filter_output_hidden_states
+    def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames of any size.
+            kwargs: other arguments of the encoder.
+
+        Returns:
+            [`BackboneOutput`] with one of `feature_maps` for each stage in `config.out_features`, `(batch_size,
+            hidden_size, t, h, w)`, after the final norm.
+        """
+        t, h, w = token_grid(pixel_values, self.config)
+        outputs = self.base_model(pixel_values, return_dict=True, **kwargs)
+        feature_maps = []
+        for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
+            if stage in self.out_features:
+                patches = self.base_model.norm_of(stage)(hidden_states)[:, -t * h * w :]
+                feature_maps.append(rearrange(patches, "b (t h w) c -> b c t h w", t=t, h=h, w=w))
+        return BackboneOutput(
+            feature_maps=tuple(feature_maps),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.get("attentions"),
+        )
