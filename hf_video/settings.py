@@ -330,9 +330,12 @@ def few(names: Iterable[object], limit: int = 3) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """A sentence that asks for the closest of some names; "" if none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {close[0]}?" if close else ""
+    """A sentence that asks for the closest of some names, first the shortest that `name` begins; "" if none is."""
+    plain = {each.lstrip("-"): each for each in known}
+    name = name.lstrip("-")
+    begun = sorted((each for each in plain if name and each.startswith(name)), key=len)
+    close = begun or difflib.get_close_matches(name, plain, n=1)
+    return f"Did you mean {plain[close[0]]}?" if close else ""
 
 
 def describe_type(hint: Any) -> str:

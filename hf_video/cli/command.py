@@ -25,6 +25,8 @@ from hf_video.settings import (
 from . import EXIT_CODES
 
 _WITHOUT_FLAG = ("word", "words", "rest")
+# What others call a command.
+_OTHER_NAMES = {"finetune": "train", "fine-tune": "train"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +105,9 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
-    added = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    added = parser.add_subparsers(prog=parser.prog, metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     kind: Any = None
-    words = [*argv]
+    words = [_with_hyphens(word) for word in argv]
     for command in commands:
         if words[:1] != [command.name]:
             added.add_parser(command.name)
@@ -122,10 +124,19 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
         kind = _kind_of(command, of_command, words)
         words = _add_flags(of_command, kind, words)
     if kind is None:
-        parser.parse_args(words)  # the first word is no command: help, the version, or a mistake
+        if words and not words[0].startswith("-"):
+            hint = closest(_OTHER_NAMES.get(words[0], words[0]), [command.name for command in commands])
+            parser.error(f"there is no command {words[0]!r}. {hint}".rstrip())
+        parser.parse_args(words)  # the first word is no command: help, the version, or nothing
     args, rest = parser.parse_known_args(words)
     _refuse(rest, args, kind)
     return args._command, kind(**{name: value for name, value in vars(args).items() if not name.startswith("_")})
+
+
+def _with_hyphens(word: str) -> str:
+    """`--NAME_OF_FIELD=VALUE`, as in the scripts of Transformers, with the hyphens of our flags."""
+    flag, equals, value = word.partition("=")
+    return f"{flag.replace('_', '-')}{equals}{value}" if word.startswith("--") else word
 
 
 def _list_commands(commands: Sequence[Command]) -> str:

@@ -32,6 +32,6 @@ def run(settings: ExampleSettings) -> int:
         shutil.copytree(SHIPPED, unfinished, dirs_exist_ok=True)
     print(f"""{folder} has a model and two clips. Try:
   hf-video predict {folder}/walks_right.mp4 --model {folder}/model
-  hf-video timeline {folder}/there_and_back.mp4 --model {folder}/model
+  hf-video timeline {folder}/there_and_back.mp4 --model {folder}/model --min-duration-on 1
   hf-video explain {folder}/walks_right.mp4 --model {folder}/model""")
     return 0

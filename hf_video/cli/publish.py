@@ -61,7 +61,7 @@ def run(settings: PublishSettings) -> int:
             if not settings.dry_run:
                 raise
             files, stale = publication.files, []
-            print(f"What is in {publication.repo_id} is unknown, and so taken for nothing: {error.__cause__}")
+            print(f"The Hub cannot be reached: treated as a new repository: {error.__cause__}")
         for name, size in files.items():
             print(f"{size:>14,}  {_printable(name)}")
         for name in stale:

@@ -27,6 +27,7 @@ _PUBLIC_NAMES = {
 }
 
 __all__ = list(_PUBLIC_NAMES)
+__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:

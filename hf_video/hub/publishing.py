@@ -268,5 +268,8 @@ def _license_of(source: dict[str, Any], api: HfApi) -> str | None:
             card = api.model_info(source["name"], timeout=constants.HF_HUB_ETAG_TIMEOUT).card_data
             source["license"] = card.license if card is not None else None
     if not source.get("license"):
-        logger.warning("The card states no licence, so nobody may use the model: name one with --license.")
+        logger.warning(
+            "The card states no licence. The model is published all the same, but nobody may use it: name one with "
+            "--license."
+        )
     return source.get("license")

@@ -86,6 +86,11 @@ def window_batches(
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
     windows = choose_windows(processor, num_frames, stride, fps, frame_sampling_rate)
     num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
+    if processor.num_frames not in (None, num_frames):
+        logger.warning_once(
+            f"The windows have {num_frames} frames, the clips in training had {processor.num_frames}: leave window "
+            "and num_frames (--window) out to take as many as the model learned from."
+        )
     samples = warn_if_far(timed_samples(source, **windows, source_fps=source_fps), num_frames, processor)
     process = image_transform(processor, device, dtype, watch)
     groups = group_samples(samples, num_frames, stride, last, transform=process)

@@ -111,8 +111,10 @@ class TrainingFactsCallback(TrainerCallback):
         for entry in state.log_history:
             if any(name.startswith("eval_") and name.endswith("_loss") for name in entry):
                 evaluations[entry["step"]] |= entry
-        best = state.best_global_step if state.best_global_step in evaluations else max(evaluations, default=0)
-        self.facts |= {"steps": state.global_step, "epochs": state.epoch, "validation": evaluations[best]}
+        # The trainer notes a best step also where the last model is kept.
+        last, best = max(evaluations, default=0), state.best_global_step or 0
+        kept = best if args.load_best_model_at_end and best in evaluations else last
+        self.facts |= {"steps": state.global_step, "epochs": state.epoch, "validation": evaluations[kept]}
         write_facts(Path(str(args.output_dir)), self.facts)
 
 

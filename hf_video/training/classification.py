@@ -224,7 +224,7 @@ class ClassificationTask(Task):
             options = dataset_options(chosen) | {"choices": annotation_choices(chosen)}
             self.listed = load_data(chosen.data, None, chosen.video_root, chosen.split_by, **options)
             number = len(self.listed.get("train", ()))
-            known = f"{number:,} training clips"
+            known = f"{number:,} clips"
             if number <= MAX_CLIPS_FOR_START:
                 return ModelChoice(
                     SHIPPED,

@@ -205,8 +205,8 @@ def assess(metrics: Mapping[str, Any]) -> list[str]:
         lines.append(line)
         own = metrics.get(TRAINING + metric.name)
         if own is not None:
-            gap = f"{100 * (own - value):.1f} points more" if own > value else "no more"
-            lines.append(f"on clips that it was trained on {metric.text(own, 1)}, {gap}")
+            gap = f"{100 * (own - value):.1f} points more" if own > value else "no sign of overfitting"
+            lines.append(f"on its own training clips {metric.text(own, 1)}, {gap}")
         lines.append(f"next     {_next_step(metrics, value, own)}")
     if (wait := metrics.get("data_wait_fraction", 0.0)) > LONG_WAIT:
         lines.append(
@@ -338,13 +338,9 @@ def _worst_clips(
 
 
 def throughput_of(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The throughput of a run: medians of speed and waiting, maximum of memory."""
-    logged = {name: [entry[name] for entry in log_history if name in entry] for name in THROUGHPUT_SCALARS}
-    return {
-        name: float(max(values) if name == "peak_memory_gib" else np.median(values))
-        for name, values in logged.items()
-        if values
-    }
+    """The throughput of a run: that of all its steps, which the last log has."""
+    entries = [entry for entry in log_history if "clips_per_second" in entry]
+    return {name: float(entries[-1][name]) for name in THROUGHPUT_SCALARS if entries and name in entries[-1]}
 
 
 def _plain(value: Any) -> str:

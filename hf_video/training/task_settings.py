@@ -126,7 +126,7 @@ class RunSettings(LabelledVideosSettings, RecipeSettings, PaceSettings, Settings
     data: Changeable[Common[Annotated[str, Mark(form="word")]]] = setting(None, "Videos, or rows of texts.", "DATA")
     output_dir: Changeable[Common[str]] = setting(None, "Folder for the model, checkpoints and report.", "DIR")
     resume: Common[Annotated[Literal["must", "auto"] | None, Mark(bare="must")]] = setting(
-        None, "Continue an interrupted run, with its settings; auto: begin if there is no checkpoint.", "[auto]"
+        None, "Continue an interrupted run, with its settings; auto: begin if there is no checkpoint.", "auto"
     )
     overwrite_output_dir: Common[bool] = setting(False, "Start afresh; a DIR with files is renamed to DIR.backup-1.")
     device: Changeable[Common[Literal["auto", "cpu", "cuda", "mps"]]] = setting(

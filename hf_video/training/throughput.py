@@ -97,6 +97,13 @@ class ThroughputCallback(TrainerCallback):
             resident in this process. It is missing on Windows.
         """
         steps, self._logged = self._logged, _Steps()
+        return self._measure(steps, args)
+
+    def collect_all(self, args: TrainingArguments) -> dict[str, float]:
+        """The scalars of all steps so far, as `collect` gives those of some."""
+        return self._measure(self._all, args)
+
+    def _measure(self, steps: _Steps, args: TrainingArguments) -> dict[str, float]:
         if not steps.lasted:
             return {}
         scalars = {

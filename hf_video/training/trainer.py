@@ -253,6 +253,8 @@ class BaseTrainer(Trainer):
                 logs |= dict(zip(self._noted, self.accelerator.reduce(means, "mean").tolist(), strict=True))
             self._noted.clear()
             self._num_noted_steps = 0
+        elif "train_runtime" in logs:
+            logs |= self.throughput.collect_all(self.args)
         super().log(logs, start_time)
 
     def compute_loss(

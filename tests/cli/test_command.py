@@ -68,6 +68,23 @@ def test_a_misspelt_flag_is_answered_with_the_flag(words, answer):
         given(*words)
 
 
+def test_underscores_are_hyphens_in_flags_alone():
+    assert given("--learning_rate", "1e-4", "--weight_decay=0.5", "--model", "a_b") == {
+        "learning_rate": 1e-4,
+        "weight_decay": 0.5,
+        "model": "a_b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["train", "data", "--out", "x"], "--output-dir"), (["finetune", "data"], "train"), (["evalute"], "evaluate")],
+)
+def test_what_was_meant_is_named(words, meant):
+    with pytest.raises(ValueError, match=rf"^(hf-video train|there is) .*Did you mean {meant}\?"):
+        read(words)
+
+
 def test_a_recipe_stands_behind_its_flag():
     with pytest.raises(ValueError, match="Write --recipe videomae_base_kinetics400"):
         check_places(vars(read(["train", "videomae_base_kinetics400", "--output-dir", "out"])))

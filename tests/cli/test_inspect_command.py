@@ -77,5 +77,5 @@ def test_files_that_are_no_videos_are_counted_and_named(digits, tmp_path, says):
     other = tmp_path / "left-up" / "notes.txt"
     other.touch()
     out = says("inspect", tmp_path, "--quick")
-    assert "1 files left out" in out and str(other) in out
+    assert "1 left out" in out and str(other) in out
     assert json.loads(says("inspect", tmp_path, "--quick", "--json"))["left_out"] == [str(other)]

@@ -41,7 +41,7 @@ def options_of(folder):
 def test_few_clips_begin_with_the_start(digits, tiny_start, tmp_path, says):
     out = tmp_path / "out"
     said = says("train", digits, "--output-dir", out, *SHORT)
-    assert "Model: the start that ships, because there are 24 training clips, at most 1,000." in said
+    assert "Model: the start that ships, because there are 24 clips, at most 1,000." in said
     assert "It knows motion and simple shapes, and no objects; --model scratch trains from random weights." in said
     assert AutoModelForVideoClassification.from_pretrained(out).config.hidden_size == 24
     assert options_of(out)["model"] == "start"

@@ -7,7 +7,7 @@ import pytest
 
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
-from hf_video.inference.windows import choose_windows, warn_if_sparse
+from hf_video.inference.windows import choose_windows, warn_if_sparse, window_batches
 from tests.testing.trainers import make_model
 from tests.testing.videos import encode_video, make_frames
 
@@ -69,6 +69,13 @@ def said(caplog):
     """The lines of the log, which says each sentence once in a process."""
     logging.Logger.warning_once.cache_clear()
     return caplog
+
+
+def test_windows_of_another_length_than_in_training_are_told(video, said):
+    for num_frames in (None, 6):
+        assert "clips in training" not in said.text
+        list(window_batches(uniform(), video, num_frames=num_frames))
+    assert "The windows have 6 frames, the clips in training had 8" in said.text
 
 
 def uniform(frame_interval=None):

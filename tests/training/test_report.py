@@ -156,7 +156,7 @@ def test_chance_is_the_share_of_the_most_frequent_class():
 def test_the_figure_comes_with_chance_interval_and_gap():
     first, second, third = assess(measured(186, training=0.975))
     assert first == "top-1 accuracy 77.5% on 240 test videos (chance 25.0%, 95% interval 71.8% to 82.3%)"
-    assert second == "on clips that it was trained on 97.5%, 20.0 points more"
+    assert second == "on its own training clips 97.5%, 20.0 points more"
     assert third.startswith("next     a large gap: more clips")
 
 
@@ -189,7 +189,7 @@ def test_a_result_of_several_labels_has_neither_chance_nor_interval(tmp_path):
     assert "chance" not in metrics and "top1_interval" not in metrics
     first, second, _ = assess(metrics)
     assert first == "mean average precision 100.0% on 2 validation videos"
-    assert second == "on clips that it was trained on 100.0%, no more"
+    assert second == "on its own training clips 100.0%, no sign of overfitting"
 
 
 def test_waiting_for_videos_is_told_with_what_helps():

@@ -3,10 +3,12 @@
 import time
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from hf_video.data.kept_frames import KeptFrames
 from hf_video.training import throughput
+from hf_video.training.report import throughput_of
 from hf_video.training.throughput import THROUGHPUT_SCALARS, ThroughputCallback
 from tests.testing.trainers import make_trainer
 
@@ -75,8 +77,12 @@ def test_every_training_loss_comes_with_the_scalars_and_nothing_else_does(tmp_pa
     for entry in losses:
         assert 0 < entry["data_wait_fraction"] < 1
         assert 0.05 < entry["peak_memory_gib"] < 1000
-    others = [entry for entry in trainer.state.log_history if "loss" not in entry]
+    *others, last = [entry for entry in trainer.state.log_history if "loss" not in entry]
     assert others and not any(name in entry for entry in others for name in THROUGHPUT_SCALARS)
+    # The end has the figures of the whole, as the report.
+    each = [4 / entry["clips_per_second"] for entry in losses]
+    assert last["clips_per_second"] == pytest.approx(4 * len(each) / sum(each))
+    assert throughput_of(trainer.state.log_history) == {name: last[name] for name in THROUGHPUT_SCALARS}
 
 
 def test_time_between_steps_does_not_count(monkeypatch):
