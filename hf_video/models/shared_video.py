@@ -72,7 +72,7 @@ class VideoPreTrainedModel(PreTrainedModel):
     def classifier_output(self, outputs: Any, logits: torch.Tensor, loss: torch.Tensor | None) -> Any:
         """The output of a classifier around an encoder with `outputs`."""
         kept = ("hidden_states", "attentions", "cross_attentions", "state", "memory")
-        others = {name: outputs[name] for name in kept if name in outputs}
+        others = {name: value for name in kept if (value := getattr(outputs, name, None)) is not None}
         return self._output_class(loss=loss, logits=logits, **others)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:

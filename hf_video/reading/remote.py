@@ -188,8 +188,8 @@ def _open_http(url: str, name: str) -> io.BytesIO | RemoteFile:
                 passing = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.HTTPStatusError)
                 if not waits or not isinstance(error.__cause__, passing):
                     raise
-            # A signed address may have expired.
-            target = first
+                if isinstance(error.__cause__, httpx.HTTPStatusError):
+                    target = first  # a signed address may have expired
             time.sleep(waits.pop(0))
 
     return RemoteFile(name, version[0], fetch, start)
@@ -226,7 +226,11 @@ def _request(url: str, name: str, headers: dict[str, str]) -> Any:
         request = client.build_request("GET", url, headers=headers, timeout=timeout)
         # The client would read the whole body of every redirect, so redirects are followed here.
         for _ in range(_MAX_REDIRECTS + 1):
-            response = client.send(request, stream=True, follow_redirects=False)
+            try:
+                response = client.send(request, stream=True, follow_redirects=False)
+            except httpx.RemoteProtocolError:
+                # The server may have closed a kept connection at this moment; it gets the request on a new one.
+                response = client.send(request, stream=True, follow_redirects=False)
             if response.next_request is None:
                 return response
             response.close()

@@ -87,8 +87,10 @@ def group_samples(
             value that several samples share, or no window holds, is not transformed again, or at all.
 
     Raises:
-        `ValueError`: for an unknown `last`.
+        `ValueError`: for a `num_frames` or `stride` below 1, or an unknown `last`.
     """
+    if min(num_frames, stride) < 1:
+        raise ValueError(f"num_frames={num_frames} and stride={stride} must be at least 1.")
     if last not in get_args(LastWindow):
         raise ValueError(f"last={last!r} is unknown; choose from {', '.join(get_args(LastWindow))}.")
     return _group(samples, num_frames, stride, last, transform)

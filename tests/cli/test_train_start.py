@@ -73,7 +73,7 @@ def test_many_clips_begin_with_random_weights(digits, monkeypatch):
     assert ClassificationTask().choose_model((), choose_values(settings)).model == SHIPPED
     monkeypatch.setattr("hf_video.training.classification.MAX_CLIPS_FOR_START", 23)
     choice = ClassificationTask().choose_model((), choose_values(settings))
-    assert choice.model is None and "24 training clips" in choice.sentence
+    assert choice.model is None and "24 clips" in choice.sentence
 
 
 def test_a_resumed_run_keeps_its_start(digits, tiny_start, tmp_path, monkeypatch, fails):
