@@ -39,7 +39,7 @@ QUICK := -m "not slow and not gpu and not extras"
 LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && $(BIN)/mypy
 
 # Lint runs beside the tests, and is printed after them. The last line is that of pytest.
-test: $(INSTALLED)  ## lint, and run every test that needs no GPU and no browser and is not slow (11 minutes on two cores)
+test: $(INSTALLED)  ## lint, and run every test that needs no GPU and no browser and is not slow (7 minutes on two cores)
 	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	{ $(PYTEST) $(QUICK) $(ARGS); echo $$? >$(VENV)/tests.code; } | tee $(VENV)/tests.log; \
 	wait $$lint; lint=$$?; cat $(VENV)/lint.log; tail -n 1 $(VENV)/tests.log; exit $$(($$(cat $(VENV)/tests.code) | lint))
