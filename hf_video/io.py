@@ -39,7 +39,9 @@ def replacing_file(path: str | os.PathLike) -> Iterator[Path]:
     """Gives the path of a temporary file to write, `.NAME.PID.partial` beside `path`, and moves it to `path` after the
     block. Whenever the process is killed or the power fails, `path` is the old file or the whole new one. An error
     removes the temporary file. If `path` is a link, the file that it points to is replaced. An `OSError` names `path`
-    if writing failed."""
+    if writing failed, or if it is a folder, a pipe or a device, such as /dev/null."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(f"{os.fspath(path)} is not a regular file, so it cannot be replaced. Choose another name.")
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:

@@ -330,7 +330,8 @@ def few(names: Iterable[object], limit: int = 3) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """A sentence that asks for the closest of some names, first the shortest that `name` begins; "" if none is."""
+    """A sentence that asks for the shortest of some names that begin with `name`, or else the most alike; "" if there
+    is none."""
     plain = {each.lstrip("-"): each for each in known}
     name = name.lstrip("-")
     begun = sorted((each for each in plain if name and each.startswith(name)), key=len)

@@ -175,11 +175,14 @@ def test_a_link_is_followed(tmp_path):
     assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "new"
 
 
-def test_a_folder_is_not_replaced(tmp_path):
-    for path in (tmp_path, tmp_path / "missing" / "file"):
-        with pytest.raises(OSError):
-            replace_text(path, "text")
-    assert list(tmp_path.iterdir()) == []
+def test_folders_and_pipes_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("", "pipe"):
+        with pytest.raises(OSError, match=name):
+            replace_text(tmp_path / name, "text")
+    with pytest.raises(FileNotFoundError):
+        replace_text(tmp_path / "missing" / "file", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_reader_sees_a_whole_file_at_any_time(tmp_path):

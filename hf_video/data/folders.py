@@ -118,10 +118,9 @@ def videos_in(folder: Path) -> list[Path]:
 
 def find_videos(folder: Path) -> tuple[list[Path], list[Path]]:
     """The videos at any depth, also those that are broken, and the other files that are not part of one."""
-    videos, others = videos_in(folder), []
-    for entry in visible_entries(folder):
-        if entry in videos:
-            continue
+    is_video = {entry: _is_video(entry) for entry in visible_entries(folder)}
+    videos, others = [entry for entry in is_video if is_video[entry]], []
+    for entry in (entry for entry in is_video if not is_video[entry]):
         if entry.is_dir() and not entry.is_symlink():
             videos_inside, others_inside = find_videos(entry)
             videos += videos_inside
@@ -223,8 +222,9 @@ def read_class_folders(folder: Path) -> list[tuple[Path, str]]:
         holds = f"It holds {listed(entry.name for entry in entries)}." if entries else "It is empty."
         raise ValueError(f"{folder} has no class folder. {holds} {LAYOUTS}")
     found: list[tuple[Path, str]] = []
-    loose = [entry for entry in entries if entry not in classes and is_named_video(entry)]
-    others = [entry for entry in entries if entry not in classes and entry not in loose]
+    files = [entry for entry in entries if not entry.is_dir()]
+    loose = [entry for entry in files if is_named_video(entry)]
+    others = [entry for entry in files if not is_named_video(entry)]
     for entry in classes:
         videos, others_inside = find_videos(entry)
         others += others_inside

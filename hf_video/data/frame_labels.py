@@ -1,5 +1,6 @@
 """Makes labels of frames from segments of videos: which class, or which classes, a moment shows."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -106,11 +107,13 @@ def point_classes(dataset: Dataset) -> list[str]:
 
 def have_several_labels(dataset: Dataset, point_width: float = POINT_WIDTH) -> bool:
     """Whether a moment of the videos of rows has more than one class."""
-    for _, starts, ends, ids, _ in _by_video(dataset, point_width):
-        # Of each segment those that last when it begins, itself among them.
-        lasting = (starts >= starts[:, None]) & (starts < ends[:, None] - _ROUNDING)
-        if any(len({label for row in np.flatnonzero(rows) for label in ids[row]}) > 1 for rows in lasting.T):
-            return True
+    for _, *columns, _ in _by_video(dataset, point_width):
+        segments = sorted(zip(*columns, strict=True), key=lambda segment: segment[0])
+        begins = [begin for begin, _, _ in segments]
+        for place, (_, end, ids) in enumerate(segments):
+            meanwhile = segments[place + 1 : bisect_left(begins, end - _ROUNDING)]
+            if len(set(ids).union(*(others for _, _, others in meanwhile))) > 1:
+                return True
     return False
 
 

@@ -102,7 +102,7 @@ def only_readable(items: Sequence[Mapping[str, Any] | None]) -> list[Mapping[str
     """The items that are not None."""
     readable = [item for item in items if item is not None]
     if not readable:
-        raise ValueError("nothing to collate: at least one readable video is expected. Call drop_broken().")
+        raise ValueError("There is nothing to collate: at least one readable video is expected. Call drop_broken().")
     return readable
 
 

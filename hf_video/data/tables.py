@@ -240,9 +240,11 @@ def open_tables(
         return _by_column(tables) if folder else tables
     if any((config, revision, *named.values())):
         raise ValueError(f"{data} is no data set of the datasets library: leave out its configuration and splits.")
+    if is_url(data):
+        raise FileNotFoundError(f"{data} is no table that can be read: by URL, data end in .parquet or .tar.")
     path = Path(data).expanduser().absolute()
     if not path.exists():
-        raise FileNotFoundError(f"{data if is_url(data) else path} does not exist. {expected}")
+        raise FileNotFoundError(f"{path} does not exist. {expected}")
     sources = folders.split_sources(path)
     if any(source.is_dir() for source in sources.values()):
         if read_folder is None:
@@ -338,7 +340,9 @@ def known_splits(
         if found is None:
             logger.warning(f"The split {name!r} is left out: only train, validation and test are read.")
         else:
-            known.setdefault(found, rows)
+            if found in known:
+                raise ValueError(f"Two splits of the data set stand for {found!r}, one is {name!r}: leave one out.")
+            known[found] = rows
     if not known:
         raise ValueError(f"The data set has the splits {', '.join(splits)}, but none of train, validation and test.")
     return {split: known[split] for split in folders.SPLITS if split in known}

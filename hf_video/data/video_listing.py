@@ -68,7 +68,7 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
         if known.source != video.source:
             raise ValueError(
                 f"{known.source} and {video.source} would both be called {video.id!r}: rename one of them, or "
-                "name a folder that holds both, so that names begin with places."
+                "name a folder that holds both, so that names begin with folders."
             )
     return list(found.values())
 

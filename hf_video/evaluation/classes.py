@@ -33,6 +33,7 @@ from hf_video.metrics import (
     tell_count,
     tell_views,
 )
+from hf_video.output_folders import check_output_file
 from hf_video.texts import table_lines
 
 from .matching import Tell
@@ -141,7 +142,9 @@ def check_table_name(path: str | os.PathLike) -> Path:
 
 def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
     """Measures a classifier of clips, see [`evaluate`]: metrics, figures of each class, and the confusion matrix."""
-    table = None if settings.predictions is None else check_table_name(settings.predictions)
+    table = check_output_file("predictions", settings.predictions)
+    if table is not None:
+        check_table_name(table)
     model, dataset, facts = load_measured_clips(settings, ClipTask)
     names = class_names_of(model.config)
     scores, labels = evaluate_dataset(model, dataset, **reading_options(settings))

@@ -90,10 +90,11 @@ def suggest(
     is_labelled = np.array([_is_labelled(each, labelled.get(each.video, ())) for each in found], bool)
     if is_labelled.all():
         raise ValueError("No stretch of the videos that can be read is left to label: all have labels.")
-    places = np.array([(2 * names.index(each.video), round(each.start / settings.seconds)) for each in found])
+    rows = {name: 2 * number for number, name in enumerate(names)}
+    places = np.array([(rows[each.video], round(each.start / settings.seconds)) for each in found])
     uncertainties, features, ids = (np.array([each[column] for each in found]) for column in (3, 4, 5))
-    rows = choose_stretches(uncertainties, features, places, settings.count, is_labelled, ids)
-    chosen = [found[row] for row in rows]
+    best = choose_stretches(uncertainties, features, places, settings.count, is_labelled, ids)
+    chosen = [found[row] for row in best]
     _write(format, chosen, output, settings, classes)
     return chosen
 

@@ -28,8 +28,8 @@ from .sources import VideoReadError
 _JUMP = 10
 # Frames per second of a file that tells none, as in FFmpeg.
 DEFAULT_RATE = Fraction(25)
-# Packets that are kept of files that were read, at about 70 bytes each.
-MOST_PACKETS = 2**20
+# What is kept of files that were read: so many packets, at about 70 bytes each, of which a file counts for some.
+MOST_PACKETS, _FEWEST_PACKETS = 2**20, 2**8
 # What is kept of a packet, times in units of the time base, `_NONE` for no value; its data would fill the memory.
 PACKET = np.dtype(
     [(name, "i8") for name in ("time", "duration", "decode_time", "start", "size")]
@@ -61,6 +61,11 @@ class FrameIndex(NamedTuple):
     packets: Any = ()
     is_in_doubt: Any = ()
 
+    @property
+    def num_packets(self) -> int:
+        """What the index takes in memory; of a file with few packets, as much as of this many."""
+        return max(len(self.packets), len(self.times), _FEWEST_PACKETS)
+
 
 # The latest stand at the end. Threads share it, and no lock could be held at the moment of a fork: each step by itself
 # leaves it whole.
@@ -73,12 +78,14 @@ def find_index(source: str | BinaryIO, name: str, opened: tuple[Any, Any]) -> Fr
         return make_index(source, name, *opened)
     found = os.stat(source)
     key = os.path.abspath(source), found.st_size, found.st_mtime_ns
-    index = _INDEXES.pop(key, None) or make_index(source, name, *opened)
-    room = MOST_PACKETS - len(index.times)
-    for old, each in reversed(list(_INDEXES.items())):
-        room -= len(each.times)
-        if room < 0:
-            _INDEXES.pop(old, None)
+    index = _INDEXES.pop(key, None)
+    if index is None:
+        index = make_index(source, name, *opened)
+        room = MOST_PACKETS - index.num_packets
+        for old, each in reversed(list(_INDEXES.items())):
+            room -= each.num_packets
+            if room < 0:
+                _INDEXES.pop(old, None)
     _INDEXES[key] = index
     return index
 

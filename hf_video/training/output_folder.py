@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from hf_video.io import FULL_DISK, write_error_number
+from hf_video.io import FULL_DISK, read_own_json, write_error_number
 from hf_video.output_folders import LOCK_FILE, OPTIONS_FILE, RunLock, is_unfinished_file, require_fresh
 from hf_video.processes import is_first_process
 
 from .checkpoints import is_unfinished, newest_complete, numbered_checkpoints, require_resumable
 
 ANSWERS_FILE = "answers.json"
-# What a run writes before its first checkpoint.
-_FIRST_FILES = (OPTIONS_FILE, "training_facts.json", "trained_videos.json")
+# What a run writes before its first checkpoint, and a key that tells it from a user's file of the same name.
+_FIRST_FILES = {OPTIONS_FILE: "num_train_epochs", "training_facts.json": "hardware", "trained_videos.json": "splits"}
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
 # Seconds that a restarted run waits for the lock. Schedulers give a run that they end up to a minute, and network file
 # systems keep the lock of a machine that is gone for about a minute and a half.
@@ -104,7 +104,9 @@ def is_leftover(path: Path) -> bool:
     """Whether a run that ended before its first complete checkpoint left this file or folder."""
     if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir():
         return is_unfinished(path)
-    return path.name in (LOCK_FILE, *_FIRST_FILES) or is_unfinished_file(path)
+    if path.name in _FIRST_FILES:
+        return _FIRST_FILES[path.name] in (read_own_json(path) or ())
+    return path.name == LOCK_FILE or is_unfinished_file(path)
 
 
 def _clear_leftovers(folder: Path) -> None:

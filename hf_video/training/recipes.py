@@ -92,7 +92,9 @@ def _typed(value: Any) -> Any:
         return {name: _typed(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_typed(part) for part in value]
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
+    for kind in (json.loads, float):  # the second reads .5 and 1.
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return None if value in ("", "~") else value

@@ -237,6 +237,9 @@ def _decide(
     places: Any = {name: getattr(settings, name) or words.get(name) for name in PLACES}
     check_places(places)
     folder = _output_dir(places["output_dir"])
+    data = Path(places["data"]).expanduser()
+    if settings.overwrite_output_dir and data.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{data}, to train on, lies inside --output-dir ({folder}), which would be renamed.")
     checkpoint = checkpoint_to_resume(folder, lock, resume=resume, overwrite=settings.overwrite_output_dir)
     named = named or read_named(settings, words)
     saved = None if checkpoint is None else read_saved(folder / OPTIONS_FILE, kind)

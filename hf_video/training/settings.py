@@ -109,7 +109,7 @@ class LearningRateSettings:
 
 
 @dataclass
-class TeachingSettings:
+class FineTuningSettings:
     """Training"""
 
     freeze_layers: Common[NotNegative[int]] = setting(0, "Layer groups that are not trained; 1: the embeddings.")
@@ -140,7 +140,7 @@ class MaskSettings:
 @dataclass
 @with_defaults(metric_for_best_model="top1_accuracy")
 class VideoTrainingSettings(
-    OptimizationSettings, EvaluationSettings, LearningRateSettings, LoraSettings, TeachingSettings
+    OptimizationSettings, EvaluationSettings, LearningRateSettings, LoraSettings, FineTuningSettings
 ):
     """Training"""
 
@@ -230,7 +230,7 @@ class DetectionTrainingSettings(OptimizationSettings, EvaluationSettings):
 
 @dataclass
 @with_defaults(metric_for_best_model="f1_50")
-class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, TeachingSettings):
+class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, FineTuningSettings):
     """Classes of frames"""
 
     fps: Positive[float] | None = setting(None, "Frames a second that the model sees; by default the model's, or 8.")

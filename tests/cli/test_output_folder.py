@@ -80,6 +80,15 @@ def test_a_lock_dies_with_its_process(tmp_path, hold):
     assert not (tmp_path / LOCK_FILE).exists() and time.monotonic() - started < 10
 
 
+def test_files_of_a_user_are_never_replaced(digits, tmp_path, fails):
+    mine = tmp_path / "mine" / "train_options.json"
+    mine.parent.mkdir()
+    mine.write_text('{"train": "the 9:15 to Basel", "words": 3}')
+    message = fails("train", digits, "--output-dir", mine.parent)
+    assert "is not empty (train_options.json)" in message and "--overwrite-output-dir" in message
+    assert "--resume" not in message and "Basel" in mine.read_text()
+
+
 def test_a_run_that_ended_in_its_first_checkpoint_is_started_again(digits, trained, tmp_path, fails, capsys):
     """It is not resumed, and both ways of starting it say the same."""
     out = tmp_path / "out"

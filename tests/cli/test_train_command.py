@@ -159,6 +159,13 @@ def test_a_device_that_does_not_exist(digits, tmp_path, fails):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_data_are_never_renamed_away(digits, tmp_path, fails):
+    shutil.copytree(digits, tmp_path / "out" / "data")
+    message = fails("train", tmp_path / "out" / "data", "--output-dir", tmp_path / "out", "--overwrite-output-dir")
+    assert "lies inside --output-dir" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_a_resumed_run_cannot_become_another_one(digits, trained, fails):
     for words, message in (
         (("--num-frames", "8"), "--num-frames 8 differs from the run being resumed (4)"),

@@ -93,9 +93,11 @@ def test_packets_of_a_file_are_passed_over_once_until_it_changes(tmp_path, passe
     assert passes == [path] * 3
 
 
-def test_of_many_files_the_latest_are_kept(tmp_path, passes, monkeypatch):
-    monkeypatch.setattr(packet_index, "MOST_PACKETS", 130)
-    first, second, third = (encode_video(tmp_path / f"{i}.mp4") for i in range(3))
+@pytest.mark.parametrize(("limit", "fewest"), [(130, 1), (500, 250)])
+def test_of_many_files_the_latest_are_kept(tmp_path, passes, monkeypatch, limit, fewest):
+    monkeypatch.setattr(packet_index, "MOST_PACKETS", limit)
+    monkeypatch.setattr(packet_index, "_FEWEST_PACKETS", fewest)
+    first, second, third = (encode_video(tmp_path / f"{limit}{i}.mp4") for i in range(3))
     for path in (first, second, first, third, first, second):
         probe_video(path)
     assert passes == [first, second, third, second]
