@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips, is_multi_label, load_video_dataset
+from hf_video.data.checks import readable_videos
 from hf_video.data.clip_duration import cut_splits
 from hf_video.data.holding_out import further_columns
 from hf_video.data.trained_data import count_trained, parts_of_training, read_training
@@ -175,6 +176,7 @@ def load_measured_clips(
             f"The videos of {settings.data} have {of_data} each, the model was trained for {of_model}: evaluate it on "
             "data of its own kind."
         )
+    check_readable(settings, rows)
     rows = cut_splits({split: rows}, (training.get("data") or {}).get("clip_duration"))[split]
     dataset = VideoDataset(rows, make_task(processor), training=False, on_error=settings.on_error)
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
@@ -189,6 +191,12 @@ def load_measured_clips(
         **({"broken_videos": broken} if broken else {}),
     }
     return model, dataset, facts
+
+
+def check_readable(settings: MeasuredSettings, rows: datasets.Dataset) -> None:
+    """Refuses (`ValueError`) rows with videos that cannot be opened, all at once, unless these are left out."""
+    if settings.on_error == "error":
+        readable_videos({"": rows}, settings.on_error)
 
 
 def reading_options(settings: MeasuredSettings) -> dict[str, Any]:

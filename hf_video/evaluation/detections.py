@@ -42,7 +42,7 @@ from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
 from hf_video.texts import table_lines
 
-from .classes import reading_options
+from .classes import check_readable, reading_options
 from .matching import Tell, find_annotations, interpolated_average_precision
 
 # Decimals of a detection in a file.
@@ -231,6 +231,7 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
             f"({few(unknown)}). It knows {few(known)}; `hf-video train --task detection` teaches it others."
         )
     numbers = [known.index(name) for name in classes]
+    check_readable(settings, rows)
     clips = VideoDataset(rows, BoxTask(processor), training=False, on_error=settings.on_error)
     measured, persons = list[int](), list[dict[str, Any]]()
     for items in tqdm(ReadAheadLoader(clips, collate_fn=list, **reading_options(settings)), desc="Key frames"):

@@ -21,7 +21,7 @@ from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
 from hf_video.texts import table_lines
 
-from .classes import reading_options
+from .classes import check_readable, reading_options
 from .matching import Tell
 
 # The score of a pair that is not among those which are ranked again.
@@ -145,6 +145,7 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
     videos, texts, relevant = group_captions(
         splits[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
     )
+    check_readable(settings, videos)
     clips = VideoDataset(videos, ClipTask(processor.video_processor), training=False, on_error=settings.on_error)
     broken = clips.drop_broken(num_workers=settings.num_workers).broken_videos()
     if broken:
