@@ -183,8 +183,7 @@ def load_measured_clips(
     facts = {
         "model": settings.model,
         "data": settings.data,
-        "split": split,
-        **part_of_training(split, parts is not None),
+        **split_of_result(settings, split, parts is not None),
         **count_clips(dataset.rows["video"][:]),
         "views": tell_views(processor.num_clips, processor.num_crops),
         **trained_rows(settings, dataset.rows),
@@ -221,11 +220,7 @@ def tell_clips(result: Mapping[str, Any]) -> list[str]:
 
 
 def tell_split(result: Mapping[str, Any]) -> str:
-    """Of which split the measured videos are. Data without splits are `train`, also where a model never saw them."""
-    is_named = (
-        result["split"] != "train" or "part_of_training" in result or (result.get("known_videos") or {}).get("train")
-    )
-    return f" of the {result['split']} split" if is_named else ""
+    return f" of the {result['split']} split" if result["split"] else ""
 
 
 def tell_known(result: Mapping[str, Any]) -> list[str]:
@@ -256,9 +251,12 @@ def load_measured(
     )
 
 
-def part_of_training(split: str, is_split: bool) -> dict[str, str]:
-    """Which part of its training's data a model is measured on."""
-    return {"part_of_training": "trained on" if split == "train" else "held out"} if is_split else {}
+def split_of_result(settings: MeasuredSettings, split: str, is_part: bool = False) -> dict[str, str | None]:
+    """The split that a model is measured on, None for data without splits, and which part of its training's data this
+    is. Data without splits are read as `train`, also where a model never saw them."""
+    if is_part:
+        return {"split": split, "part_of_training": "trained on" if split == "train" else "held out"}
+    return {"split": None if split == "train" and settings.split is None else split}
 
 
 def trained_rows(settings: ClassificationSettings, rows: datasets.Dataset) -> dict[str, Any]:
