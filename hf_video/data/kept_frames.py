@@ -54,8 +54,8 @@ class KeptVideo(VideoReader):
         shrink: Callable[[np.ndarray], np.ndarray],
         gain: float,
     ):
-        self.path, self.training, self.shrink, self.gain = path, training, shrink, gain
-        self.size, self.numbers = size, numbers
+        self.path, self.training, self.size, self.numbers = path, training, size, numbers
+        self.shrink, self.gain = shrink, gain
         self.num_bytes = len(numbers) * math.prod(size) * 3
         self.name, self.times, self.end = reader.name, reader.times, reader.end
         self._frames: Any = SimpleNamespace(height=size[0], width=size[1], backend="kept")
@@ -140,18 +140,10 @@ class KeptFrames:
             f"the end in {mib:,.0f} MiB of the output folder; --kept-frames-gib 0 turns that off."
         )
 
-    def is_decoded(self) -> bool:
-        """Whether all kept frames that are trained on are in files by now."""
-        return all(file.exists() for file in self._trained_files())
-
     def share_decoded(self) -> float:
         """How much of the kept frames that are trained on is in files by now, 0 to 1."""
-        files = self._trained_files()
-        return sum(_num_written(*each) for each in files.items()) / max(1, sum(files.values()))
-
-    def _trained_files(self) -> dict[Path, int]:
-        """The files of training videos, with the bytes that they will have."""
-        return {video.file: video.num_bytes for video in self.videos if video.file is not None and video.training}
+        kept = {video.file: video.num_bytes for video in self.videos if video.file is not None and video.training}
+        return sum(_num_written(*each) for each in kept.items()) / max(1, sum(kept.values()))
 
 
 def _num_written(file: Path, num_bytes: int) -> int:

@@ -181,9 +181,7 @@ def load_measured_clips(
     dataset = VideoDataset(rows, make_task(processor), training=False, on_error=settings.on_error)
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
     facts = {
-        "model": settings.model,
-        "data": settings.data,
-        **split_of_result(settings, split, parts is not None),
+        **measured_part(settings, split, parts is not None),
         **count_clips(dataset.rows["video"][:]),
         "views": tell_views(processor.num_clips, processor.num_crops),
         **trained_rows(settings, dataset.rows),
@@ -251,12 +249,12 @@ def load_measured(
     )
 
 
-def split_of_result(settings: MeasuredSettings, split: str, is_part: bool = False) -> dict[str, str | None]:
-    """The split that a model is measured on, None for data without splits, and which part of its training's data this
-    is. Data without splits are read as `train`, also where a model never saw them."""
-    if is_part:
-        return {"split": split, "part_of_training": "trained on" if split == "train" else "held out"}
-    return {"split": None if split == "train" and settings.split is None else split}
+def measured_part(settings: MeasuredSettings, split: str, is_part: bool = False) -> dict[str, str | None]:
+    """What a model is measured on: its split is None for data without splits, which are read as `train`, unless they
+    are a part of those of its training."""
+    whole = None if split == "train" and settings.split is None and not is_part else split
+    part = {"part_of_training": "trained on" if split == "train" else "held out"} if is_part else {}
+    return {"model": settings.model, "data": settings.data, "split": whole, **part}
 
 
 def trained_rows(settings: ClassificationSettings, rows: datasets.Dataset) -> dict[str, Any]:

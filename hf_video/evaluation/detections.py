@@ -42,7 +42,7 @@ from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
 from hf_video.texts import table_lines
 
-from .classes import check_readable, reading_options, split_of_result, tell_split
+from .classes import check_readable, measured_part, reading_options, tell_split
 from .matching import Tell, find_annotations, interpolated_average_precision
 
 # Decimals of a detection in a file.
@@ -256,12 +256,8 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
         seconds = [second + settings.first_second for second in rows["second"]]
         found = detected_boxes(persons, zip(names, seconds, strict=True))
         write_boxes(settings.detections, found, list(labels or classes))
-    result = {"model": settings.model, "data": settings.data, **split_of_result(settings, split)}
-    result |= (
-        {"num_key_frames": len(rows)}
-        | measure_persons(persons, rows, classes)
-        | ({"broken_videos": broken} if broken else {})
-    )
+    result = {**measured_part(settings, split), "num_key_frames": len(rows)}
+    result |= measure_persons(persons, rows, classes) | ({"broken_videos": broken} if broken else {})
     tell(result)
     return result
 

@@ -38,7 +38,7 @@ from hf_video.settings import few
 from hf_video.texts import table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
-from .classes import check_readable, load_measured, split_of_result, tell_known, tell_split, trained_rows
+from .classes import check_readable, load_measured, measured_part, tell_known, tell_split, trained_rows
 from .matching import Tell, find_annotations
 from .points import Spotted, measure_points, tell_points
 
@@ -250,9 +250,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         if video.row["video"] not in broken
     ]
     result = {
-        "model": settings.model,
-        "data": settings.data,
-        **split_of_result(settings, split, is_split),
+        **measured_part(settings, split, is_split),
         **evaluate_frames(predictions, references, names, background, probabilities),
         **measure_points(spotted, names, points_of(model.config), width),
         "agreement": measure_agreement(compared, [name for name in names if name not in background]),

@@ -23,7 +23,7 @@ from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
 from hf_video.texts import table_lines
 
-from .classes import check_readable, reading_options, split_of_result, tell_known, tell_split, trained_rows
+from .classes import check_readable, measured_part, reading_options, tell_known, tell_split, trained_rows
 from .matching import Tell
 
 # The score of a pair that is not among those which are ranked again.
@@ -162,9 +162,7 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
     options = {"k_test": settings.k_test, "batch_size": settings.batch_size}
     scores = retrieval_scores(model, batches, inputs, progress=True, **options)
     result = {
-        "model": settings.model,
-        "data": settings.data,
-        **split_of_result(settings, split, parts is not None),
+        **measured_part(settings, split, parts is not None),
         "num_videos": len(relevant),
         "num_texts": len(texts),
         "dual_encoder": retrieval_recall(scores.similarity, relevant),

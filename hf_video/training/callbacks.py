@@ -53,13 +53,10 @@ class EpochLineCallback(TrainerCallback):
     is the mean over the steps since the line before."""
 
     def __init__(self) -> None:
-        self._sum, self._num_steps, self._last_step, self._is_training = 0.0, 0, 0, False
+        self._sum, self._num_steps, self._last_step = 0.0, 0, 0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._last_step, self._is_training = state.global_step, True
-
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._is_training = False
+        self._last_step = state.global_step
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
@@ -76,8 +73,7 @@ class EpochLineCallback(TrainerCallback):
         parts += [f"{name} {loss:.3f}" for name, loss in losses.items() if loss is not None]
         shown_metrics = [row for row in measured_in(logs, "eval_") if row[0].short_title is not None]
         parts += [f"{metric.short_title} {metric.text(value, digits=1)}" for metric, value in shown_metrics]
-        if self._is_training:
-            tqdm.write("  ".join(parts))
+        tqdm.write("  ".join(parts))
 
 
 class TrainingFactsCallback(TrainerCallback):

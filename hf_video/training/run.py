@@ -193,8 +193,7 @@ def _describe_step(args: Any) -> str:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Drops warnings that a resumed run has other settings, by which Transformers means those that are shares, and
-    that checkpoints are ordered by their numbers."""
+    """Drops warnings that shares in settings of a resumed run differ, and that checkpoints are ordered by number."""
     unneeded = ("do not match the ones in the `trainer_state.json`", "falling back to numerical ordering")
     return not any(text in record.getMessage() for text in unneeded)
 

@@ -149,7 +149,7 @@ class SplitSettings:
 
     split_by: Common[str | None] = setting(
         None,
-        "Hold out whole videos, all rows with some values of a COLUMN, or the last seconds of each class.",
+        "What is held out: the last seconds of each class, whole videos, or all rows with some values of a COLUMN.",
         "time|video|COLUMN",
     )
 

@@ -50,7 +50,6 @@ class ThroughputCallback(TrainerCallback):
 
     kept: KeptFrames | None = None
     _begin: float | None = None
-    _timer: Timer | None = None
     _is_decoding: bool = False
 
     def __init__(self) -> None:
@@ -62,9 +61,9 @@ class ThroughputCallback(TrainerCallback):
         self._is_decoding = self.kept is not None and bool(str(self.kept))
         if self._is_decoding and state.is_world_process_zero:
             # The first step may decode hours of video.
-            self._timer = Timer(DECODING_SECONDS, self._tell_decoding, [self.kept])
-            self._timer.daemon = True
-            self._timer.start()
+            timer = Timer(DECODING_SECONDS, self._tell_decoding, [self.kept])
+            timer.daemon = True
+            timer.start()
 
     def _tell_decoding(self, kept: KeptFrames) -> None:
         if (share := kept.share_decoded()) and (rest := DECODING_SECONDS * (1 - share) / share) > DECODING_SECONDS:
@@ -96,13 +95,11 @@ class ThroughputCallback(TrainerCallback):
             steps.lasted += step.lasted
         if self._is_decoding:
             self._first = _Steps()
-            self._is_decoding = self.kept is not None and (state.epoch or 0) < 1 and not self.kept.is_decoded()
+            self._is_decoding = self.kept is not None and (state.epoch or 0) < 1 and self.kept.share_decoded() < 1
         if self._first.number == FIRST_STEPS and self.kept is not None and state.is_world_process_zero:
             tqdm.write(_describe(self._first, args) + self._estimate(args, state, self.kept))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         if self._all.number > FIRST_STEPS and self.kept is not None and state.is_world_process_zero:
             tqdm.write(f"In all: {_describe(self._all, args)}")
 

@@ -57,19 +57,16 @@ def test_a_long_training_is_estimated_also_if_it_seldom_waits(monkeypatch, capsy
 
 
 class Keeping(KeptFrames):
-    """Is decoded when it is asked for the `decoded_after`th time, a fifth of it after a minute."""
+    """A fifth is decoded until it is asked for the `decoded_after`th time."""
 
     decoded_after = 1000
 
     def __str__(self):
         return "Some frames are kept."
 
-    def is_decoded(self):
-        self.decoded_after -= 1
-        return self.decoded_after <= 0
-
     def share_decoded(self):
-        return 0.2
+        self.decoded_after -= 1
+        return 0.2 if self.decoded_after > 0 else 1.0
 
 
 def test_where_frames_are_kept_the_steps_that_decode_do_not_count(monkeypatch, capsys):
