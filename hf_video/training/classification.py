@@ -229,9 +229,10 @@ class ClassificationTask(Task):
             if number <= MAX_CLIPS_FOR_START:
                 text = (
                     f"Model: the bundled model, because there are {known}, at most {MAX_CLIPS_FOR_START:,}. It is a "
+                    f"small VideoViT that knows motion and simple shapes, and no objects. {_OTHERS}scratch for random "
+                    "weights."
                 )
-                text += "small VideoViT that knows motion and simple shapes, and no objects. "
-                return ModelChoice(SHIPPED, f"{text}{_OTHERS}scratch for random weights.")
+                return ModelChoice(SHIPPED, text)
             reason = f"there are {known}, more than {MAX_CLIPS_FOR_START:,}"
         text = f"Model: a VideoViT from random weights, because {reason}. {_OTHERS}start for the bundled model."
         return ModelChoice(None, text)
