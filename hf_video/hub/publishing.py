@@ -231,7 +231,7 @@ def explained(repo_id: str) -> Iterator[None]:
     except (HFValidationError, HfHubHTTPError, httpx.HTTPError, httpx.InvalidURL, OfflineModeIsEnabled) as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         reason = getattr(error, "server_message", None) or str(error).strip().partition("\n")[0]
-        again = "Run the same command again: what has been sent is not sent twice."
+        again = "Run the same command again when the Hub answers; what has been sent is not sent twice."
         text = REFUSALS.get(status, f"{repo_id} could not be published: {reason or type(error).__name__}. {again}")
         raise PublishError(text.format(repo_id)) from error
 
