@@ -55,13 +55,11 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
     for name, each in classes.items():
         low, gain, high = each["gain"]
         lines.append(f"  {name:{width}}  {each['clips']:4} clips   {_share(each['now'])}  {gain:+.1%}")
-    chance = max(each["clips"] for each in classes.values()) / result["num_clips"]
-    if result["now"][0] <= chance:
+    if result["is_chance"]:
         lines.append(
-            f"The features do not tell these classes apart: guessing the largest class gives {chance:.1%}. Nothing "
-            "follows for your clips or labels; try the features of another --model, as one trained on these clips."
+            f"The features do not tell these classes apart: by chance, {1 / len(classes):.0%} of each class are "
+            "right. Nothing follows for your clips or labels; try another --model, such as one trained on these clips."
         )
-        return lines
     if doubts:
         lines.append(f"{len(doubts)} labels are doubted, the least probable first; look at these:")
     for each in doubts[:_SHOWN]:
