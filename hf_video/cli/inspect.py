@@ -1,6 +1,6 @@
-"""Decode every video of a data set and report splits, classes, durations, sizes, broken files, and clips that have
-different labels or are in several splits. The exit code is 1 if a video is broken, or if splits share seconds of
-one. --output keeps what was found: other commands take that file as DATA, and a training on it opens no
+"""Decode every video of a data set and report splits, classes, durations, sizes, broken files, exact copies, and
+clips that have different labels or are in several splits. The exit code is 1 if a video is broken, or if splits share
+seconds of one. --output keeps what was found: other commands take that file as DATA, and a training on it opens no
 video before the first step.
 """
 
@@ -46,9 +46,11 @@ def run(settings: InspectSettings) -> int:
 
     from hf_video.data import inspect_videos, load_video_dataset
     from hf_video.data.checks import (
+        find_copies,
         find_overlaps,
         find_repeated_clips,
         repetition_warnings,
+        tell_copies,
         tell_overlaps,
         write_manifest,
     )
@@ -67,7 +69,8 @@ def run(settings: InspectSettings) -> int:
         )
     num_workers = settings.num_workers or os.cpu_count() or 1
     videos = inspect_videos(rows, decode=not settings.quick, num_workers=num_workers)
-    repeated, overlaps = find_repeated_clips(splits), find_overlaps(splits)
+    copies = find_copies(splits)
+    repeated, overlaps = find_repeated_clips(splits, copies), find_overlaps(splits)
     readable = [video for video in videos if video.error is None]
     durations = sorted(video.duration for video in readable if video.duration is not None)
     num_frames = [video.num_frames for video in readable]
@@ -86,6 +89,7 @@ def run(settings: InspectSettings) -> int:
         "sizes": sorted({f"{video.width}x{video.height}" for video in readable}),
         "left_out": left_out(settings.data),
         "broken": {video.path: video.error for video in videos if video.error is not None},
+        "copies": copies,
         "repeated": [asdict(clip) for clip in repeated],
         "overlaps": [asdict(overlap) for overlap in overlaps],
     }
@@ -93,7 +97,8 @@ def run(settings: InspectSettings) -> int:
         folder = output.absolute().parent
         replace_file(output, lambda unfinished: write_manifest(unfinished, splits, videos, folder))
         result["manifest"] = str(output)
-    lines = [_describe(result), *repetition_warnings(repeated), *([tell_overlaps(overlaps)] if overlaps else [])]
+    lines = [_describe(result), *([tell_copies(copies)] if copies else []), *repetition_warnings(repeated)]
+    lines += [tell_overlaps(overlaps)] if overlaps else []
     print(json.dumps(result) if settings.json else "\n".join(lines))
     return SOME_BROKEN if result["broken"] or overlaps else 0
 
@@ -108,7 +113,9 @@ def _count_classes(split: Any) -> dict[str, int]:
 
 def _describe(result: dict[str, Any]) -> str:
     seconds, frames, sizes = result["seconds"], result["num_frames"], result["sizes"]
-    lines = [f"{result['num_videos']} videos, {result['num_clips']} labelled clips"]
+    num_broken = len(result["broken"])
+    broken_ones = f" ({num_broken} broken, see below)" if num_broken else ""
+    lines = [f"{result['num_videos']} videos{broken_ones}, {result['num_clips']} labelled clips"]
     if seconds["median"] is not None:
         lines.append(
             f"duration  {seconds['shortest']:.2f} to {seconds['longest']:.2f} s, median {seconds['median']:.2f} s, "

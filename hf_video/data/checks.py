@@ -18,7 +18,7 @@ from datasets import Dataset, DatasetDict, concatenate_datasets
 from torch import distributed
 from tqdm.auto import tqdm
 
-from hf_video.io import check_regular_file
+from hf_video.io import check_regular_file, sha256_of
 from hf_video.processes import is_first_process
 from hf_video.reading import probe_video
 from hf_video.reading.frame_streaming import stream_frames
@@ -206,13 +206,37 @@ class Overlap:
         return f"{self.video}, {self.start:g} s to {'its end' if self.end is None else f'{self.end:g} s'} ({places})"
 
 
-def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
-    """The clips, segments of one path, that have different labels or are in several splits."""
+def find_copies(splits: Mapping[str, Dataset], *, at_most: int | None = None) -> dict[str, str]:
+    """The local files with the same bytes as another whose path sorts before, by path, and that path. None is looked
+    for among more than `at_most` files, because those of the same size are read."""
+    files = {path for split in splits.values() if BYTES not in split.column_names for path in split["video"][:]}
+    if at_most is not None and len(files) > at_most:
+        return {}
+    of_size: dict[int, list[str]] = defaultdict(list)
+    for file in sorted(files):
+        if os.path.isfile(file) and (size := os.path.getsize(file)):
+            of_size[size].append(file)
+    copies: dict[str, str] = {}
+    for same_size in of_size.values():
+        first: dict[str, str] = {}
+        for file in same_size if len(same_size) > 1 else ():
+            if (original := first.setdefault(sha256_of(Path(file)), file)) != file:
+                copies[file] = original
+    return copies
+
+
+def tell_copies(copies: Mapping[str, str]) -> str:
+    pairs = listed((f"{copy} of {original}" for copy, original in copies.items()), limit=3, separator="; ")
+    return f"{len(copies)} {'videos are exact copies' if len(copies) > 1 else 'video is an exact copy'}: {pairs}."
+
+
+def find_repeated_clips(splits: Mapping[str, Dataset], copies: Mapping[str, str] | None = None) -> list[RepeatedClip]:
+    """The clips, segments of one file or its `copies`, that have different labels or are in several splits."""
     found: dict[tuple[str, float, float], tuple[dict[str, None], dict[str, None]]] = defaultdict(lambda: ({}, {}))
     for name, split in splits.items():
         names = label_names(split)
-        for clip, ids in zip(spans(split), label_ids(split), strict=True):
-            of_clip = found[clip]
+        for (video, start, end), ids in zip(spans(split), label_ids(split), strict=True):
+            of_clip = found[(copies or {}).get(video, video), start, end]
             of_clip[0][name] = of_clip[1][";".join(sorted(names[label] for label in ids))] = None
     return [
         RepeatedClip(video, start or None, _end_or_none(end), tuple(of_clip[0]), tuple(of_clip[1]))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from .checks import read_durations
+from .checks import MAX_OPENED, find_copies, read_durations
 from .folders import listed
 from .rows import VideoRows, arrow_column, class_counts, label_ids, label_names, with_times
 
@@ -30,10 +30,10 @@ def further_columns(split_by: str | None) -> tuple[str, ...]:
 def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None = None) -> tuple[Dataset, Dataset]:
     """Split a data set of `load_video_dataset` in two, stratified by class.
 
-    By "video", all rows of a file stay together; by the name of a column, all rows with one of its values. Rare
-    classes are drawn first (https://link.springer.com/chapter/10.1007/978-3-642-23808-6_10). Every class keeps at
-    least one video, or value, for training. A class with two or more gives at least one, unless videos with several
-    classes prevent it.
+    By "video", all rows of a file and of its exact copies stay together; by the name of a column, all rows with one of
+    its values. Rare classes are drawn first (https://link.springer.com/chapter/10.1007/978-3-642-23808-6_10). Every
+    class keeps at least one video, or value, for training. A class with two or more gives at least one, unless videos
+    with several classes prevent it.
 
     By "time", the last seconds of each class in each file are held out. A gap of at most 2 s between the two parts of
     a class is in neither. Whole segments are held out if neither part gets less than half of the seconds that it
@@ -88,7 +88,11 @@ def _hold_out_groups(
             f"The videos have no column {name!r} to split by, or not in each row. Give the name of one, time or video."
         )
     # The values are sorted, so that a draw does not depend on the order of rows.
-    values, groups = np.unique(column.cast(pa.string()).to_numpy(zero_copy_only=False), return_inverse=True)
+    column = column.cast(pa.string()).to_numpy(zero_copy_only=False)
+    if name == "video":
+        copies = find_copies({"": dataset}, at_most=MAX_OPENED)
+        column = np.array([copies.get(video, video) for video in column], dtype=object)
+    values, groups = np.unique(column, return_inverse=True)
     is_held_out = _choose_groups(groups, label_ids(dataset), fraction, seed)
     if is_held_out.any():
         train, held_out = (dataset.select(np.flatnonzero(rows)) for rows in (~is_held_out, is_held_out))

@@ -66,8 +66,9 @@ def require_model(name: str, option: str = "") -> str:
         return name
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return name
+    near = closest(name, released_models())
     try:
-        with naming(name):
+        with naming(f"{name} ({near})" if near else name):
             HfApi().model_info(name, timeout=SECONDS_FOR_AN_ANSWER)
     except (RepositoryNotFoundError, OfflineModeIsEnabled):
         raise
@@ -76,7 +77,7 @@ def require_model(name: str, option: str = "") -> str:
     except Exception as error:
         raise ConnectionError(
             f"{named}: there is no folder of this name here, and the Hub does not answer ({error}). Check the name, "
-            "the connection, HF_ENDPOINT and the proxies."
+            f"the connection, HF_ENDPOINT and the proxies. {near}".rstrip()
         ) from error
     return name
 

@@ -97,10 +97,13 @@ def training_splits(
     data: DatasetDict, validation_fraction: float, seed: int, split_by: str | None
 ) -> dict[str, Dataset]:
     """The training and the validation split. The latter is held out if the data have none, and a printed line says
-    what is. Warns of repeated clips. Splits that share seconds of a video are a `ValueError`."""
+    what is. Warns of copies and of repeated clips. Splits that share seconds of a video are a `ValueError`."""
     from hf_video.data import hold_out
-    from hf_video.data.checks import find_overlaps, tell_overlaps
+    from hf_video.data.checks import MAX_OPENED, find_copies, find_overlaps, tell_copies, tell_overlaps
 
+    copies = find_copies(data, at_most=MAX_OPENED)
+    if copies and is_first_process():
+        logger.warning(tell_copies(copies))
     if "validation" in data:
         train, validation = data["train"], data["validation"]
     else:
@@ -110,15 +113,15 @@ def training_splits(
     splits = {**data, "train": train, "validation": validation}
     if overlaps := find_overlaps(splits):
         raise ValueError(tell_overlaps(overlaps))
-    warn_of_repetitions(splits)
+    warn_of_repetitions(splits, copies)
     return {"train": train, "validation": validation}
 
 
-def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
+def warn_of_repetitions(splits: Mapping[str, Dataset], copies: Mapping[str, str] | None = None) -> None:
     """Logs how many clips have different labels or stand in several splits, on the first process of a launcher."""
     if not is_first_process():
         return
     from hf_video.data.checks import find_repeated_clips, repetition_warnings
 
-    for sentence in repetition_warnings(find_repeated_clips(splits)):
+    for sentence in repetition_warnings(find_repeated_clips(splits, copies)):
         logger.warning(sentence)

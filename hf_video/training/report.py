@@ -118,6 +118,8 @@ def _details(task: Any, run: Any, trainer: Any) -> dict[str, Any]:
     strategy = getattr(processor, "sampling_strategy", None)
     size = getattr(processor, "crop_size", None)
     steps, epochs = trainer.args.max_steps, trainer.args.num_train_epochs
+    best = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
+    kept = next((entry["epoch"] for entry in trainer.state.log_history if best and entry["step"] == best), None)
     rank = getattr(trainer.args, "lora_rank", 0)
     return {
         "model": named or f"{type(trainer.model).__name__.partition('For')[0]} from scratch",
@@ -126,6 +128,7 @@ def _details(task: Any, run: Any, trainer: Any) -> dict[str, Any]:
         + (f" of {size.width} x {size.height} pixels" if size else "")
         + (f", {strategy}" if strategy else ""),
         **({"steps": steps} if steps > 0 else {"epochs": epochs}),
+        **({"kept_epoch": kept, "kept_by": trainer.args.metric_for_best_model} if kept is not None else {}),
         "seed": trainer.args.seed,
         **({"lora_rank": rank} if rank else {}),
         **task.describe(run, trainer),
@@ -210,6 +213,9 @@ def assess(metrics: Mapping[str, Any]) -> list[str]:
         if own is not None:
             gap = f"{100 * (own - value):.1f} points more" if own > value else "no sign of overfitting"
             lines.append(f"on its own training clips {metric.text(own, 1)}, {gap}")
+        if "kept_epoch" in metrics:
+            best_by = metrics["kept_by"].replace("_", " ")
+            lines.append(f"model    that of epoch {metrics['kept_epoch']:g}, the best on validation by {best_by}")
         lines.append(f"next     {_next_step(metrics, value, own)}")
     if (wait := metrics.get("data_wait_fraction", 0.0)) > LONG_WAIT:
         lines.append(

@@ -25,6 +25,10 @@ def test_a_run_leaves_a_model_its_processor_and_a_report(trained):
     assert (processor.num_frames, processor.sampling_strategy) == (4, "uniform")
     metrics = json.loads((trained / "report" / "metrics.json").read_text())
     assert (metrics["split"], metrics["num_videos"], metrics["training_videos"]) == ("test", 8, 16)
+    last = max(trained.glob("checkpoint-*"))
+    state = json.loads((last / "trainer_state.json").read_text())
+    best = next(each for each in state["log_history"] if each["step"] == state["best_global_step"])
+    assert (metrics["kept_epoch"], metrics["kept_by"]) == (best["epoch"], "top1_accuracy")
     for name in ("confusion_matrix", "curves", "worst_clips"):
         assert Image.open(trained / "report" / f"{name}.png").width > 500
     assert json.loads((trained / "train_options.json").read_text())["hidden_size"] == 24

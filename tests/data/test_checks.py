@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from hf_video.data import ClipTask, VideoDataset, checks, collate_clips, inspect_videos, load_video_dataset
 from hf_video.data.checks import (
     Overlap,
+    find_copies,
     find_overlaps,
     find_repeated_clips,
     repetition_warnings,
@@ -291,3 +292,16 @@ def test_rows_of_two_splits_that_share_seconds_are_named(folder):
     ]
     sentence = tell_overlaps(found)
     assert "3 pairs of rows" in sentence and "a.mp4, 8 s to 9 s (train row 1 and validation row 2)" in sentence
+
+
+def test_copies_are_clips_of_their_originals(folder):
+    for name in "abd":
+        (folder / f"{name}.mp4").write_text("same")
+    (folder / "c.mp4").write_text("size")
+    splits = load(folder, train=["a.mp4,run", "c.mp4,sit"], test=["b.mp4,sit", "d.mp4,run,1,2"])
+    original = str(folder / "a.mp4")
+    copies = find_copies(splits)
+    assert copies == {str(folder / "b.mp4"): original, str(folder / "d.mp4"): original}
+    assert find_copies(splits, at_most=3) == {}
+    (clip,) = find_repeated_clips(splits, copies)
+    assert (clip.video, clip.splits, clip.labels) == (original, ("train", "test"), ("run", "sit"))

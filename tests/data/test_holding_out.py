@@ -1,5 +1,7 @@
 """What `hold_out` holds out: whole videos, values of a column, or the last seconds of each class."""
 
+from pathlib import Path
+
 import pytest
 
 from hf_video.data import hold_out, load_video_dataset
@@ -53,6 +55,19 @@ def test_the_segments_of_a_video_stay_together(tmp_path):
     assert len(held_out) == 3
     assert not set(train["video"]) & set(held_out["video"])
     assert "1 of 3 videos" in described(held_out) and "--split-by time" in described(held_out)
+
+
+def test_exact_copies_stay_together(tmp_path):
+    rows = [f"{name}{number}.mp4,{name}" for name in ("run", "jump") for number in range(4)]
+    dataset = make_rows(tmp_path, "path,label", *rows)
+    for name in ("run", "jump"):
+        for number in range(4):
+            (tmp_path / f"{name}{number}.mp4").write_text(f"{name}{number // 2}")
+    for seed in range(8):
+        train, held_out = hold_out(dataset, 0.2, seed)
+        assert len(held_out) == 4
+        contents = [{Path(path).read_text() for path in rows["video"]} for rows in (train, held_out)]
+        assert not contents[0] & contents[1]
 
 
 def test_the_values_of_a_column_stay_together(tmp_path):
@@ -138,8 +153,8 @@ def test_no_second_is_in_both_parts(tmp_path):
 
 
 def test_whole_videos_are_split_by_their_durations(tmp_path):
-    for name in "ab":
-        encode_video(tmp_path / f"{name}.mp4", make_frames(100, 16, 16), fps=10)
+    for index, name in enumerate("ab"):
+        encode_video(tmp_path / f"{name}.mp4", make_frames(100, 16, 16)[:, :, :: 1 - 2 * index], fps=10)
     train, held_out = hold_out(make_rows(tmp_path, "path,label", "a.mp4,run", "b.mp4,sit"), 0.2, seed=0)
     assert times(train) == [("run", None, 7.8), ("sit", None, 7.8)]
     assert times(held_out) == [("run", 8, None), ("sit", 8, None)]

@@ -160,6 +160,11 @@ def test_the_figure_comes_with_chance_interval_and_gap():
     assert third.startswith("next     a large gap: more clips")
 
 
+def test_the_epoch_whose_model_is_kept_is_told():
+    told = assess(measured(186, training=0.975, kept_epoch=5.0, kept_by="top1_accuracy"))
+    assert told[2] == "model    that of epoch 5, the best on validation by top1 accuracy"
+
+
 def test_the_report_does_not_name_itself(tmp_path):
     write(tmp_path, np.eye(2).repeat(50, axis=0), np.eye(2).repeat(50, axis=0).argmax(1), ["run", "jump"])
     assert "- next     the mistakes, in the tables below\n" in (tmp_path / "report.md").read_text()
