@@ -40,6 +40,7 @@ from .adaptation import NormalizedLinear, add_lora, freeze_layers, make_linear_p
 from .arguments import VideoTrainingArguments
 from .class_balance import ClassSampler, make_class_weights
 from .data import check_streamed, commit_of, load_data, load_stream, require_training, training_splits
+from .first_head import begin_head
 from .losses import CrossEntropy, make_distillation, make_loss
 from .model_loading import load_model, sizes_of
 from .optimization import EMACallback, parameter_groups, settings_by_arguments
@@ -69,6 +70,8 @@ class VideoTrainer(BaseTrainer):
         compute_metrics: defaults to the metrics of `hf_video.metrics.METRICS` for the `problem_type` of the model;
             None for the loss alone.
         class_weights: (num_classes,) float, see `CrossEntropy`; defaults to those that the arguments describe.
+        begins_head: whether a training that is not resumed begins with a head that is fitted to the training set, see
+            `begin_head`.
 
     Raises:
         ValueError, OSError: the arguments do not suit the model or the training set, or name a metric that the default
@@ -84,8 +87,10 @@ class VideoTrainer(BaseTrainer):
         *args: Any,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = video_metrics,
         class_weights: torch.Tensor | None = None,
+        begins_head: bool = False,
         **kwargs: Any,
     ) -> None:
+        self.begins_head = begins_head
         kwargs.setdefault("compute_loss_func", self._classification_loss)
         super().__init__(*args, compute_metrics=compute_metrics, **kwargs)
         drop_query_axis(self.model)
@@ -135,7 +140,7 @@ class VideoTrainer(BaseTrainer):
         is_probe = isinstance(getattr(self.model, "classifier", None), NormalizedLinear)
         return is_probe and has_length(self.train_dataset) and len(self.train_dataset) % self._train_batch_size == 1
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`BaseTrainer.train`]. Before the first step, `frame_interval` of the processor is measured on the
         training videos, or those beside a `VideoStream`. A step of several processes that did not use all parameters
         that are trained is a `ValueError`."""
@@ -143,8 +148,10 @@ class VideoTrainer(BaseTrainer):
         if isinstance(measured, VideoDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(measured)
         self._training_loss = None  # a trial of a search has its own
+        if self.begins_head and not resume_from_checkpoint and not self.is_sharded:
+            begin_head(self.model, self.train_dataset, self.args.eval_batch_size)
         try:
-            return super().train(*args, **kwargs)
+            return super().train(resume_from_checkpoint, *args, **kwargs)
         except RuntimeError as error:
             if "find_unused_parameters=True" not in str(error):
                 raise
@@ -320,7 +327,10 @@ class ClassificationTask(Task):
         mixing, names, rows = make(ClipMixing, run.chosen), data.class_names or [], data.splits.get("train")
         self.training_counts = None if rows is None else class_counts(rows)
         smoothing = arguments.label_smoothing_factor
+        is_whole = not (run.chosen.linear_probe or run.chosen.lora_rank or self.stream)
+        is_single = problem_type_of(model.config) == "single_label_classification"
         return {
+            "begins_head": run.chosen.model == SHIPPED and is_whole and is_single,
             "data_collator": MixingCollator(mixing, len(names), smoothing) if mixing.is_on else None,
             "class_weights": make_class_weights(arguments.class_weights, names, rows),
             "distillation": make_distillation(arguments, model, processor),

@@ -101,3 +101,6 @@ def test_the_start_that_ships_trains(digits, tmp_path, capsys):
     assert "Model: the start that ships" in said.out
     # What the start knows in place of the classes is nothing that a user has to hear of.
     assert "LOAD REPORT" not in said.err and "other classes" not in said.err
+    # The head began as a regression, whose outputs have a sum that does not depend on the clip.
+    head = AutoModelForVideoClassification.from_pretrained(out).classifier
+    assert head.weight.sum(dim=0).abs().max() < 0.1 and head.bias.sum().item() == pytest.approx(4, abs=0.1)
