@@ -1,7 +1,7 @@
 """
 Whether `hf-video audit` tells a model that uses time from one that does not.
 
-Two models are trained by `hf-video train` from the start that ships, on fifteen clips of each of four classes, and
+Two models are trained by `hf-video train` from the bundled model, on fifteen clips of each of four classes, and
 audited on 240 others. In the clips of both, photographs cross the picture. For the first the class is the way that
 they go, which the order of frames alone shows. For the second the class is the corner with a lamp, which each frame
 shows, and the frames of its training clips are shuffled. The script fails if the first is not named as using time and

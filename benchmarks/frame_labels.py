@@ -136,7 +136,7 @@ def measure_seed(seed: int, arguments: Any, folder: Path) -> dict[str, Figures]:
         clips = read_frames(video, events, NUM_FRAMES, TRAINING_STRIDE)
         rate = HEAD_RATE if count > model.config.num_hidden_layers else START_RATE
         keep(
-            f"frames of the start, {count} of 5 groups frozen",
+            f"frames of the bundled model, {count} of 5 groups frozen",
             train(model, *clips, max(epochs // 4, 1), WINDOW_BATCH, rate),
         )
     return found
@@ -146,10 +146,12 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--delays", type=int, nargs="+", default=[0, 2], help="frames of look-ahead")
-    parser.add_argument("--freeze-layers", type=int, nargs="*", default=[5], help="groups of the start that stay")
+    parser.add_argument(
+        "--freeze-layers", type=int, nargs="*", default=[5], help="groups of the bundled model that stay"
+    )
     parser.add_argument("--seconds", type=int, default=600, help="length of the training video")
     parser.add_argument(
-        "--epochs", type=int, default=32, help="of frames; windows have twice as many, the start a quarter"
+        "--epochs", type=int, default=32, help="of frames; windows have twice as many, the bundled model a quarter"
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1)

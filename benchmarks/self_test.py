@@ -1,7 +1,7 @@
 """
 What `hf-video verify` finds: the differences between honest runs, and 20 faults put into published models.
 
-Small models of each family, with random weights, and the start that ships, which is trained, get a self-test. Then
+Small models of each family, with random weights, and the bundled model, which is trained, get a self-test. Then
 each is verified in processes with other instructions (`ATEN_CPU_CAPABILITY` and oneDNN's), with other numbers of
 threads and in each dtype, a VideoMamba also on its plain scan: no run may report a difference. The largest ones are
 printed beside what is allowed. Each fault is put into a copy of a model, and the parts that tell it are printed.

@@ -1,5 +1,5 @@
 """
-Trains on fifteen clips a class by `hf-video train`: from the start that ships, from random weights, and with each part
+Trains on fifteen clips a class by `hf-video train`: from the bundled model, from random weights, and with each part
 of the start's defaults left out. Measures top-1 accuracy on 240 clips or so of the same kind.
 
 Nine small sets, none of which shares code, photographs or textures with what the start was trained on. Photographs
@@ -36,7 +36,7 @@ from hf_video.settings import settings_of
 from hf_video.training.task_settings import TrainSettings
 
 TRAIN_PER_CLASS, TEST_CLIPS = 15, 240
-SCRATCH, START = "from random weights", "from the start"
+SCRATCH, START = "from random weights", "from the bundled model"
 # The words of the command by the name of a row. The parts are what the start changes of the defaults of `train`.
 PARTS: dict[str, list[str]] = {
     SCRATCH: ["--model", "scratch"],
@@ -148,7 +148,9 @@ def main() -> int:
     parser.add_argument("--rows", nargs="+", choices=PARTS, help="what to train (default: all)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scratch-seeds", type=int, default=1, help="seeds of the slow row (default: %(default)s)")
-    parser.add_argument("--picture", type=Path, help="PNG file for the curves of the first training from the start")
+    parser.add_argument(
+        "--picture", type=Path, help="PNG file for the curves of the first training from the bundled model"
+    )
     arguments = parser.parse_args()
     if not arguments.smoke and not SAMPLES.is_dir():
         print(f"{SAMPLES} is missing: apt-get install opencv-doc", file=sys.stderr)

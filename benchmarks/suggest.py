@@ -5,7 +5,7 @@ chooses, against random ones.
 Two sets of stretches. Of a ten-minute video of known events (a digit moves in one of four directions, or nothing
 happens), 200 stretches of 3 s; the test is a video of other digits. Of people who walk (PETS 2009, as OpenCV
 distributes it), 1,000 clips of 1.6 s: walks left, walks right, nobody; the test are the last 17 seconds. The model is
-the start that ships, frozen, with a logistic regression on its features that is trained anew after each 5 stretches.
+the bundled model, frozen, with a logistic regression on its features that is trained anew after each 5 stretches.
 The first 5 are random, the same for all. `--ways` compares two other choices: the most uncertain stretches, and those
 that cover the features best, without looking at scores.
 

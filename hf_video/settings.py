@@ -56,7 +56,7 @@ class Mark:
     Attributes:
         alias: a shorter name; it counts for nothing where another setting has this name.
         from_scratch: the default for a model from scratch; None if it is the same.
-        from_start: the default for the start that ships; None if it is the same.
+        from_start: the default for the bundled model; None if it is the same.
         needs: another setting, without which this one has no effect, or such a setting and its values: "loss=focal",
             "task=retrieval or segments".
         changeable: whether a resumed run may have another value.
@@ -131,7 +131,7 @@ class Setting(Mark):
     def describe_default(self) -> str:
         """The default as `--help` shows it; "" if there is none, or if the text of the help states it."""
         words = _as_text(self.default)
-        ways = {"from scratch": self.from_scratch, "from the start": self.from_start}
+        ways = {"from scratch": self.from_scratch, "with the bundled model": self.from_start}
         if others := [f"{_as_text(value)} {way}" for way, value in ways.items() if value is not None]:
             return "; ".join([words or ("none" if self.from_scratch is None else "as the model"), *others])
         return words.replace(",", " ") if self.form == "several" else words

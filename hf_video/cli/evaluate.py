@@ -11,8 +11,9 @@ table, both of which `hf-video timeline` writes; --ground-truth has the annotate
 an annotation file: average precision at thresholds of temporal IoU, as ActivityNet defines it, and precision, recall,
 F1 and border errors of all predictions.
 
-With --against, DATA and FILE are of two persons. Of these, and of model and person with --task frames and segments:
-Cohen's kappa by frames and by bins of 1 s, F1 of segments, and the bouts, seconds and first bout of each.
+With --against, DATA and FILE are the annotations of two persons, which are compared. This, and --task frames and
+segments, prints how far both sides agree: Cohen's kappa by frames and by bins of 1 s, F1 of segments, and the bouts,
+seconds and first bout of each side.
 """
 
 from __future__ import annotations

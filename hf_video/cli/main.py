@@ -12,6 +12,7 @@ from hf_video.data.folders import require_inputs
 from hf_video.loading.models import require_model
 from hf_video.loading.released import SHIPPED, find_released
 from hf_video.processes import launched_processes
+from hf_video.reading import VideoReadError
 from hf_video.settings import settings_of
 
 from .command import Command, parse
@@ -56,7 +57,12 @@ def _run(words: Sequence[str]) -> int:
             "accelerate launch or mpirun."
         )
     refuse_missing(settings)
-    return command.run(settings)
+    try:
+        return command.run(settings)
+    except VideoReadError as error:
+        if getattr(settings, "on_error", None) != "error":
+            raise
+        raise VideoReadError(f"{error} --on-error skip goes on without videos that cannot be read.") from error
 
 
 def refuse_missing(settings: Any) -> None:

@@ -37,13 +37,14 @@ def run(settings: PlanSettings) -> int:
 
 def _lines(result: Mapping[str, Any]) -> list[str]:
     from hf_video.evaluation.classes import tell_known
+    from hf_video.loading.released import told_name
 
     more, classes, doubts = result["more"], result["classes"], result["doubts"]
     low, gain, high = result["gain"]
     how = "other videos" if result["by_video"] else "other clips, also of the same video"
     lines = [
         f"{result['num_clips']} clips of {len(classes)} classes, recognised by a small classifier on the features of "
-        f"{result['model']} that learned from {how}; 80 % bands in brackets",
+        f"{told_name(result['model'])} that learned from {how}; 80 % bands in brackets",
         *tell_known(result),
     ]
     lines += [f"{each['clips_a_class']:6.0f} clips a class   {_share(each['accuracy'])}" for each in result["curve"]]

@@ -49,7 +49,7 @@ def print_failed(failed: Sequence[tuple[str, object]], total: int, shown: int | 
 def broken_lines(result: Mapping[str, Any]) -> list[str]:
     """The lines on the videos that a result leaves out."""
     broken = result.get("broken_videos") or ()
-    return [f"{len(broken)} videos could not be read:", *(f"  {video}" for video in broken)] if broken else []
+    return [f"{count(len(broken), 'video')} could not be read:", *(f"  {video}" for video in broken)] if broken else []
 
 
 def print_result(settings: JsonResultSettings, result: Mapping[str, Any], show: Callable[..., list[str]]) -> None:

@@ -299,8 +299,8 @@ def readable_videos(data: Mapping[str, Dataset], on_error: str) -> tuple[Mapping
     broken = find_broken(rows, decode=False, at_most=MAX_OPENED)
     if broken and on_error == "error":
         raise ValueError(
-            f"{len(broken)} videos cannot be read; repair them, take them out of the data, or go on without them "
-            f"with --on-error skip:\n  {listed(broken.values(), separator=chr(10) + '  ')}"
+            f"{len(broken)} video{'s' * (len(broken) > 1)} cannot be read; repair them, take them out of the data, "
+            f"or go on without them with --on-error skip:\n  {listed(broken.values(), separator=chr(10) + '  ')}"
         )
     kept = DatasetDict({name: split.select(rows_without(split, broken)) for name, split in data.items()})
     for name, split in kept.items() if broken else ():

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -47,13 +47,15 @@ class KeptVideo(VideoReader):
     def __init__(
         self,
         path: str,
+        training: bool,
         reader: VideoReader,
         size: tuple[int, int],
         numbers: np.ndarray,
         shrink: Callable[[np.ndarray], np.ndarray],
         gain: float,
     ):
-        self.path, self.size, self.numbers, self.shrink, self.gain = path, size, numbers, shrink, gain
+        self.path, self.training, self.size, self.numbers = path, training, size, numbers
+        self.shrink, self.gain = shrink, gain
         self.num_bytes = len(numbers) * math.prod(size) * 3
         self.name, self.times, self.end = reader.name, reader.times, reader.end
         self._frames: Any = SimpleNamespace(height=size[0], width=size[1], backend="kept")
@@ -138,6 +140,17 @@ class KeptFrames:
             f"the end in {mib:,.0f} MiB of the output folder; --kept-frames-gib 0 turns that off."
         )
 
+    def share_decoded(self) -> float:
+        """How much of the kept frames that are trained on is in files by now, 0 to 1."""
+        kept = {video.file: video.num_bytes for video in self.videos if video.file is not None and video.training}
+        return sum(_num_written(*each) for each in kept.items()) / max(1, sum(kept.values()))
+
+
+def _num_written(file: Path, num_bytes: int) -> int:
+    with suppress(FileNotFoundError):
+        return file.with_suffix(".unfinished").stat().st_size
+    return num_bytes if file.exists() else 0  # a file of a damaged video is shorter, and finished
+
 
 @contextmanager
 def keeping_frames(data_sets: Iterable[Any], folder: Path, gib: float, num_epochs: float) -> Iterator[KeptFrames]:
@@ -182,7 +195,8 @@ def _plan(dataset: VideoDataset, num_epochs: float, rows: list[int]) -> KeptVide
             numbers = np.unique(np.concatenate(asked))
             gain = num_epochs * each - _num_decoded(reader, numbers) - _SHRINKING * len(numbers)
             size = task.kept_size(reader.metadata.height, reader.metadata.width, dataset.training)
-            return KeptVideo(row["video"], reader, size, numbers, partial(task.shrink, size=size), gain)
+            shrink = partial(task.shrink, size=size)
+            return KeptVideo(row["video"], dataset.training, reader, size, numbers, shrink, gain)
     except (VideoReadError, OSError):
         return None
 

@@ -97,7 +97,7 @@ def read_training(model: str | Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def was_split_by(training: dict[str, Any], data: DatasetDict, class_names: list[str]) -> bool:
+def was_split_by(training: dict[str, Any], data: DatasetDict, class_names: list[str] | None) -> bool:
     """Whether a training, as of `read_training`, held out a part of these data, which have no other splits."""
     known = training.get("data") or {}
     if known.get("num_videos") != {"train": len(data.get("train", ()))} or "validation_fraction" not in training:
@@ -105,7 +105,9 @@ def was_split_by(training: dict[str, Any], data: DatasetDict, class_names: list[
     return _is_same_data(describe_data("", data, class_names), known)
 
 
-def parts_of_training(training: dict[str, Any], data: DatasetDict, class_names: list[str]) -> DatasetDict | None:
+def parts_of_training(
+    training: dict[str, Any], data: DatasetDict, class_names: list[str] | None
+) -> DatasetDict | None:
     """What a training of clips trained on and what it held out of these data; None if it held none out."""
     if not was_split_by(training, data, class_names):
         return None

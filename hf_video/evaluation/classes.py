@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips, is_multi_label, load_video_dataset
+from hf_video.data.checks import readable_videos
 from hf_video.data.clip_duration import cut_splits
 from hf_video.data.holding_out import further_columns
 from hf_video.data.trained_data import count_trained, parts_of_training, read_training
@@ -175,20 +176,24 @@ def load_measured_clips(
             f"The videos of {settings.data} have {of_data} each, the model was trained for {of_model}: evaluate it on "
             "data of its own kind."
         )
+    check_readable(settings, rows)
     rows = cut_splits({split: rows}, (training.get("data") or {}).get("clip_duration"))[split]
     dataset = VideoDataset(rows, make_task(processor), training=False, on_error=settings.on_error)
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
     facts = {
-        "model": settings.model,
-        "data": settings.data,
-        "split": split,
-        **part_of_training(split, parts is not None),
+        **measured_part(settings, split, parts is not None),
         **count_clips(dataset.rows["video"][:]),
         "views": tell_views(processor.num_clips, processor.num_crops),
         **trained_rows(settings, dataset.rows),
         **({"broken_videos": broken} if broken else {}),
     }
     return model, dataset, facts
+
+
+def check_readable(settings: MeasuredSettings, rows: datasets.Dataset) -> None:
+    """Refuses (`ValueError`) rows with videos that cannot be opened, all at once, unless these are left out."""
+    if settings.on_error == "error":
+        readable_videos({"": rows}, settings.on_error)
 
 
 def reading_options(settings: MeasuredSettings) -> dict[str, Any]:
@@ -213,11 +218,7 @@ def tell_clips(result: Mapping[str, Any]) -> list[str]:
 
 
 def tell_split(result: Mapping[str, Any]) -> str:
-    """Of which split the measured videos are. Data without splits are `train`, also where a model never saw them."""
-    is_named = (
-        result["split"] != "train" or "part_of_training" in result or (result.get("known_videos") or {}).get("train")
-    )
-    return f" of the {result['split']} split" if is_named else ""
+    return f" of the {result['split']} split" if result["split"] else ""
 
 
 def tell_known(result: Mapping[str, Any]) -> list[str]:
@@ -248,9 +249,12 @@ def load_measured(
     )
 
 
-def part_of_training(split: str, is_split: bool) -> dict[str, str]:
-    """Which part of its training's data a model is measured on."""
-    return {"part_of_training": "trained on" if split == "train" else "held out"} if is_split else {}
+def measured_part(settings: MeasuredSettings, split: str, is_part: bool = False) -> dict[str, str | None]:
+    """What a model is measured on: its split is None for data without splits, which are read as `train`, unless they
+    are a part of those of its training."""
+    whole = None if split == "train" and settings.split is None and not is_part else split
+    part = {"part_of_training": "trained on" if split == "train" else "held out"} if is_part else {}
+    return {"model": settings.model, "data": settings.data, "split": whole, **part}
 
 
 def trained_rows(settings: ClassificationSettings, rows: datasets.Dataset) -> dict[str, Any]:

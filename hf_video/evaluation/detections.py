@@ -42,7 +42,7 @@ from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
 from hf_video.texts import table_lines
 
-from .classes import reading_options
+from .classes import check_readable, measured_part, reading_options, tell_split
 from .matching import Tell, find_annotations, interpolated_average_precision
 
 # Decimals of a detection in a file.
@@ -231,6 +231,7 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
             f"({few(unknown)}). It knows {few(known)}; `hf-video train --task detection` teaches it others."
         )
     numbers = [known.index(name) for name in classes]
+    check_readable(settings, rows)
     clips = VideoDataset(rows, BoxTask(processor), training=False, on_error=settings.on_error)
     measured, persons = list[int](), list[dict[str, Any]]()
     for items in tqdm(ReadAheadLoader(clips, collate_fn=list, **reading_options(settings)), desc="Key frames"):
@@ -255,7 +256,7 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
         seconds = [second + settings.first_second for second in rows["second"]]
         found = detected_boxes(persons, zip(names, seconds, strict=True))
         write_boxes(settings.detections, found, list(labels or classes))
-    result = {"model": settings.model, "data": settings.data, "split": split, "num_key_frames": len(rows)}
+    result = {**measured_part(settings, split), "num_key_frames": len(rows)}
     result |= measure_persons(persons, rows, classes) | ({"broken_videos": broken} if broken else {})
     tell(result)
     return result
@@ -263,7 +264,7 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
 
 def tell_precisions(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`evaluate_detections`] gives."""
-    lines = [f"{result['num_key_frames']} key frames of the {result['split']} split"] if "split" in result else []
+    lines = [f"{result['num_key_frames']} key frames{tell_split(result)}"] if "split" in result else []
     rows = [(name, "-" if value is None else f"{value:.2%}") for name, value in result["ap"].items()]
     table = table_lines([("action", "average precision"), *rows])
     return [*lines, f"mAP at IoU 0.5  {result['mean_ap']:.2%}", "", *table]

@@ -25,7 +25,7 @@ from hf_video.data.frame_labels import (
     have_several_labels,
     split_videos,
 )
-from hf_video.data.rows import is_multi_label, open_video
+from hf_video.data.rows import BYTES, is_multi_label, open_video
 from hf_video.data.trained_data import was_split_by
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.scores import is_frame_classifier, problem_type_of, score_frames
@@ -38,7 +38,7 @@ from hf_video.settings import few
 from hf_video.texts import table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
-from .classes import load_measured, part_of_training, tell_known, tell_split, trained_rows
+from .classes import check_readable, load_measured, measured_part, tell_known, tell_split, trained_rows
 from .matching import Tell, find_annotations
 from .points import Spotted, measure_points, tell_points
 
@@ -217,6 +217,8 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
     several = problem_type_of(model.config) == "multi_label_classification"
     if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows, width)):
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
+    # Segments may end after the video.
+    check_readable(settings, rows.select_columns([each for each in ("video", BYTES) if each in rows.column_names]))
     outside = names.index(background[0]) if background else None
     spotted, broken = list[Spotted](), list[str]()
     for video in tqdm(videos, desc="Videos"):
@@ -248,10 +250,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         if video.row["video"] not in broken
     ]
     result = {
-        "model": settings.model,
-        "data": settings.data,
-        "split": split,
-        **part_of_training(split, is_split),
+        **measured_part(settings, split, is_split),
         **evaluate_frames(predictions, references, names, background, probabilities),
         **measure_points(spotted, names, points_of(model.config), width),
         "agreement": measure_agreement(compared, [name for name in names if name not in background]),

@@ -12,7 +12,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
+from hf_video.data.holding_out import VIDEO
 from hf_video.data.rows import BYTES, rows_without
+from hf_video.data.trained_data import parts_of_training, read_training
 from hf_video.data.video_settings import dataset_options
 from hf_video.data.video_texts import load_captions
 from hf_video.inference.inference_settings import EvaluateSettings
@@ -21,7 +23,7 @@ from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
 from hf_video.texts import table_lines
 
-from .classes import reading_options
+from .classes import check_readable, measured_part, reading_options, tell_known, tell_split, trained_rows
 from .matching import Tell
 
 # The score of a pair that is not among those which are ranked again.
@@ -140,11 +142,14 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
     re-ranking also `reranked`, and `k_test`. `tell` is called with the result. It is a `ValueError` or `OSError` if a
     setting or a video cannot be used, or there is no such model."""
     splits = load_captions(settings.data, video_root=settings.video_root, **dataset_options(settings))
-    split = settings.choose_split(splits)
+    training = {"on_error": "error", "split_by": VIDEO} | read_training(settings.model or "")
+    parts = parts_of_training(training, splits, None)
+    split = settings.choose_split(parts or splits)
     model, processor = load_video_text_model(settings.model, device=settings.device, dtype=settings.dtype)
     videos, texts, relevant = group_captions(
-        splits[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
+        (parts or splits)[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
     )
+    check_readable(settings, videos)
     clips = VideoDataset(videos, ClipTask(processor.video_processor), training=False, on_error=settings.on_error)
     broken = clips.drop_broken(num_workers=settings.num_workers).broken_videos()
     if broken:
@@ -157,9 +162,7 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
     options = {"k_test": settings.k_test, "batch_size": settings.batch_size}
     scores = retrieval_scores(model, batches, inputs, progress=True, **options)
     result = {
-        "model": settings.model,
-        "data": settings.data,
-        "split": split,
+        **measured_part(settings, split, parts is not None),
         "num_videos": len(relevant),
         "num_texts": len(texts),
         "dual_encoder": retrieval_recall(scores.similarity, relevant),
@@ -167,7 +170,7 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
     if scores.of_texts is not None:
         result["k_test"] = settings.k_test
         result["reranked"] = retrieval_recall(scores.of_texts, relevant, scores.of_videos)
-    result |= {"broken_videos": broken} if broken else {}
+    result |= trained_rows(settings, clips.rows) | ({"broken_videos": broken} if broken else {})
     tell(result)
     return result
 
@@ -180,5 +183,5 @@ def tell_recalls(result: Mapping[str, Any]) -> list[str]:
         for direction in ("text_to_video", "video_to_text"):
             cells = (f"{result[kind][f'{direction}_r{k}']:.2f}" for k in (1, 5, 10))
             rows.append([f"{kinds[kind]}, {direction.replace('_', ' ')}", *cells])
-    said = f"{result['num_videos']} videos and {result['num_texts']} texts of the {result['split']} split"
-    return [said, "", *table_lines(rows)]
+    said = f"{result['num_videos']} videos and {result['num_texts']} texts{tell_split(result)}"
+    return [said, *tell_known(result), "", *table_lines(rows)]

@@ -44,7 +44,9 @@ class ComputingSettings:
 class TrainedModelSettings(ComputingSettings):
     """Model"""
 
-    model: Annotated[str, MODEL] = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL")
+    model: Annotated[str, MODEL] = setting(
+        help="A folder, or a name on the Hub or of `hf-video models`.", metavar="MODEL"
+    )
 
 
 @dataclass(kw_only=True)
@@ -278,7 +280,7 @@ class AuditSettings(MeasuredSettings, Settings):
 class EvaluateSettings(MeasuredSettings, DetectionDataSettings, Settings):
     """Measuring"""
 
-    task: str = setting("classification", "What is measured, see above: also frames, detection, ...", "TASK")
+    task: str = setting("classification", "See above: retrieval, detection, frames, segments, ...", "TASK")
     predictions: Annotated[str | None, _CLASSES] = setting(
         None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
     )

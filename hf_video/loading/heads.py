@@ -285,7 +285,7 @@ def _load_for(
     known, names = class_names_of(config), list(class_names)
     network, report = load_weights(auto_class, model, head, **label_fields(names), **options)
     if not has_head or known != names:
-        # What the start that ships knows is nothing that a user chose.
+        # What the bundled model knows is nothing that a user chose.
         if str(model) != model_path(SHIPPED):
             knows = f"knows {len(known)} other classes ({few(known)})" if has_head else "gives its encoder"
             _warn(f"{model} {knows}, the data have {len(names)} ({few(names)}): the head starts afresh.")

@@ -29,7 +29,7 @@ VIDEO_TEXT_TYPES = ("video_text_dual_encoder", "xclip", "videoprism")
 
 def locate_model(name: str, option: str = "") -> str:
     """The folder or Hub name of a model: a folder comes before a released model of this name, which is fetched and
-    converted if that was not done before, and that before the Hub. "start" is the start that ships. It is a
+    converted if that was not done before, and that before the Hub. "start" is the bundled model. It is a
     `ValueError` if there is no such folder or name, which `option` gave; or a released model cannot be had."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 

@@ -1,4 +1,4 @@
-"""Models by their names: those that their authors released, fetched and converted, and the start that ships.
+"""Models by their names: those that their authors released, fetched and converted, and the bundled model.
 
 `released_models.json` is written by `model_cards/generate.py`, from the facts that the model cards state. The start
 is a small VideoViT, pre-trained on generated videos, from which few clips are enough; `SCRATCH` is for random weights.
@@ -35,8 +35,13 @@ def model_path(model: str | None) -> str | None:
     return str(START_FOLDER) if model == SHIPPED else model
 
 
+def told_name(model: str | None) -> str | None:
+    """What a reader is told that a model is."""
+    return "the bundled model" if model == SHIPPED else model
+
+
 def start_sha256() -> str:
-    """The SHA-256 of the weights of the start, in hexadecimal digits."""
+    """The SHA-256 of the weights of the bundled model, in hexadecimal digits."""
     return sha256_of(START_FOLDER / "model.safetensors")
 
 

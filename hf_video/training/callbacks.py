@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from datasets import Dataset
+from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
@@ -40,16 +41,21 @@ class StreamEpochCallback(TrainerCallback):
         state.epoch = state.global_step / state.max_steps
 
 
-class EpochLineCallback(ProgressCallback):
-    """The progress bar of Transformers, with one line for each evaluation in place of dictionaries of logs; without
-    evaluations, with one for each logged loss. The loss of a line is the mean over the steps since the line before."""
+class BarCallback(ProgressCallback):
+    """The progress bar of Transformers without its dictionaries of logs."""
+
+    def on_log(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+class EpochLineCallback(TrainerCallback):
+    """Prints a line for each evaluation of a training; without evaluations, for each logged loss. The loss of a line
+    is the mean over the steps since the line before."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._sum, self._num_steps, self._last_step = 0.0, 0, 0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
         self._last_step = state.global_step
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -67,8 +73,7 @@ class EpochLineCallback(ProgressCallback):
         parts += [f"{name} {loss:.3f}" for name, loss in losses.items() if loss is not None]
         shown_metrics = [row for row in measured_in(logs, "eval_") if row[0].short_title is not None]
         parts += [f"{metric.short_title} {metric.text(value, digits=1)}" for metric, value in shown_metrics]
-        if self.training_bar is not None:
-            self.training_bar.write("  ".join(parts))
+        tqdm.write("  ".join(parts))
 
 
 class TrainingFactsCallback(TrainerCallback):

@@ -53,7 +53,8 @@ from .values import make
 
 # How often a training on a stream evaluates, where nothing else is said.
 NUM_EVALUATIONS = 20
-# The settings that make a model of another size than that of the start.
+# The settings that make a model of another size than the bundled one.
+_OTHERS = "--model takes another: a folder, a name on the Hub or one of `hf-video models`, or "
 SIZES = ("num_frames", "image_size", *settings_of(ScratchSettings))
 
 
@@ -220,7 +221,7 @@ class ClassificationTask(Task):
     training_counts: Any = None
 
     def choose_model(self, named: Collection[str], chosen: Any) -> ModelChoice:
-        """The start that ships, if no size of another model is given, and DATA has at most `MAX_CLIPS_FOR_START`
+        """The bundled model, if no size of another model is given, and DATA has at most `MAX_CLIPS_FOR_START`
         training clips. Otherwise a VideoViT from random weights."""
         if chosen.recipe is not None:
             return ModelChoice(None)
@@ -233,13 +234,14 @@ class ClassificationTask(Task):
             number = len(self.listed.get("train", ()))
             known = f"{number:,} clips"
             if number <= MAX_CLIPS_FOR_START:
-                return ModelChoice(
-                    SHIPPED,
-                    f"Model: the start that ships, because there are {known}, at most {MAX_CLIPS_FOR_START:,}. "
-                    "It knows motion and simple shapes, and no objects; --model scratch trains from random weights.",
+                text = (
+                    f"Model: the bundled model, because there are {known}, at most {MAX_CLIPS_FOR_START:,}. It is a "
+                    f"small VideoViT that knows motion and simple shapes, and no objects. {_OTHERS}scratch for random "
+                    "weights."
                 )
+                return ModelChoice(SHIPPED, text)
             reason = f"there are {known}, more than {MAX_CLIPS_FOR_START:,}"
-        text = f"Model: a VideoViT from random weights, because {reason}; --model start fine-tunes the one that ships."
+        text = f"Model: a VideoViT from random weights, because {reason}. {_OTHERS}start for the bundled model."
         return ModelChoice(None, text)
 
     def load_data(self, run: RunPlan) -> TaskData:

@@ -64,12 +64,12 @@ def describe_training(args: TrainingArguments, model: Any, processor: Any, datas
 
 def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
     """The model that the training started from: the name of a repository, or the last part of a folder's path with the
-    licence of its card or of its original, or the start that ships with the digest of its weights. None if the
+    licence of its card or of its original, or the bundled model with the digest of its weights. None if the
     training started from random weights."""
     if not name_or_path:
         return None
     if name_or_path == model_path(SHIPPED):
-        return {"name": "start of hf_video", "sha256": start_sha256()}
+        return {"name": "the bundled model of hf_video", "sha256": start_sha256()}
     folder = Path(name_or_path)
     if not folder.is_dir():
         return {"name": name_or_path}

@@ -11,6 +11,7 @@ from typing import Literal
 from hf_video.io import FULL_DISK, read_own_json, write_error_number
 from hf_video.output_folders import LOCK_FILE, OPTIONS_FILE, RunLock, is_unfinished_file, require_fresh
 from hf_video.processes import is_first_process
+from hf_video.reading import VideoReadError
 
 from .checkpoints import is_unfinished, newest_complete, numbered_checkpoints, require_resumable
 
@@ -116,12 +117,14 @@ def _clear_leftovers(folder: Path) -> None:
 
 @contextmanager
 def saying_what_was_kept(folder: Path, resume_hint: str) -> Iterator[None]:
-    """Adds to the error of a run that a signal or a full disk ends which checkpoint is kept, and the hint how to
-    continue from it."""
+    """Adds to the error of a run that a signal, a full disk or a damaged video ends which checkpoint is kept, and the
+    hint how to continue from it."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
         raise type(interrupt)(_what_was_kept(folder, resume_hint)) from None
+    except VideoReadError as error:
+        raise VideoReadError(f"{str(error).rstrip()} {_what_was_kept(folder, resume_hint)}") from error
     except Exception as error:
         number = write_error_number(error)
         if number not in FULL_DISK:

@@ -17,6 +17,7 @@ from hf_video.bulk.feature_cache import Features, extract_features
 from hf_video.data import ClipTask, VideoDataset, is_multi_label, label_names
 from hf_video.data.checks import readable_videos
 from hf_video.data.rows import label_ids
+from hf_video.data.trained_data import describe_data, write_trained_videos
 from hf_video.data.video_settings import annotation_choices
 from hf_video.inference.scores import problem_type_of
 from hf_video.io import new_folder
@@ -27,7 +28,7 @@ from hf_video.loading.models import choose_device
 from hf_video.loading.processors import load_processor
 from hf_video.loading.released import model_path
 from hf_video.metrics import compute_metrics
-from hf_video.output_folders import KEEP, require_fresh
+from hf_video.output_folders import KEEP, OPTIONS_FILE, require_fresh
 
 from .adaptation import NormalizedLinear, make_linear_probe, to_plain_model
 from .data import load_data, require_training, training_splits
@@ -35,7 +36,7 @@ from .losses import CrossEntropy
 from .report import clip_reader, measure_classes, write_report
 from .run import check_places
 from .task_settings import PROBE_DEFAULTS, ProbeSettings
-from .values import choose_values, make, values_of
+from .values import choose_values, make, save, values_of
 
 
 class ProbeModel(nn.Module):
@@ -149,6 +150,7 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
     choices = annotation_choices(chosen)
     data = load_data(chosen.data, model_name, chosen.video_root, chosen.split_by, choices=choices)
     require_training(chosen.data, data)
+    described = describe_data(chosen.data, data, label_names(data["train"]))
     readable, broken = readable_videos(data, chosen.on_error)
     data = {**readable, **training_splits(readable, chosen.validation_fraction, chosen.seed, chosen.split_by)}
     known = {name: data[name] for name in ("train", "validation", "test") if name in data}
@@ -166,6 +168,9 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
         trainer = train_probe(model.classifier, problem_type_of(model.config), training, validation, arguments)
         to_plain_model(model).to(model.dtype).save_pretrained(folder)
         processor.save_pretrained(folder)
+        # `evaluate` takes what was held out, and knows what was not.
+        save(folder / OPTIONS_FILE, chosen, described)
+        write_trained_videos(folder, {name: known[name] for name in ("train", "validation")})
         scores = trainer.predict(TensorDataset(*measured.tensors())).predictions
         metrics = write_report(
             folder / "report",

@@ -21,7 +21,7 @@ from transformers import EvalPrediction
 from hf_video.data import VideoDataset
 from hf_video.data.dataset import with_those_inside
 from hf_video.io import replace_file, replace_text
-from hf_video.loading.released import SHIPPED
+from hf_video.loading.released import told_name
 from hf_video.metrics import (
     average_precision,
     chance_accuracy,
@@ -113,7 +113,7 @@ def _measure_training(task: Any, trainer: Any, dataset: VideoDataset) -> dict[st
 def _details(task: Any, run: Any, trainer: Any) -> dict[str, Any]:
     chosen, dataset = run.chosen, trainer.train_dataset
     processor = getattr(trainer.processing_class, "video_processor", trainer.processing_class)
-    named = "the start that ships" if chosen.model == SHIPPED else chosen.model
+    named = told_name(chosen.model)
     counts = count_clips(dataset.rows["video"][:]) if isinstance(dataset, VideoDataset) else {"num_videos": "a stream"}
     strategy = getattr(processor, "sampling_strategy", None)
     steps, epochs = trainer.args.max_steps, trainer.args.num_train_epochs

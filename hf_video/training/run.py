@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -141,14 +142,16 @@ class RunPlan:
     def train(self, trainer: Any) -> Iterator[None]:
         """Trains from the checkpoint or from the beginning, then enters the block. An error in either says which
         checkpoint is kept."""
-        from transformers import ProgressCallback
+        from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, PrinterCallback
         from transformers.utils.logging import disable_progress_bar
 
-        from .callbacks import EpochLineCallback
+        from .callbacks import BarCallback, EpochLineCallback
 
-        if not trainer.args.disable_tqdm:
-            trainer.remove_callback(ProgressCallback)
-            trainer.add_callback(EpochLineCallback())
+        trainer.remove_callback(PrinterCallback if trainer.args.disable_tqdm else DEFAULT_PROGRESS_CALLBACK)
+        # In a log or a notebook a bar would break the lines.
+        if not trainer.args.disable_tqdm and sys.stderr is not None and sys.stderr.isatty():
+            trainer.add_callback(BarCallback())
+        trainer.add_callback(EpochLineCallback())
         logging.getLogger("transformers.trainer_utils").addFilter(_is_news)
         disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
         if is_first_process():
@@ -190,8 +193,9 @@ def _describe_step(args: Any) -> str:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Drops a warning that a resumed run has other settings, by which Transformers means those that are shares."""
-    return "do not match the ones in the `trainer_state.json`" not in record.getMessage()
+    """Drops warnings that shares in settings of a resumed run differ, and that checkpoints are ordered by number."""
+    unneeded = ("do not match the ones in the `trainer_state.json`", "falling back to numerical ordering")
+    return not any(text in record.getMessage() for text in unneeded)
 
 
 def plan_run(

@@ -70,7 +70,7 @@ PROBE_DEFAULTS: dict[str, Any] = {
     "disable_tqdm": True,
 }
 _DECLARED_FOR_PROBES = ("num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size")
-# Up to so many training clips, `train` begins with the start that ships. A model learns more from many thousands than
+# Up to so many training clips, `train` begins with the bundled model. A model learns more from many thousands than
 # from generated videos.
 MAX_CLIPS_FOR_START = 1000
 StepsOrAll = Expected("-1 or a whole number of at least 1", lambda value: value == -1 or value >= 1)
@@ -149,7 +149,7 @@ class SplitSettings:
 
     split_by: Common[str | None] = setting(
         None,
-        "Hold out whole videos, all rows with some values of a COLUMN, or the last seconds of each class.",
+        "What is held out: the last seconds of each class, whole videos, or all rows with some values of a COLUMN.",
         "time|video|COLUMN",
     )
 
@@ -247,7 +247,7 @@ class MaskedScratchSettings(ScratchSettings):
 _OF_CLASS_LOSSES = ("label_smoothing_factor", "neftune_noise_alpha")
 
 
-# What is meant for 20 to 500 clips, from the start that ships. `benchmarks/small_data.py` leaves out one after the
+# What is meant for 20 to 500 clips, from the bundled model. `benchmarks/small_data.py` leaves out one after the
 # other, and with `--sweep` compares other values. No clip is mirrored, since left and right may be classes under any
 # name. A dozen validation clips cannot tell checkpoints apart, and their loss is least before anything is learned.
 @dataclass(kw_only=True)
@@ -286,7 +286,7 @@ class TrainSettings(
 
     model: Common[str | None] = setting(
         None,
-        "What to fine-tune: a folder, Hub or released name; start: the VideoViT that ships, by default for up to "
+        "What to fine-tune: a folder, Hub or released name; start: the bundled model, by default for up to "
         f"{MAX_CLIPS_FOR_START:,} clips without a size; scratch: random weights.",
         "MODEL",
     )

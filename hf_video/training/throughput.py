@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from threading import Timer
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from hf_video.data.loader import available_cores
 THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib")
 # After so many steps the speed is printed.
 FIRST_STEPS = 20
+# After so long it is printed how long the decoding of kept frames takes.
+DECODING_SECONDS = 60.0
 # A training that waits more is told what shortens it, and one that takes longer how long.
 WAITING_SHARE, SHORT_SECONDS = 0.5, 300.0
 
@@ -41,11 +44,13 @@ class ThroughputCallback(TrainerCallback):
     Attributes:
         kept: what frames the training keeps. If it is known, the speed is printed after 20 steps and at the end, and
             how long the rest of a long training will take, and what shortens it if most of its time is waiting.
-            If frames are kept, these steps are of the second epoch, in which no video is decoded.
+            If frames are kept, these steps come after all are decoded or after the first epoch, and after a minute of
+            decoding it is printed how long the rest of it will take.
     """
 
     kept: KeptFrames | None = None
     _begin: float | None = None
+    _is_decoding: bool = False
 
     def __init__(self) -> None:
         self._step, self._logged, self._first, self._all = _Steps(), _Steps(), _Steps(), _Steps()
@@ -53,6 +58,16 @@ class ThroughputCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._begin = None
         self._step, self._logged, self._first, self._all = _Steps(), _Steps(), _Steps(), _Steps()
+        self._is_decoding = self.kept is not None and bool(str(self.kept))
+        if self._is_decoding and state.is_world_process_zero:
+            # The first step may decode hours of video.
+            timer = Timer(DECODING_SECONDS, self._tell_decoding, [self.kept])
+            timer.daemon = True
+            timer.start()
+
+    def _tell_decoding(self, kept: KeptFrames) -> None:
+        if (share := kept.share_decoded()) and (rest := DECODING_SECONDS * (1 - share) / share) > DECODING_SECONDS:
+            tqdm.write(f"{share:.0%} of the frames to keep are decoded; the others will take about {_tell(rest)}.")
 
     def watch(self, batches: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """The batches of one step. Counts their clips and measures how long each batch is waited for."""
@@ -78,8 +93,9 @@ class ThroughputCallback(TrainerCallback):
             steps.clips += step.clips
             steps.waited += step.waited
             steps.lasted += step.lasted
-        if self.kept is not None and str(self.kept) and (state.epoch or 0) <= 1:
+        if self._is_decoding:
             self._first = _Steps()
+            self._is_decoding = self.kept is not None and (state.epoch or 0) < 1 and self.kept.share_decoded() < 1
         if self._first.number == FIRST_STEPS and self.kept is not None and state.is_world_process_zero:
             tqdm.write(_describe(self._first, args) + self._estimate(args, state, self.kept))
 

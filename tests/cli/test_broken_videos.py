@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from hf_video.cli.main import main
+from hf_video.reading import VideoReadError
+from hf_video.training.callbacks import EpochLineCallback
 from tests.testing.videos import damage_frame, encode_video
 
 from ..data.broken_videos import spread_broken_videos
@@ -60,6 +62,18 @@ def test_what_a_worker_raises_is_a_message_without_its_traceback(damaged, tmp_pa
     words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *RUN, "--on-error", "error", "--num-workers", "1"]
     message = fails("train", folder, *words)
     assert f"hf-video: error: {broken}" in message and "worker process" not in message
+    assert "nothing of the training is kept. --on-error skip" in message
+
+
+def test_a_checkpoint_outlives_a_video_that_breaks_off_later(digits, tmp_path, fails, monkeypatch):
+    def fail(*args, **kwargs):
+        raise VideoReadError("a.mp4 is damaged.")
+
+    monkeypatch.setattr(EpochLineCallback, "on_save", fail)
+    message = fails("train", digits, "--output-dir", tmp_path / "out", *TINY_MODEL, *RUN)
+    (kept,) = (tmp_path / "out").glob("checkpoint-*")
+    assert f"a.mp4 is damaged. {kept} is kept; run the same command with --resume" in message
+    assert "--on-error skip" in message
 
 
 def test_evaluation_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, says):
@@ -69,7 +83,7 @@ def test_evaluation_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, say
         shutil.move(damage_frame(broken, frame), broken)
     words = ["train", str(tmp_path / "data"), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN]
     words += ["--epochs", "1", "--on-error", "skip", "--per-device-eval-batch-size=1"]
-    assert f"1 videos could not be read:\n  {broken}" in says(*words)
+    assert f"1 video could not be read:\n  {broken}" in says(*words)
 
 
 def test_a_split_without_a_readable_video(digits, tmp_path, fails):

@@ -37,6 +37,16 @@ def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, featu
     assert pipeline("video-classification", model=str(out), device="cpu")(video, top_k=1)[0]["label"]
 
 
+def test_what_a_probe_held_out_of_class_folders_is_measured(digits, trained, features, tmp_path, says):
+    data, out = digits / "train", tmp_path / "out"
+    assert probe(data, trained, features, out, "--num-train-epochs=1") == 0
+    metrics = json.loads((out / "report" / "metrics.json").read_text())
+    found = json.loads(says("evaluate", data, "--model", out, "--json", "--device", "cpu").splitlines()[-1])
+    assert (found["split"], found["part_of_training"]) == (metrics["split"], "held out") == ("validation", "held out")
+    assert found["confusion_matrix"] == metrics["confusion_matrix"]
+    assert found["known_videos"] == {"train": 0, "validation": 8}
+
+
 def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_twice(
     digits, trained, tmp_path, monkeypatch, capsys
 ):

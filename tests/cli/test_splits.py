@@ -68,7 +68,7 @@ def test_videos_held_out_by_a_training_are_measured_at_any_place(digits, tmp_pat
     assert result["confusion_matrix"] == report["confusion_matrix"]
     (moved / "left-up" / "broken.mp4").unlink()
     result = evaluate(capsys, moved, tmp_path / "model")
-    assert (result["split"], result["num_videos"]) == ("train", 24) and "part_of_training" not in result
+    assert (result["split"], result["num_videos"]) == (None, 24) and "part_of_training" not in result
 
 
 def test_a_column_of_the_list_is_held_out(recording, tmp_path, capsys, says):

@@ -30,6 +30,17 @@ def test_a_run_leaves_a_model_its_processor_and_a_report(trained):
     assert json.loads((trained / "train_options.json").read_text())["hidden_size"] == 24
 
 
+@pytest.mark.parametrize("words", [(), ("--disable-tqdm",)])
+def test_a_log_has_a_line_for_each_epoch_and_neither_bars_nor_dictionaries(digits, tmp_path, capsys, words):
+    given = [str(digits), "--output-dir", str(tmp_path / "model")]
+    settings = read(["train", *given, *TINY_MODEL, *TINY_RUN, *words])
+    train(settings)
+    out, err = capsys.readouterr()
+    lines = [line for line in out.splitlines() if line.startswith("epoch ")]
+    assert [line.split()[1] for line in lines] == ["1/2", "2/2"] and all("validation loss" in line for line in lines)
+    assert "{" not in out and "| 2/2 [" not in err
+
+
 def test_an_interrupted_run_is_resumed_to_the_same_weights(digits, trained, tmp_path, monkeypatch, capsys):
     output_dir = tmp_path / "model"
     command = ["train", str(digits), "--output-dir", str(output_dir)]

@@ -103,7 +103,7 @@ def test_a_data_set_with_a_column_of_videos(digits, tmp_path, capsys, says):
     splits.save_to_disk(tmp_path / "data")
     words = ["--output-dir", str(tmp_path / "out"), *TINY_MODEL, *TINY_RUN, "--on-error", "skip"]
     out = says("train", tmp_path / "data", *words)
-    assert "1 videos could not be read" in out and "broken.mp4" in out
+    assert "1 video could not be read" in out and "broken.mp4" in out
     facts = json.loads((tmp_path / "out" / "training_facts.json").read_text())
     assert facts["data"]["train"]["num_classes"] == 8
     report = json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())

@@ -1,4 +1,4 @@
-"""`hf-video train` without `--model`: the start that ships, or random weights."""
+"""`hf-video train` without `--model`: the bundled model, or random weights."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ SHORT = ["--epochs", "1", "--batch-size", "16", "--device", "cpu"]
 
 @pytest.fixture
 def tiny_start(trained, tmp_path, monkeypatch):
-    """A tiny model in place of the start that ships."""
+    """A tiny model in place of the bundled model."""
     folder = shutil.copytree(trained, tmp_path / "a start", ignore=shutil.ignore_patterns("checkpoint-*", "report"))
     monkeypatch.setattr("hf_video.loading.released.START_FOLDER", folder)
     return folder
@@ -41,19 +41,19 @@ def options_of(folder):
 def test_few_clips_begin_with_the_start(digits, tiny_start, tmp_path, says):
     out = tmp_path / "out"
     said = says("train", digits, "--output-dir", out, *SHORT)
-    assert "Model: the start that ships, because there are 24 clips, at most 1,000." in said
-    assert "It knows motion and simple shapes, and no objects; --model scratch trains from random weights." in said
+    assert "Model: the bundled model, because there are 24 clips, at most 1,000." in said
+    assert "knows motion" in said and "`hf-video models`" in said and "scratch for random weights" in said
     assert AutoModelForVideoClassification.from_pretrained(out).config.hidden_size == 24
     assert options_of(out)["model"] == "start"
-    assert json.loads((out / "report" / "metrics.json").read_text())["model"] == "the start that ships"
+    assert json.loads((out / "report" / "metrics.json").read_text())["model"] == "the bundled model"
     source = read_facts(out)["source"]
-    assert source["name"] == "start of hf_video" and source["sha256"] == start_sha256()
+    assert source["name"] == "the bundled model of hf_video" and source["sha256"] == start_sha256()
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (TINY_MODEL, "--num-frames is given; --model start fine-tunes the one that ships."),
+        (TINY_MODEL, "--num-frames is given. --model takes another:"),
         (["--model", "scratch", *TINY_MODEL], None),
     ],
 )
@@ -98,7 +98,7 @@ def test_the_start_that_ships_trains(digits, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["train", str(digits), "--output-dir", str(out), *SHORT, "--max-steps", "1"]) == 0
     said = capsys.readouterr()
-    assert "Model: the start that ships" in said.out
+    assert "Model: the bundled model" in said.out
     # What the start knows in place of the classes is nothing that a user has to hear of.
     assert "LOAD REPORT" not in said.err and "other classes" not in said.err
     # The head began as a regression, whose outputs have a sum that does not depend on the clip.

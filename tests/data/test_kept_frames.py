@@ -95,6 +95,17 @@ def test_an_epoch_after_the_first_reads_no_video(videos, tmp_path):
     assert (clips.task, held_out.task) == before and not (tmp_path / "kept").exists()
 
 
+def test_the_share_that_is_decoded_counts_unfinished_files_and_no_evaluation(videos, tmp_path):
+    clips = clips_of(videos)
+    with keeping_frames([clips, clips_of(videos, training=False)], tmp_path / "kept", 1, 20) as kept:
+        first, second = (video for video in kept.videos if video.training)
+        assert kept.share_decoded() == 0
+        first.file.with_suffix(".unfinished").write_bytes(bytes(first.num_bytes // 2))
+        assert kept.share_decoded() == first.num_bytes // 2 / (first.num_bytes + second.num_bytes)
+        items_of(clips, epochs=1)
+        assert kept.share_decoded() == 1
+
+
 def test_crops_that_choose_their_size_are_the_same_from_files_and_from_what_is_kept(videos, tmp_path):
     clips = clips_of(videos, ClipTask(PROCESSOR, augmentation=ClipAugmentation(crop_min_area=0.5)))
     with keeping_frames([clips], tmp_path / "kept", 1, 20) as kept:

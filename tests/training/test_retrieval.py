@@ -118,6 +118,11 @@ def test_whole_videos_are_held_out_with_all_their_captions(folder, model_folder,
     assert metrics["split"] == "validation" and metrics["num_captions"] == 2
     train, held_out = hold_out(rows, 0.2, seed)
     assert set(held_out["video"]) == {rows["video"][1]} and set(train["video"]) == {rows["video"][0], rows["video"][3]}
+    measured = ["evaluate", str(folder / "train.json"), "--task", "retrieval", "--model", str(tmp_path / "out")]
+    assert main([*measured, "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["split"], found["part_of_training"], found["num_videos"]) == ("validation", "held out", 1)
+    assert found["num_texts"] == 2 and found["known_videos"]["train"] == 0
 
 
 def test_what_cannot_be_is_refused(folder, model_folder, tmp_path, capsys):

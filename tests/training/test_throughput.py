@@ -2,6 +2,7 @@
 
 import time
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -55,14 +56,42 @@ def test_a_long_training_is_estimated_also_if_it_seldom_waits(monkeypatch, capsy
     assert "The other" not in told(monkeypatch, capsys, waited=9, computed=1, max_steps=40)
 
 
-def test_where_frames_are_kept_the_first_epoch_does_not_count(monkeypatch, capsys):
-    class Keeping(KeptFrames):
-        def __str__(self):
-            return "Some frames are kept."
+class Keeping(KeptFrames):
+    """A fifth is decoded until it is asked for the `decoded_after`th time."""
 
+    decoded_after = 1000
+
+    def __str__(self):
+        return "Some frames are kept."
+
+    def share_decoded(self):
+        self.decoded_after -= 1
+        return 0.2 if self.decoded_after > 0 else 1.0
+
+
+def test_where_frames_are_kept_the_steps_that_decode_do_not_count(monkeypatch, capsys):
     first, last = told(monkeypatch, capsys, lambda step: 9 if step < 10 else 0, 1, Keeping([])).splitlines()
     assert ", 0% of the time" in first and ", 69% of the time" in last
     assert "970 steps" in told(monkeypatch, capsys, 9, 1, Keeping([]))
+    kept = Keeping([])
+    kept.decoded_after = 3
+    first, _ = told(monkeypatch, capsys, lambda step: 900 if step < 3 else 9, 1, kept).splitlines()
+    assert "The other 977 steps will take about 2 h 43 min." in first
+
+
+def test_a_long_decoding_tells_its_rest_before_the_first_step(monkeypatch, capsys):
+    waits = []
+    monkeypatch.setattr(throughput, "Timer", lambda *given: waits.append(given) or MagicMock())
+    kept = Keeping([])
+    told(monkeypatch, capsys, 9, 1, kept, num_steps=0)
+    ((seconds, tell, given),) = waits
+    tell(*given)
+    assert seconds == 60 and "20% of the frames to keep are decoded; the others will take about 4 min." in (
+        capsys.readouterr().out
+    )
+    kept.share_decoded = lambda: 0.9
+    tell(*given)
+    assert not capsys.readouterr().out
 
 
 def test_every_training_loss_comes_with_the_scalars_and_nothing_else_does(tmp_path):
