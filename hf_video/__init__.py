@@ -5,14 +5,12 @@ Importing this package registers every family with the Auto classes of Transform
 use Transformers: the registration happens when `transformers` is imported, or at once when it already is.
 """
 
-from importlib import import_module
 from typing import Any
 
 import wrapt
 
-from .auto import PUBLIC_NAMES, register_auto_classes
-
-__version__ = "0.1.0"
+from .auto import PUBLIC_NAMES, find_public, register_auto_classes
+from .version import __version__
 
 wrapt.register_post_import_hook(lambda transformers: register_auto_classes(), "transformers")
 
@@ -21,7 +19,7 @@ __all__ = ["__version__", *PUBLIC_NAMES]
 
 def __getattr__(name: str) -> Any:
     if name in PUBLIC_NAMES:
-        return getattr(import_module(PUBLIC_NAMES[name], __name__), name)
+        return find_public(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -98,18 +98,19 @@ CLASSES = tuple(Registration(*row, config) for config, rows in FAMILIES.items() 
 PUBLIC_NAMES = CONFIGURATIONS | PARTS | {row.class_name: row.module for row in CLASSES}
 
 
+def find_public(name: str) -> Any:
+    """A public class by its name."""
+    return getattr(import_module(PUBLIC_NAMES[name], __package__), name)
+
+
 def register_auto_classes() -> None:
     """Register every configuration, model and processor of `hf_video` with the Auto classes of Transformers."""
     transformers = import_module("transformers")
-
-    def load(class_name: str) -> Any:
-        return getattr(import_module(PUBLIC_NAMES[class_name], __package__), class_name)
-
     for class_name in CONFIGURATIONS:
-        transformers.AutoConfig.register(load(class_name).model_type, load(class_name), exist_ok=True)
+        transformers.AutoConfig.register(find_public(class_name).model_type, find_public(class_name), exist_ok=True)
     for row in CLASSES:
-        register, config_class = getattr(transformers, row.auto_class).register, load(row.config_class)
+        register, config_class = getattr(transformers, row.auto_class).register, find_public(row.config_class)
         if row.auto_class == "AutoImageProcessor":
-            register(config_class, image_processor_classes={"torchvision": load(row.class_name)}, exist_ok=True)
+            register(config_class, image_processor_classes={"torchvision": find_public(row.class_name)}, exist_ok=True)
         else:
-            register(config_class, load(row.class_name), exist_ok=True)
+            register(config_class, find_public(row.class_name), exist_ok=True)

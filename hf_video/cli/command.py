@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-import hf_video
 from hf_video.settings import (
     OTHER_FLAGS,
     Setting,
@@ -21,6 +20,7 @@ from hf_video.settings import (
     training_argument_fields,
     training_argument_names,
 )
+from hf_video.version import __version__
 
 from . import EXIT_CODES
 
@@ -104,7 +104,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> tuple[Command, An
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
+    parser.add_argument("--version", action="version", version=f"hf-video {__version__}")
     added = parser.add_subparsers(prog=parser.prog, metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     kind: Any = None
     words = [_with_hyphens(word) for word in argv]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
-import hf_video
 from hf_video.settings import Settings
+from hf_video.version import __version__
 
 from .command import command
 
@@ -28,7 +28,7 @@ def run(settings: EnvSettings) -> int:
     """Prints one line for each fact. A missing or broken package is a fact, not an error."""
     cpu, products = platform.processor() or platform.machine(), os.environ.get("HF_VIDEO_CPU_PRODUCTS", "not set")
     facts: dict[str, Callable[[], str]] = {
-        "hf_video": lambda: hf_video.__version__,
+        "hf_video": lambda: __version__,
         "Python": platform.python_version,
         "OS": platform.platform,
         "CPU": lambda: f"{cpu}, {os.cpu_count()} cores",

@@ -6,6 +6,7 @@ clips is foretold with a band of 80 %, if the new clips are like those of DATA. 
 reaches more than the small classifier.
 
 A label is doubted if the small classifier, whenever it learns from other clips, takes the clip for one other class.
+Where the features do not tell the classes apart, this is said, and no label is doubted.
 
 example: hf-video plan my_videos --more 30
 """
@@ -54,6 +55,11 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
     for name, each in classes.items():
         low, gain, high = each["gain"]
         lines.append(f"  {name:{width}}  {each['clips']:4} clips   {_share(each['now'])}  {gain:+.1%}")
+    if result["is_chance"]:
+        lines.append(
+            f"The features do not tell these classes apart: by chance, {1 / len(classes):.0%} of each class are "
+            "right. Nothing follows for your clips or labels; try another --model, such as one trained on these clips."
+        )
     if doubts:
         lines.append(f"{len(doubts)} labels are doubted, the least probable first; look at these:")
     for each in doubts[:_SHOWN]:

@@ -60,8 +60,7 @@ def run(settings: PredictCommandSettings) -> int:
         with replacing_file(table) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("path", "label", "score"), *rows])
     failed = [(each.video, each.error) for each in found if each.error is not None]
-    # Each has been named where its turn came.
-    return print_failed(failed, len(found), None if settings.json else 0)
+    return print_failed(failed, len(found))
 
 
 def _print(prediction: Prediction, as_json: bool) -> None:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
-import hf_video
-from hf_video.auto import CONFIGURATIONS, FAMILIES, PUBLIC_NAMES
+from hf_video.auto import CONFIGURATIONS, FAMILIES, PUBLIC_NAMES, find_public
 
 from .folder_checks import PROCESSORS, PublishError, read_part
 
@@ -50,7 +49,7 @@ def classes_of(model_type: str, architectures: Sequence[str] | None = None) -> d
 
 def collect(classes: dict[str, str]) -> CustomCode:
     """The custom code of public classes, given by Auto class."""
-    sources = {name: Path(inspect.getfile(getattr(hf_video, name))) for name in classes.values()}
+    sources = {name: Path(inspect.getfile(find_public(name))) for name in classes.values()}
     files: dict[str, Path] = {}
     for source in sources.values():
         _follow(source, files)
@@ -119,14 +118,14 @@ def _copy_module(source: Path, folder: Path) -> None:
 
 def _families() -> dict[str, str]:
     """The name of the configuration class of every family, by `model_type`."""
-    return {getattr(hf_video, name).model_type: name for name in CONFIGURATIONS}
+    return {find_public(name).model_type: name for name in CONFIGURATIONS}
 
 
 def _collect_parts(config: dict[str, Any]) -> dict[str, CustomCode]:
     """The custom code of the other families that a model of hf_video is built around, by model type."""
     own, inside = config["model_type"], types_inside(config)
     # Transformers writes a configuration as what differs from the default, of which it needs the configuration alone.
-    specifications = getattr(hf_video, _families()[own]).sub_configs_defaults.values()
+    specifications = find_public(_families()[own]).sub_configs_defaults.values()
     defaults = {specification.model_type for specification in specifications} & _families().keys()
     parts = {}
     for part in sorted((inside | defaults) - {own}):

@@ -231,9 +231,12 @@ def explained(repo_id: str) -> Iterator[None]:
     except (HFValidationError, HfHubHTTPError, httpx.HTTPError, httpx.InvalidURL, OfflineModeIsEnabled) as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         reason = getattr(error, "server_message", None) or str(error).strip().partition("\n")[0]
-        again = "Run the same command again: what has been sent is not sent twice."
-        text = REFUSALS.get(status, f"{repo_id} could not be published: {reason or type(error).__name__}. {again}")
-        raise PublishError(text.format(repo_id)) from error
+        if status in REFUSALS:
+            raise PublishError(REFUSALS[status].format(repo_id)) from error
+        text = f"{repo_id} could not be published: {reason or type(error).__name__}."
+        if not isinstance(error, HFValidationError):
+            text += " Run the same command again when the Hub answers; what has been sent is not sent twice."
+        raise PublishError(text) from error
 
 
 def _set_labels(staging: Path, labels: Sequence[str]) -> None:

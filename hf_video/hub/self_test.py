@@ -19,13 +19,13 @@ from huggingface_hub import snapshot_download
 from transformers import MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING as FAMILIES
 from transformers.utils import VIDEO_PROCESSOR_NAME, cached_file
 
-import hf_video
 from hf_video.io import read_object
 from hf_video.loading.configurations import load_config
 from hf_video.loading.heads import load_pretraining_model, load_trained_classifier
 from hf_video.loading.models import choose_device, locate_model
 from hf_video.loading.processors import load_processor
 from hf_video.reading import read_video
+from hf_video.version import __version__
 
 from .folder_checks import PROCESSORS, PUBLISHED, SELF_TEST, PublishError, read_part
 from .loading_check import output_of, run_as_stranger
@@ -203,7 +203,7 @@ def saved_values(folder: Path) -> dict[str, dict[str, str]]:
 
 def describe_machine() -> str:
     """The versions of this package and of what computes, and what else decides about the last bits of a result."""
-    versions = ", ".join([f"hf_video {hf_video.__version__}", *(f"{name} {version(name)}" for name in VERSIONS)])
+    versions = ", ".join([f"hf_video {__version__}", *(f"{name} {version(name)}" for name in VERSIONS)])
     instructions, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
     return f"{versions}; {platform.machine()}, {instructions}, {threads} threads"
 

@@ -15,10 +15,10 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import BaseVideoProcessor, PreTrainedModel
 
-import hf_video
 from hf_video.data.loader import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.sources import is_url
+from hf_video.version import __version__
 
 from .windows import choose_windows, window_batches
 
@@ -161,7 +161,7 @@ def feature_key(model: PreTrainedModel, processor: BaseVideoProcessor, **setting
         "weights": weights_digest(weights),
         "config": {name: value for name, value in model.config.to_dict().items() if name not in _OTHER_FIELDS},
         "processor": json.loads(processor.to_json_string()),
-        "hf_video": hf_video.__version__,
+        "hf_video": __version__,
     }
     return json.loads(json.dumps(facts, sort_keys=True, default=str))
 

@@ -36,7 +36,7 @@ def model_path(model: str | None) -> str | None:
 
 
 def told_name(model: str | None) -> str | None:
-    """What a reader is told that a model is."""
+    """The name of a model in what is printed."""
     return "the bundled model" if model == SHIPPED else model
 
 

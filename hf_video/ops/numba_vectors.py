@@ -29,7 +29,7 @@ try:
 except ImportError as error:
     raise ImportError("The kernels for the CPU need numba: `pip install numba`.") from error
 
-from hf_video import __version__
+from hf_video.version import __version__
 
 from .numba_threads import LANES
 

@@ -59,6 +59,8 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
     except av.FFmpegError as error:
         # A recording that was stopped at once ends so.
         reason = "it ends before its first frame" if isinstance(error, EOFError) else error.strerror
+        if isinstance(error, av.InvalidDataError):
+            reason = "it is cut off, or no video; copy or download it again"
         raise VideoReadError(f"{name} cannot be opened as a video: {reason if size else 'it is empty'}.") from error
     except (AttributeError, OSError, TypeError, ValueError) as error:
         raise VideoReadError(f"{name} cannot be read: {error}. A file of bytes that can seek is expected.") from error

@@ -16,11 +16,11 @@ from huggingface_hub import ModelCard
 from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
-import hf_video
 from hf_video.data import is_multi_label, label_names
 from hf_video.io import read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE, SHIPPED, model_path, start_sha256
 from hf_video.metrics import count_clips
+from hf_video.version import __version__
 
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
 RECIPE = (
@@ -52,7 +52,7 @@ def describe_training(args: TrainingArguments, model: Any, processor: Any, datas
         "clips": {name: _plain(value) for name in CLIPS if (value := getattr(processor, name, None)) is not None},
         "views": {name: getattr(processor, name) for name in VIEWS if hasattr(processor, name)},
         "seed": args.seed,
-        "versions": {"python": platform.python_version(), "hf_video": hf_video.__version__}
+        "versions": {"python": platform.python_version(), "hf_video": __version__}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
         "hardware": _hardware(args),
     }

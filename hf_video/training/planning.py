@@ -59,7 +59,8 @@ class LabelPlan:
         accuracy: low, middle and high of the accuracy with so many, (num_sizes, 3).
         overall: the forecast for clips of all classes.
         classes: that for the clips of each class.
-        doubts: the labels that the other clips contradict, the least probable first.
+        is_chance: whether the mean accuracy of classes is not clearly above guessing.
+        doubts: the labels that the other clips contradict, the least probable first; none at chance.
         by_video: whether all clips of a video were held out together; otherwise a class has too few videos for that.
     """
 
@@ -67,6 +68,7 @@ class LabelPlan:
     accuracy: np.ndarray
     overall: Forecast
     classes: list[Forecast]
+    is_chance: bool
     doubts: list[Doubt]
     by_video: bool
 
@@ -99,8 +101,6 @@ def plan_labels(
     predicted, probabilities = _held_out(features, labels, groups, shares, generator)
     is_right, taken_for = predicted == labels, predicted[:, -1]
     is_doubted = (taken_for == taken_for[0]).all(0) & (taken_for[0] != labels)
-    doubts = [Doubt(int(row), int(taken_for[0, row]), float(probabilities[row])) for row in np.flatnonzero(is_doubted)]
-    doubts.sort(key=lambda doubt: doubt.probability)
     shares = shares * (1 - 1 / _FOLDS)
 
     def foretell(chosen: np.ndarray) -> tuple[np.ndarray, Forecast]:
@@ -114,7 +114,12 @@ def plan_labels(
 
     accuracy, overall = foretell(np.full(len(labels), True))
     classes = [foretell(labels == label)[1] for label in range(len(counts))]
-    return LabelPlan(shares * counts.mean(), accuracy, overall, classes, doubts, by_video)
+    low, middle, _ = overall.now
+    # Of the mean over classes, since guessing the largest may be right more often than what tells all apart.
+    is_chance = bool(np.mean([each.now[1] for each in classes]) - (middle - low) <= 1 / len(counts))
+    doubted = [] if is_chance else sorted(np.flatnonzero(is_doubted), key=lambda row: probabilities[row])
+    doubts = [Doubt(int(row), int(taken_for[0, row]), float(probabilities[row])) for row in doubted]
+    return LabelPlan(shares * counts.mean(), accuracy, overall, classes, is_chance, doubts, by_video)
 
 
 def fit_discriminant(features: np.ndarray, labels: np.ndarray, num_classes: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -219,6 +224,7 @@ def plan(settings: PlanSettings) -> dict[str, Any]:
             for size, band in zip(found.sizes, found.accuracy.tolist(), strict=True)
         ],
         **found.overall._asdict(),
+        "is_chance": found.is_chance,
         "classes": {
             name: {"clips": int(count), **each._asdict()}
             for name, count, each in zip(names, np.bincount(labels), found.classes, strict=True)

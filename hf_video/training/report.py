@@ -116,12 +116,15 @@ def _details(task: Any, run: Any, trainer: Any) -> dict[str, Any]:
     named = told_name(chosen.model)
     counts = count_clips(dataset.rows["video"][:]) if isinstance(dataset, VideoDataset) else {"num_videos": "a stream"}
     strategy = getattr(processor, "sampling_strategy", None)
+    size = getattr(processor, "crop_size", None)
     steps, epochs = trainer.args.max_steps, trainer.args.num_train_epochs
     rank = getattr(trainer.args, "lora_rank", 0)
     return {
         "model": named or f"{type(trainer.model).__name__.partition('For')[0]} from scratch",
         **{name.replace("num", "training"): count for name, count in counts.items()},
-        "clip": f"{processor.num_frames} frames" + (f", {strategy}" if strategy else ""),
+        "clip": f"{processor.num_frames} frames"
+        + (f" of {size.width} x {size.height} pixels" if size else "")
+        + (f", {strategy}" if strategy else ""),
         **({"steps": steps} if steps > 0 else {"epochs": epochs}),
         "seed": trainer.args.seed,
         **({"lora_rank": rank} if rank else {}),
@@ -233,7 +236,7 @@ def _next_step(metrics: Mapping[str, Any], value: float, own: float | None) -> s
     if is_chance:
         return "no better than chance: another --model, more --epochs, or more clips"
     if own is not None and own < WELL_LEARNED:
-        return "it does not know its own clips yet: more --epochs, or a higher --learning-rate"
+        return "it does not know its own clips yet: more --epochs, a higher --learning-rate, or another --model"
     if own is not None and own - value > LARGE_GAP:
         return "a large gap: more clips, another --model, or more augmentation, as --crop-min-area 0.3"
     if high - low > WIDE_INTERVAL:

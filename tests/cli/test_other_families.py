@@ -52,7 +52,7 @@ def test_the_trained_model_is_the_best_checkpoint(finished):
     best = AutoModelForVideoClassification.from_pretrained(state["best_model_checkpoint"])
     torch.testing.assert_close(load_trained_classifier(finished).state_dict(), best.state_dict(), rtol=0, atol=0)
     metrics = json.loads((finished / "report" / "metrics.json").read_text())
-    assert metrics["num_videos"] == 8 and metrics["clip"] == f"{NUM_FRAMES} frames, dense"
+    assert metrics["num_videos"] == 8 and metrics["clip"] == f"{NUM_FRAMES} frames of 32 x 32 pixels, dense"
 
 
 def test_predict_evaluate_and_the_model_agree(finished, few, video, tmp_path, says):

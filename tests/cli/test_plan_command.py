@@ -22,6 +22,15 @@ def test_it_foretells_for_each_class_by_features_that_are_kept(digits, trained, 
     assert {path: path.stat().st_mtime_ns for path in features.rglob("*.safetensors")} == written
 
 
+def test_no_label_is_doubted_where_features_do_not_tell_the_classes_apart(digits, trained, tmp_path, says):
+    data = tmp_path / "list.csv"
+    videos = sorted(digits.rglob("*.mp4"))
+    data.write_text("path,label\n" + "".join(f"{path},{'ab'[n % 2]}\n" for n, path in enumerate(videos)))
+    text = says("plan", data, "--model", trained, "--device", "cpu", "--num-clips", "1")
+    assert "do not tell these classes apart: by chance, 50% of each class are right" in text
+    assert "doubted" not in text
+
+
 def test_a_class_of_few_clips_and_clips_of_several_classes_are_refused(digits, trained, tmp_path, capsys):
     data = tmp_path / "data"
     shutil.copytree(digits / "train", data)

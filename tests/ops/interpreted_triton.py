@@ -5,8 +5,11 @@ The kernels of the `triton` backend, scan and convolution, interpreted on the CP
 when it is imported.
 """
 
+import numpy as np
 import pytest
 import torch
+import triton
+from triton.runtime import interpreter
 
 from hf_video import VideoMambaForFrameClassification, VideoMambaState
 from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
@@ -54,6 +57,19 @@ def small_blocks(monkeypatch):
     backend = Backend(selective_scan_triton.selective_scan_triton, lambda facts: None)
     monkeypatch.setitem(BACKENDS, "triton", backend)
     monkeypatch.setenv(BACKEND_VARIABLE, "triton")
+
+
+@pytest.fixture(autouse=True)
+def nearest_bfloat16(monkeypatch):
+    """Float32 becomes the nearest bfloat16, as on GPUs: the interpreter of Triton 3.8 cuts the last bits off."""
+    convert = interpreter._convert_float
+
+    def rounded(values, source, target, mode):
+        if (source, target) == (triton.language.float32, triton.language.bfloat16):
+            return torch.from_numpy(np.ascontiguousarray(values)).bfloat16().view(torch.uint16).numpy()
+        return convert(values, source, target, mode)
+
+    monkeypatch.setattr(interpreter, "_convert_float", rounded)
 
 
 def test_the_grid_has_every_plan():

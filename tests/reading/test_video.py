@@ -256,7 +256,7 @@ def written(name, text):
     ("make", "message"),
     [
         (written("empty.mp4", ""), "empty.mp4 cannot be opened as a video: it is empty"),
-        (written("text.mp4", "a story\n" * 100), "text.mp4 cannot be opened as a video: Invalid data"),
+        (written("text.mp4", "a story\n" * 100), "text.mp4 cannot be opened as a video: it is cut off, or no video"),
         (written("text.txt", "a story\n" * 100), "text.txt cannot be opened as a video: it is a text"),
         (header_alone, "header.mkv cannot be opened as a video: it ends before its first frame"),
         (lambda folder: b"", "The video of 0 bytes cannot be opened as a video: it is empty"),

@@ -100,7 +100,7 @@ class Agents:
 
     def steps(self) -> list[int]:
         """The steps whose loss the workers of the first agent have printed; a step that was repeated comes again."""
-        epochs = re.findall(r"^{'loss'.*'epoch': '(.+?)'", self._output(0).read_text(), re.MULTILINE)
+        epochs = re.findall(r"^epoch (.+?)/.* loss ", self._output(0).read_text(), re.MULTILINE)
         return [round(float(epoch) * self.steps_per_epoch) for epoch in epochs]
 
     def said(self) -> str:
