@@ -76,10 +76,12 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# What it writes into start_run/shape/start becomes hf_video/start.
-start: $(INSTALLED)  ## train the start of small fine-tunings anew, on generated videos (an hour and a half)
+# What it writes into start_run/sight/start becomes hf_video/start.
+start: $(INSTALLED)  ## train the bundled model anew, on generated videos and pictures of packages (two hours and a half)
 	$(BIN)/python examples/train_start.py start_run/motion $(ARGS)
 	$(BIN)/python examples/train_start.py start_run/shape --model start_run/motion/start --steps 4500 $(ARGS)
+	$(BIN)/python examples/start_pictures.py start_run/pictures
+	$(BIN)/python examples/train_start.py start_run/sight --model start_run/shape/start --steps 6100 --pictures start_run/pictures $(ARGS)
 
 cards: $(INSTALLED)  ## write the cards that are kept and the tables of released models anew from their facts
 	$(BIN)/python model_cards/generate.py

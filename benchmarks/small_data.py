@@ -53,6 +53,7 @@ PARTS: dict[str, list[str]] = {
     ],
     "20 epochs": ["--num-train-epochs", "20"],
     "rate of 1e-4": ["--learning-rate", "1e-4"],
+    "no label smoothing": ["--label-smoothing-factor", "0"],
     "no crops": ["--crop-min-area", "1"],
     "no change of colours": ["--color-jitter", "0"],
     "best checkpoint": ["--load-best-model-at-end"],

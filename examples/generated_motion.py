@@ -6,8 +6,8 @@ Videos made of random numbers, in which everything that moves is known: what a m
 A clip is a textured ground and up to two textured objects. Each of them moves, turns and grows in its own way. Three
 quarters of the clips have one thing to see: a plain object whose shape stands out, a ground that alone moves, or an
 object that alone moves. The targets say what: for every token how far what it shows moves, and for the clip the kinds
-and rates of the motions, the shape and the textures. No picture and no video is read. The same seed makes the same
-clips.
+and rates of the motions, the shape and the textures. No picture and no video is read, unless pictures are given: then
+grounds and objects have them, too, and there are letters and clip art. The same seed makes the same clips.
 
 Positions are in pixels from the middle of a frame, x to the right and y down. Angles are in radians, clockwise.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from generated_pictures import MARGIN, NUM_SHAPES, OBJECT_SIZE, chance, draw_outlines, draw_textures, uniform
+from start_pictures import Pictures
 from torch import Tensor
 from torchvision.utils import save_image
 
@@ -53,6 +54,8 @@ UNKNOWN = -100
 # What there is to see, in equal shares: the shape of the main object, the motion of the ground, that of the main
 # object, or all of them at once.
 SCENES = ("form", "camera", "object", "all")
+# With pictures: a part of one alone, a letter, or clip art.
+PICTURE_SCENES = ("picture", "letter", "stamp")
 # Sides of the square ground, in texels and, half of it, in pixels of a frame.
 GROUND_SIZE = 128
 GROUND_EXTENT = 0.75 * IMAGE_SIZE
@@ -72,6 +75,8 @@ class Clips:
         values: (B, 19) float32, see `VALUES`; NaN if there is nothing to see.
         shape: (B,) int64, which of the `NUM_SHAPES` shapes the main object has, or `UNKNOWN`.
         textures: (B, 2) int64, indices of `TEXTURES` for the main object and the ground, or `UNKNOWN`.
+        letter: (B,) int64, index of `LETTERS`, or `UNKNOWN`.
+        file: (B,) int64, of which file a picture or clip art is, see `Pictures`, or `UNKNOWN`.
     """
 
     frames: Tensor
@@ -81,6 +86,8 @@ class Clips:
     values: Tensor
     shape: Tensor
     textures: Tensor
+    letter: Tensor
+    file: Tensor
 
 
 def draw_profiles(kinds: Tensor, generator: torch.Generator) -> Tensor:
@@ -251,7 +258,13 @@ def light(frames: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def draw_clips(
-    count: int, seed: int, level: float = 1.0, scenes: tuple[str, ...] = SCENES, num_frames: int = NUM_FRAMES
+    count: int,
+    seed: int,
+    level: float = 1.0,
+    scenes: tuple[str, ...] = SCENES,
+    num_frames: int = NUM_FRAMES,
+    pictures: Pictures | None = None,
+    ease: float = 0.0,
 ) -> Clips:
     """
     Random clips. The seed decides everything about them.
@@ -261,44 +274,75 @@ def draw_clips(
         seed: of the random numbers.
         level: from 0 (the ground has no texture, and objects are darker or brighter than it) to 1 (grounds have full
             textures, and objects any colour). A model that begins at 1 stays at chance for long.
-        scenes: which of `SCENES` there are, in equal shares.
+        scenes: which of `SCENES` and, with pictures, `PICTURE_SCENES` there are, in equal shares.
         num_frames: how many of `NUM_FRAMES` to show. Rates and kinds of motions are unknown unless all are seen.
+        pictures: more than half of the grounds and some objects of moving scenes are these.
+        ease: the share of letters and clip art that are large, in the middle, and before a plain ground.
     """
     generator = torch.Generator().manual_seed(seed)
     scene = torch.randint(len(scenes), (count,), generator=generator)
-    scene = torch.tensor([SCENES.index(each) for each in scenes])[scene]
-    form, of_camera, of_object, with_all = (scene == index for index in range(len(SCENES)))
-    camera = draw_motion(GROUND_LIMITS, (0.5, 0.2, 0.15), form | of_object, of_camera, generator)
-    small = draw_motion(OBJECT_LIMITS, (0.7, 0.2, 0.2), form, torch.zeros_like(form), generator)
+    names = SCENES + PICTURE_SCENES
+    scene = torch.tensor([names.index(each) for each in scenes])[scene]
+    form, of_camera, of_object, with_all, of_picture, of_letter, of_stamp = (
+        scene == index for index in range(len(names))
+    )
+    alone = form | of_letter | of_stamp
+    camera = draw_motion(GROUND_LIMITS, (0.5, 0.2, 0.15), alone | of_object, of_camera, generator)
+    small = draw_motion(OBJECT_LIMITS, (0.7, 0.2, 0.2), alone, torch.zeros_like(form), generator)
     main = draw_motion(OBJECT_LIMITS, (0.75, 0.35, 0.35), torch.zeros_like(form), of_object, generator)
     # What it shows is seen best where it is slow.
-    main.rates[form] *= 0.2
+    main.rates[alone] *= 0.2
+    camera.rates[of_picture] *= 0.4
     has_small = chance((count,), 0.35, generator) & with_all
-    has_main = chance((count,), 0.9, generator) & with_all | form | of_object
+    has_main = chance((count,), 0.9, generator) & with_all | alone | of_object
 
     pattern, ground_texture = draw_textures(count, GROUND_SIZE, generator)
     colour = uniform((count, 3, 1, 1), 0.2, 0.8, generator)
     contrast = (
-        torch.where(of_camera, 1.0, level) * torch.where(form, 0.3, 1.0) * uniform((count,), 0.3, 1.3, generator)
+        torch.where(of_camera, 1.0, level) * torch.where(alone, 0.3, 1.0) * uniform((count,), 0.3, 1.3, generator)
     )
     ground = colour + contrast[:, None, None, None] * pattern
     pattern, textures = draw_textures(2 * count, OBJECT_SIZE, generator)
     shapes = torch.randint(NUM_SHAPES, (2 * count,), generator=generator)
-    opacity = draw_outlines(shapes, generator)[:, None]
+    opacity = draw_outlines(shapes, generator)
     brighter = torch.where(colour.mean(dim=1, keepdim=True) < 0.5, 0.4, -0.4)
     any_colour = torch.rand((2 * count, 3, 1, 1), generator=generator)
-    plain = chance((2 * count, 1, 1, 1), 1 - 0.8 * level, generator) | form.repeat(2)[:, None, None, None]
+    plain = chance((2 * count, 1, 1, 1), 1 - 0.8 * level, generator) | alone.repeat(2)[:, None, None, None]
     objects = torch.where(plain, (colour + brighter).repeat(2, 1, 1, 1), any_colour)
-    objects = objects + torch.where(form, 0.4, 1.0).repeat(2)[:, None, None, None] * pattern
-    seen = torch.cat([has_small, has_main])[:, None, None, None]
-    objects = torch.cat([objects.clamp(0, 1), opacity * seen], dim=1)
+    objects = objects + torch.where(alone, 0.4, 1.0).repeat(2)[:, None, None, None] * pattern
 
     middle = torch.zeros(count, 4)
-    extents, poses = [torch.full((count,), GROUND_EXTENT)], [camera.poses(middle)]
-    for motion, (low, high), far in ((small, (5, 9), 24), (main, (9, 22), 14)):
-        places = uniform((count, 2), -far, far, generator)
-        poses.append(motion.poses(torch.cat([places, middle[:, 2:]], dim=1)))
+    extents, places = [torch.full((count,), GROUND_EXTENT)], []
+    for (low, high), far in (((5, 9), 24), ((9, 22), 14)):
+        places.append(uniform((count, 2), -far, far, generator))
         extents.append(uniform((count,), low, high, generator) * MARGIN)
+    letter, file = torch.full((2, count), UNKNOWN)
+    if pictures is not None:
+        is_easy = chance((count,), ease, generator) & (of_letter | of_stamp)
+        is_plain = chance((count,), 0.5, generator) & (of_letter | of_stamp) | is_easy
+        contrast = torch.where(is_plain, 0.05, 1.0) * contrast
+        ground = colour + torch.where(is_plain, 0.05, 1.0)[:, None, None, None] * (ground - colour)
+        chosen = (chance((count,), 0.6, generator) & ~form & ~is_plain | of_picture).nonzero()[:, 0]
+        ground[chosen], files = pictures.draw_parts(len(chosen), GROUND_SIZE, generator)
+        ground_texture[chosen], file[chosen] = UNKNOWN, files
+        contrast[chosen] = (10 * ground[chosen].mean(dim=1).flatten(1).std(dim=1)).clamp(max=1)
+        chosen = (chance((2 * count,), 0.5, generator) & (of_object | with_all).repeat(2)).nonzero()[:, 0]
+        objects[chosen], textures[chosen] = pictures.draw_parts(len(chosen), OBJECT_SIZE, generator)[0], UNKNOWN
+        chosen = of_letter.nonzero()[:, 0]
+        opacity[count + chosen], letter[chosen] = pictures.draw_letters(len(chosen), generator)
+        chosen = (of_stamp | chance((count,), 0.4, generator) & (of_object | with_all)).nonzero()[:, 0]
+        objects[count + chosen], opacity[count + chosen], files = pictures.draw_stamps(len(chosen), generator)
+        textures[count + chosen], file[chosen] = UNKNOWN, files
+        file[~(of_picture | of_stamp)] = UNKNOWN
+        places[1] = torch.where(is_easy, 0.4, 1.0)[:, None] * places[1]
+        large = uniform((count,), 14, 26, generator) * MARGIN
+        extents[2] = torch.where(is_easy | of_stamp, large, extents[2])
+        shapes[count:][letter != UNKNOWN] = shapes[count + chosen] = UNKNOWN
+    seen = torch.cat([has_small, has_main])[:, None, None, None]
+    objects = torch.cat([objects.clamp(0, 1), opacity[:, None] * seen], dim=1)
+    poses = [camera.poses(middle)]
+    for motion, place_of in zip((small, main), places, strict=True):
+        poses.append(motion.poses(torch.cat([place_of, middle[:, 2:]], dim=1)))
     shown = [each[:, :num_frames] for each in poses]
     frames, flow, is_object = Scene(ground.clamp(0, 1), contrast, list(objects.split(count)), shown, extents).render()
 
@@ -334,6 +378,8 @@ def draw_clips(
             ],
             dim=1,
         ),
+        letter=letter,
+        file=file,
     )
 
 

@@ -165,18 +165,22 @@ def draw_shapes() -> Tensor:
 SHAPES = draw_shapes()
 
 
-def draw_outlines(kinds: Tensor, generator: torch.Generator) -> Tensor:
-    """Opacity (count, OBJECT_SIZE, OBJECT_SIZE) in [0, 1] of shapes that are stretched, sheared, leant and dented."""
-    count = len(kinds)
+def turned_places(count: int, generator: torch.Generator) -> Tensor:
+    """Where `grid_sample` finds stretched, sheared and leant pictures, (count, OBJECT_SIZE, OBJECT_SIZE, 2)."""
     lean = uniform((count,), -0.35, 0.35, generator)
     stretch = (uniform((count,), -0.25, 0.25, generator)).exp()
     shear = uniform((count,), -0.2, 0.2, generator)
     cos, sin, zero = lean.cos(), lean.sin(), torch.zeros(count)
     first = torch.stack([cos * stretch, -sin * stretch + shear, zero], dim=-1)
     second = torch.stack([sin / stretch, cos / stretch, zero], dim=-1)
-    places = F.affine_grid(
-        torch.stack([first, second], dim=1), [count, 1, OBJECT_SIZE, OBJECT_SIZE], align_corners=False
-    )
+    size = [count, 1, OBJECT_SIZE, OBJECT_SIZE]
+    return F.affine_grid(torch.stack([first, second], dim=1), size, align_corners=False)
+
+
+def draw_outlines(kinds: Tensor, generator: torch.Generator) -> Tensor:
+    """Opacity (count, OBJECT_SIZE, OBJECT_SIZE) in [0, 1] of shapes that are stretched, sheared, leant and dented."""
+    count = len(kinds)
+    places = turned_places(count, generator)
     dents = noise(2 * count, 4, OBJECT_SIZE, generator).view(count, 2, OBJECT_SIZE, OBJECT_SIZE)
     places = places + 0.06 * dents.permute(0, 2, 3, 1)
     depth = F.grid_sample(SHAPES[kinds][:, None], places, padding_mode="border", align_corners=False)[:, 0]

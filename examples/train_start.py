@@ -1,16 +1,21 @@
 """
-Trains the start of small fine-tunings, `hf_video/start`, on generated videos alone. An hour and a half on two cores.
+Trains the start of small fine-tunings, `hf_video/start`, on generated videos and on pictures. Two and a half hours on
+two cores.
 
-    python examples/train_start.py OUTPUT_DIR [--steps 2500] [--seed 0] [--size 128 4 4]
-    python examples/train_start.py OTHER_DIR --model OUTPUT_DIR/start --steps 4500
+    python examples/train_start.py MOTION [--steps 2500] [--seed 0] [--size 128 4 4]
+    python examples/train_start.py SHAPE --model MOTION/start --steps 4500
+    python examples/start_pictures.py PICTURES
+    python examples/train_start.py SIGHT --model SHAPE/start --steps 6100 --pictures PICTURES
 
 A VideoViT learns the targets of `generated_motion.py`: for every token how far what it shows moves and which edges it
 has, and for the clip the kinds of motion, their rates, the place, the shape and the textures. The first command begins
 with motion: the level of its clips rises from 0 to 1, and later they have all levels. The second one goes on with
 shapes, textures and single motions. Most of its clips have two frames, in which a shape is seen four times as often at
-the same cost. The same command goes on after an interruption, from the last checkpoint. It writes
-`OUTPUT_DIR/start`, a classifier of the main object's motion in bfloat16 with its processor, and
-`OUTPUT_DIR/figures.json`, the accuracy on clips that no step has seen.
+the same cost. The last one goes on with letters, clip art, photographs and textures: which they are, and what a
+network that knows ImageNet sees in them. It keeps what the model before it knows of motion.
+
+The same command goes on after an interruption, from the last checkpoint. It writes `start`, a classifier of the main
+object's motion in bfloat16 with its processor, and `figures.json`, the accuracy on clips that no step has seen.
 """
 
 import argparse
@@ -38,6 +43,8 @@ from generated_motion import (
     draw_clips,
 )
 from generated_pictures import NUM_SHAPES, TEXTURES
+from start_pictures import LETTERS, Pictures
+from start_teacher import FRAME_AXES, PATCH_AXES, Teacher
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments, set_seed
@@ -48,6 +55,11 @@ from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassif
 # A step has two batches, one after the other or, with two processes, side by side. They have so many clips, and with
 # `--model` the first has clips of a single tubelet, the second whole ones.
 BATCHES, BATCH_SIZE, SHORT_BATCH_SIZE, WHOLE_BATCH_SIZE = 2, 16, 32, 8
+# With pictures, of both and how much the loss on what the model before knows counts: first and, from some share of the
+# steps on, at last.
+SIGHT_BATCH_SIZES, KEPT_BATCH_SIZES, KEPT_WEIGHTS = (56, 28), (6, 14), (1.5, 3.0)
+LAST_PART = 0.79
+SIGHT_SCENES = ("picture", "picture", "letter", "letter", "letter", "stamp")
 # Held-out clips have seeds of their own.
 HELD_OUT_SEED = 10**9
 # Steps of a scale that is finer around zero, on either side of zero.
@@ -61,10 +73,12 @@ class GeneratedBatches(Dataset):
     """Whole batches of generated clips; the number of a batch decides its clips and, for training, their level.
 
     Args:
-        course: "motion" and "shape" are the two trainings, "test" has whole clips of level 1.
+        course: "motion", "shape" and "sight" are the three trainings, "test" has whole clips of level 1.
+        sight: gives further targets.
     """
 
-    def __init__(self, num_batches: int, seed: int, course: str):
+    def __init__(self, num_batches: int, seed: int, course: str, sight: "Sight | None" = None):
+        self.sight = sight
         self.num_batches = num_batches
         self.seed = seed
         self.course = course
@@ -74,7 +88,11 @@ class GeneratedBatches(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         batch = asdict(self.draw(index))
-        return {"pixel_values": normalize(batch.pop("frames"))} | batch
+        batch = {"pixel_values": normalize(batch.pop("frames"))} | batch
+        if self.sight is not None:
+            batch |= self.sight.targets(batch["pixel_values"])
+            return batch | {"kept_weight": torch.tensor(KEPT_WEIGHTS[index / self.num_batches >= LAST_PART])}
+        return {name: value for name, value in batch.items() if name not in ("letter", "file")}
 
     def draw(self, index: int) -> Clips:
         seed, progress = self.seed + index, index / self.num_batches
@@ -85,9 +103,37 @@ class GeneratedBatches(Dataset):
         if self.course == "motion":
             rising = min(max((progress - 0.1) / 0.35, 0.0), 1.0)
             return draw_clips(BATCH_SIZE, seed, rising if progress < 0.5 else any_level, ("all",))
+        if self.sight is not None:
+            pictures, ease, part = self.sight.pictures, max(0.0, 1 - 5 * progress), progress >= LAST_PART
+            if index % BATCHES == 0:
+                count = SIGHT_BATCH_SIZES[part]
+                return draw_clips(count, seed, any_level, SIGHT_SCENES, TUBELET_SIZE, pictures, ease)
+            count = KEPT_BATCH_SIZES[part]
+            return draw_clips(count, seed, any_level, ("camera", "object", "all"), pictures=pictures)
         if index % BATCHES == 0:
             return draw_clips(SHORT_BATCH_SIZE, seed, any_level, ("form", "form", "camera"), TUBELET_SIZE)
         return draw_clips(WHOLE_BATCH_SIZE, seed, any_level, ("camera", "object", "all"))
+
+
+class Sight:
+    """
+    The pictures of the third training, and what its teachers see in its clips: a network in single frames, the model
+    before it in whole clips.
+    """
+
+    def __init__(self, folder: Path, model: Path):
+        self.pictures, self.teacher = Pictures(folder), Teacher(folder)
+        self.before = VideoViTForVideoClassification.from_pretrained(model, dtype=torch.float32).eval()
+        drawn = [draw_clips(64, HELD_OUT_SEED - index, 0.5, SIGHT_SCENES, 2, self.pictures) for index in range(1, 31)]
+        self.teacher.fit(normalize(torch.cat([clips.frames[:, 0] for clips in drawn])))
+
+    @torch.no_grad()
+    def targets(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        """For clips of one tubelet what the network sees in the first frame, for whole ones `kept` features."""
+        if pixel_values.shape[1] == TUBELET_SIZE:
+            of_frame, of_patches = self.teacher(pixel_values[:, 0])
+            return {"of_frame": of_frame, "of_patches": of_patches}
+        return {"kept": self.before.pool(self.before.videovit(pixel_values).last_hidden_state)}
 
 
 def the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -180,7 +226,10 @@ class MotionLearner(VideoViTForVideoClassification):
         self.texture_head = nn.Linear(width, 2 * len(TEXTURES))
         self.post_init()
 
-    def forward(
+    def forward(self, **clips: Tensor) -> dict[str, Tensor]:
+        return self.learn(**clips)[0]
+
+    def learn(
         self,
         pixel_values: Tensor,
         flow: Tensor,
@@ -189,7 +238,8 @@ class MotionLearner(VideoViTForVideoClassification):
         values: Tensor,
         shape: Tensor,
         textures: Tensor,
-    ) -> dict[str, Tensor]:
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The loss and what is found, and the tokens of the encoder."""
         tokens = self.videovit(pixel_values).last_hidden_state
         normalized = self.token_norm(tokens)
         of_tokens = self.token_head(normalized)
@@ -210,7 +260,7 @@ class MotionLearner(VideoViTForVideoClassification):
             + known_cross_entropy(shape_logits, shape)
             + 0.5 * known_cross_entropy(texture_logits, textures)
         )
-        return {
+        outputs = {
             "loss": loss,
             "flow": (flow_logits.softmax(dim=-1) * bin_values(flow_limits)).sum(dim=-1),
             "is_object": of_tokens[..., 0],
@@ -219,6 +269,47 @@ class MotionLearner(VideoViTForVideoClassification):
             "shape": shape_logits.argmax(dim=-1),
             "textures": texture_logits.argmax(dim=-1),
         }
+        return outputs, tokens
+
+
+class SightLearner(MotionLearner):
+    """One with heads for letters, files and what the teacher sees."""
+
+    def __init__(self, config: VideoViTConfig, num_files: int):
+        super().__init__(config)
+        width = config.hidden_size
+        self.letter_head = nn.Linear(width, len(LETTERS))
+        self.file_head = nn.Linear(width, num_files)
+        self.frame_head = nn.Sequential(nn.Linear(width, 3 * width), nn.GELU(), nn.Linear(3 * width, FRAME_AXES))
+        self.linear_frame_head = nn.Linear(width, FRAME_AXES)
+        self.patch_head = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, PATCH_AXES))
+        self.post_init()
+
+    def forward(
+        self,
+        letter: Tensor | None = None,
+        file: Tensor | None = None,
+        of_frame: Tensor | None = None,
+        of_patches: Tensor | None = None,
+        kept: Tensor | None = None,
+        kept_weight: Tensor | float = 1.0,
+        **clips: Tensor,
+    ) -> dict[str, Tensor]:
+        outputs, tokens = self.learn(**clips)
+        feature, loss = self.pool(tokens), outputs["loss"]
+        if letter is not None:
+            loss = loss + known_cross_entropy(self.letter_head(feature), letter)
+            loss = loss + 0.4 * known_cross_entropy(self.file_head(feature), file)
+        if kept is not None:
+            loss = loss + kept_weight * F.smooth_l1_loss(feature, kept, beta=0.5)
+        if of_frame is not None:
+            linear = self.linear_frame_head(feature)
+            loss = loss + F.smooth_l1_loss(self.frame_head(feature), of_frame) + F.smooth_l1_loss(linear, of_frame)
+            loss = loss + F.smooth_l1_loss(self.patch_head(self.token_norm(tokens)), of_patches)
+            # Which of the batch's frames the teacher saw (van den Oord et al. 2018).
+            likeness = F.normalize(linear, dim=-1) @ F.normalize(of_frame, dim=-1).T
+            loss = loss + 0.4 * F.cross_entropy(likeness / 0.07, torch.arange(len(likeness)))
+        return outputs | {"loss": loss}
 
 
 TARGETS = ("flow", "is_object", "kinds", "values", "shape", "textures")
@@ -257,6 +348,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--size", type=int, nargs=3, default=[128, 4, 4], metavar=("WIDTH", "LAYERS", "HEADS"))
     parser.add_argument("--model", type=Path, help="the model of the first training, to go on with shapes")
+    parser.add_argument("--pictures", type=Path, help="what start_pictures.py wrote, to go on with these")
     parser.add_argument("--smoke", action="store_true", help="take a tiny model and six steps")
     arguments = parser.parse_args()
     steps, size = (6, [32, 1, 2]) if arguments.smoke else (arguments.steps, arguments.size)
@@ -265,10 +357,15 @@ def main() -> None:
     begin = time.monotonic()
     (arguments.output_dir / "run").mkdir(parents=True, exist_ok=True)
     set_seed(arguments.seed)
-    if arguments.model:
+    sight = Sight(arguments.pictures, arguments.model) if arguments.pictures else None
+    if sight:
+        num_files = sight.pictures.num_files
+        model = SightLearner.from_pretrained(arguments.model, dtype=torch.float32, num_files=num_files)
+    elif arguments.model:
         model = MotionLearner.from_pretrained(arguments.model, dtype=torch.float32)
     else:
         model = MotionLearner(make_config(*size))
+    course = "sight" if sight else "shape" if arguments.model else "motion"
     interval = max(steps // 10, 2)
     trainer = Trainer(
         model,
@@ -300,7 +397,7 @@ def main() -> None:
             disable_tqdm=True,
         ),
         the_batch,
-        GeneratedBatches(BATCHES * steps, arguments.seed * 10**6, "shape" if arguments.model else "motion"),
+        GeneratedBatches(BATCHES * steps, arguments.seed * 10**6, course, sight),
         GeneratedBatches(2 if arguments.smoke else 40, HELD_OUT_SEED, "test"),
         compute_metrics=measure,
     )

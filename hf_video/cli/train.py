@@ -56,7 +56,7 @@ TRAIN = _training(
     "my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 --weight-decay 0.1",
     """\
 Fine-tune a video classifier on your own labelled videos: the one that --model names, or the bundled model, a
-small VideoViT that knows motion and simple shapes. With more than 1,000 clips, or a size such as --image-size, it is a
+small VideoViT that knows motion and shapes. With more than 1,000 clips, or a size such as --image-size, it is a
 VideoViT with random weights; so it is with --model scratch.
 
 DATA is one of these:

@@ -229,8 +229,8 @@ class ClassificationTask(Task):
             if number <= MAX_CLIPS_FOR_START:
                 text = (
                     f"Model: the bundled model, because there are {known}, at most {MAX_CLIPS_FOR_START:,}. It is a "
-                    f"small VideoViT that knows motion and simple shapes, and no objects. {_OTHERS}scratch for random "
-                    "weights."
+                    "small VideoViT that knows motion and shapes, and hardly any objects. "
+                    f"{_OTHERS}scratch for random weights."
                 )
                 return ModelChoice(SHIPPED, text)
             reason = f"there are {known}, more than {MAX_CLIPS_FOR_START:,}"
@@ -261,6 +261,8 @@ class ClassificationTask(Task):
         problem_type = "multi_label_classification" if is_multi else "single_label_classification"
         if self.stream is not None:
             _evaluate_by_steps(arguments)
+        if is_multi and chosen.model == SHIPPED and not run.settings.label_smoothing_factor:
+            arguments.label_smoothing_factor = 0.0  # the default with the bundled model is for one class a video
 
         def load(model: str | Path, **changes: Any) -> PreTrainedModel:
             # A checkpoint has all weights, and is frozen by the caller.

@@ -253,7 +253,8 @@ _OF_CLASS_LOSSES = ("label_smoothing_factor", "neftune_noise_alpha")
 @dataclass(kw_only=True)
 @with_defaults(
     num_train_epochs=Mark(from_start=40.0),
-    learning_rate=Mark(from_scratch=1e-3, from_start=5e-4),
+    learning_rate=Mark(from_scratch=1e-3, from_start=8e-4),
+    label_smoothing_factor=Mark(from_start=0.1),
     load_best_model_at_end=Mark(from_start=False),
     crop_min_area=Mark(from_start=0.5),
     color_jitter=Mark(from_start=0.4),

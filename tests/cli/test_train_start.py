@@ -101,3 +101,15 @@ def test_the_start_that_ships_trains(digits, tmp_path, capsys):
     assert "Model: the bundled model" in said.out
     # What the start knows in place of the classes is nothing that a user has to hear of.
     assert "LOAD REPORT" not in said.err and "other classes" not in said.err
+
+
+def test_several_classes_a_video_are_not_smoothed(digits, tiny_start, tmp_path, says):
+    files = sorted((digits / "train").rglob("*.mp4"))
+    rows = [f"{file},{file.parent.name};{'even' if number % 2 else 'odd'}" for number, file in enumerate(files)]
+    (tmp_path / "train.csv").write_text("\n".join(["path,labels", *rows]))
+    out = tmp_path / "out"
+    says("train", tmp_path / "train.csv", "--output-dir", out, *SHORT, "--max-steps", "1")
+    assert read_facts(out)["recipe"].get("label_smoothing_factor", 0.0) == 0.0
+    assert AutoModelForVideoClassification.from_pretrained(out).config.problem_type == "multi_label_classification"
+    says("train", digits, "--output-dir", tmp_path / "one", *SHORT, "--max-steps", "1")
+    assert read_facts(tmp_path / "one")["recipe"]["label_smoothing_factor"] == 0.1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -44,6 +45,63 @@ def test_it_trains_and_an_interrupted_training_goes_on(tmp_path):
 def training(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     return importlib.import_module("train_start")
+
+
+@pytest.fixture
+def pictures(tmp_path, training):
+    """A folder of random pictures, as `start_pictures.py` prepares it."""
+    sources = importlib.import_module("start_pictures")
+    random = np.random.default_rng(0)
+    arrays = {
+        "parts": random.integers(0, 256, (6, sources.PICTURE_SIZE, sources.PICTURE_SIZE, 3), np.uint8),
+        "files": np.array([0, 0, 0, 1, 1, 2]),
+        "stamps": random.integers(0, 256, (4, sources.STAMP_SIZE, sources.STAMP_SIZE, 4), np.uint8),
+        "letters": random.integers(0, 256, (len(sources.LETTERS), sources.STAMP_SIZE, sources.STAMP_SIZE), np.uint8),
+        "kinds": np.arange(len(sources.LETTERS)),
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return tmp_path
+
+
+def test_clips_have_letters_pictures_and_stamps_only_where_they_are_asked_for(training, pictures):
+    bank = training.Pictures(pictures)
+    clips = training.draw_clips(64, 0, scenes=training.SIGHT_SCENES, num_frames=2, pictures=bank)
+    assert clips.frames.shape == (64, 2, 3, 64, 64) and bank.num_files == 3 + 4
+    has_letter, has_file = clips.letter != training.UNKNOWN, clips.file != training.UNKNOWN
+    assert torch.equal(has_letter, ~has_file) and 20 < has_letter.sum() < 44
+    assert set(clips.file[has_file].tolist()) == set(range(bank.num_files))
+    moving = training.draw_clips(16, 0, pictures=bank)
+    assert (moving.letter == training.UNKNOWN).all() and (moving.file == training.UNKNOWN).all()
+
+
+class StubTeacher:
+    """Sees the mean colours."""
+
+    def __init__(self, folder):
+        pass
+
+    def fit(self, pixel_values):
+        self.means = pixel_values.mean(dim=(2, 3))
+
+    def __call__(self, pixel_values):
+        seen = pixel_values.mean(dim=(1, 2, 3))[:, None]
+        return seen.expand(-1, 192), seen[:, None].expand(-1, 64, 64)
+
+
+@pytest.mark.slow
+def test_a_training_on_pictures_goes_on_from_the_model_before_it(training, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "Teacher", StubTeacher)
+    monkeypatch.setattr(training, "SIGHT_BATCH_SIZES", (8, 4))
+    words = [tmp_path / "sight", "--model", START, "--pictures", pictures, "--smoke"]
+    monkeypatch.setattr(sys, "argv", ["train_start.py", *map(str, words)])
+    training.main()
+    before = load_file(START / "model.safetensors")
+    after = load_file(tmp_path / "sight" / "start" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert not torch.equal(before["classifier.weight"], after["classifier.weight"])
+    config = json.loads((tmp_path / "sight" / "start" / "config.json").read_text())
+    assert config["num_hidden_layers"] == 4 and "num_files" not in config
 
 
 @pytest.mark.slow
