@@ -77,7 +77,7 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 	$(BIN)/ruff format
 
 # What it writes into start_run/sight/start becomes hf_video/start.
-start: $(INSTALLED)  ## train the bundled model anew, on generated videos and pictures of packages (two hours and a half)
+start: $(INSTALLED)  ## train the bundled model anew, on generated videos and pictures of packages (three hours)
 	$(BIN)/python examples/train_start.py start_run/motion $(ARGS)
 	$(BIN)/python examples/train_start.py start_run/shape --model start_run/motion/start --steps 4500 $(ARGS)
 	$(BIN)/python examples/start_pictures.py start_run/pictures

@@ -1,6 +1,6 @@
 """
-Trains the start of small fine-tunings, `hf_video/start`, on generated videos and on pictures. Two and a half hours on
-two cores.
+Trains the start of small fine-tunings, `hf_video/start`, on generated videos and on pictures. About three hours on two
+cores.
 
     python examples/train_start.py MOTION [--steps 2500] [--seed 0] [--size 128 4 4]
     python examples/train_start.py SHAPE --model MOTION/start --steps 4500

@@ -113,9 +113,9 @@ def _count_classes(split: Any) -> dict[str, int]:
 
 def _describe(result: dict[str, Any]) -> str:
     seconds, frames, sizes = result["seconds"], result["num_frames"], result["sizes"]
-    num_broken = len(result["broken"])
-    broken_ones = f" ({num_broken} broken, see below)" if num_broken else ""
-    lines = [f"{result['num_videos']} videos{broken_ones}, {result['num_clips']} labelled clips"]
+    broken = result["broken"]
+    of_which = f" ({len(broken)} broken)" if broken else ""
+    lines = [f"{result['num_videos']} videos{of_which}, {result['num_clips']} labelled clips"]
     if seconds["median"] is not None:
         lines.append(
             f"duration  {seconds['shortest']:.2f} to {seconds['longest']:.2f} s, median {seconds['median']:.2f} s, "
@@ -128,7 +128,6 @@ def _describe(result: dict[str, Any]) -> str:
     for split, counts in result["splits"].items():
         lines += ["", f"{split}: {sum(counts.values())} clips of {len(counts)} classes"]
         lines += [f"  {name:{width}}  {count}" for name, count in counts.items()]
-    broken = result["broken"]
     if others := result["left_out"]:
         lines += ["", f"{len(others)} left out, because the name is not that of a video: {listed(others)}"]
     lines += ["", f"{len(broken)} broken videos{':' if broken else ''}"]

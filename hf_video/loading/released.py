@@ -1,7 +1,8 @@
 """Models by their names: those that their authors released, fetched and converted, and the bundled model.
 
 `released_models.json` is written by `model_cards/generate.py`, from the facts that the model cards state. The start
-is a small VideoViT, pre-trained on generated videos, from which few clips are enough; `SCRATCH` is for random weights.
+is a small VideoViT, pre-trained on generated videos and free pictures, for which few clips are enough; `SCRATCH` is
+for random weights.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ PROBE_DEFAULTS: dict[str, Any] = {
 }
 _DECLARED_FOR_PROBES = ("num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size")
 # Up to so many training clips, `train` begins with the bundled model. A model learns more from many thousands than
-# from generated videos.
+# from generated videos and pictures.
 MAX_CLIPS_FOR_START = 1000
 StepsOrAll = Expected("-1 or a whole number of at least 1", lambda value: value == -1 or value >= 1)
 # The names of `SAMPLING_STRATEGIES`, whose module would import NumPy.

@@ -21,6 +21,8 @@ def test_a_name_that_is_no_folder_is_said_to_be_none_where_the_hub_does_not_answ
         require_model("nofolder", "--model")
     # A download would be tried again for half a minute.
     assert time.monotonic() - begin < 5 and explain(caught.value) == str(caught.value)
+    with pytest.raises(OSError, match=r"Did you mean MCG-NJU/videomae-base\?"):
+        require_model("MCG-NJU/videomae-bse")
 
 
 def test_a_folder_without_a_model_is_refused_and_one_inside_it_is_named(tmp_path):
