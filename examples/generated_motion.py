@@ -322,11 +322,13 @@ def draw_clips(
         is_plain = chance((count,), 0.5, generator) & (of_letter | of_stamp) | is_easy
         contrast = torch.where(is_plain, 0.05, 1.0) * contrast
         ground = colour + torch.where(is_plain, 0.05, 1.0)[:, None, None, None] * (ground - colour)
-        chosen = (chance((count,), 0.6, generator) & ~form & ~is_plain | of_picture).nonzero()[:, 0]
-        ground[chosen], files = pictures.draw_parts(len(chosen), GROUND_SIZE, generator)
-        ground_texture[chosen], file[chosen] = UNKNOWN, files
-        contrast[chosen] = (10 * ground[chosen].mean(dim=1).flatten(1).std(dim=1)).clamp(max=1)
-        chosen = (chance((2 * count,), 0.5, generator) & (of_object | with_all).repeat(2)).nonzero()[:, 0]
+        of_grounds, of_objects = (0.6, 0.5) if pictures.takes_parts else (0.0, 0.0)
+        chosen = (chance((count,), of_grounds, generator) & ~form & ~is_plain | of_picture).nonzero()[:, 0]
+        if len(chosen):
+            ground[chosen], files = pictures.draw_parts(len(chosen), GROUND_SIZE, generator)
+            ground_texture[chosen], file[chosen] = UNKNOWN, files
+            contrast[chosen] = (10 * ground[chosen].mean(dim=1).flatten(1).std(dim=1)).clamp(max=1)
+        chosen = (chance((2 * count,), of_objects, generator) & (of_object | with_all).repeat(2)).nonzero()[:, 0]
         objects[chosen], textures[chosen] = pictures.draw_parts(len(chosen), OBJECT_SIZE, generator)[0], UNKNOWN
         chosen = of_letter.nonzero()[:, 0]
         opacity[count + chosen], letter[chosen] = pictures.draw_letters(len(chosen), generator)

@@ -183,11 +183,16 @@ class Pictures:
     """
     The pictures of a folder that `prepare` wrote.
 
+    Args:
+        folder: where they are.
+        takes_parts: whether moving scenes show parts of photographs and textures.
+
     Attributes:
         num_files: photographs and textures, then stamps: `Clips.file` counts both.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, takes_parts: bool = True):
+        self.takes_parts = takes_parts
         self.parts, self.stamps, self.letters = (
             np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("parts", "stamps", "letters")
         )

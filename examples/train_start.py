@@ -12,7 +12,8 @@ has, and for the clip the kinds of motion, their rates, the place, the shape and
 with motion: the level of its clips rises from 0 to 1, and later they have all levels. The second one goes on with
 shapes, textures and single motions. Most of its clips have two frames, in which a shape is seen four times as often at
 the same cost. The last one goes on with letters, clip art, photographs and textures: which they are, and what a
-network that knows ImageNet sees in them. It keeps what the model before it knows of motion.
+network that knows ImageNet sees in them. It keeps what the model before it knows of motion. `--without` leaves one of
+these parts out.
 
 The same command goes on after an interruption, from the last checkpoint. It writes `start`, a classifier of the main
 object's motion in bfloat16 with its processor, and `figures.json`, the accuracy on clips that no step has seen.
@@ -59,6 +60,9 @@ BATCHES, BATCH_SIZE, SHORT_BATCH_SIZE, WHOLE_BATCH_SIZE = 2, 16, 32, 8
 # steps on, at last.
 SIGHT_BATCH_SIZES, KEPT_BATCH_SIZES, KEPT_WEIGHTS = (56, 28), (6, 14), (1.5, 3.0)
 LAST_PART = 0.79
+# What the third training can go without, to see what it brings: the network that knows ImageNet, photographs and
+# textures of games, and clips of all frames.
+PARTS = ("teacher", "photographs", "motion")
 SIGHT_SCENES = ("picture", "picture", "letter", "letter", "letter", "stamp")
 # Held-out clips have seeds of their own.
 HELD_OUT_SEED = 10**9
@@ -74,7 +78,7 @@ class GeneratedBatches(Dataset):
 
     Args:
         course: "motion", "shape" and "sight" are the three trainings, "test" has whole clips of level 1.
-        sight: gives further targets.
+        sight: gives pictures and further targets.
     """
 
     def __init__(self, num_batches: int, seed: int, course: str, sight: "Sight | None" = None):
@@ -105,9 +109,9 @@ class GeneratedBatches(Dataset):
             return draw_clips(BATCH_SIZE, seed, rising if progress < 0.5 else any_level, ("all",))
         if self.sight is not None:
             pictures, ease, part = self.sight.pictures, max(0.0, 1 - 5 * progress), progress >= LAST_PART
-            if index % BATCHES == 0:
+            if index % BATCHES == 0 or self.sight.without == "motion":
                 count = SIGHT_BATCH_SIZES[part]
-                return draw_clips(count, seed, any_level, SIGHT_SCENES, TUBELET_SIZE, pictures, ease)
+                return draw_clips(count, seed, any_level, self.sight.scenes, TUBELET_SIZE, pictures, ease)
             count = KEPT_BATCH_SIZES[part]
             return draw_clips(count, seed, any_level, ("camera", "object", "all"), pictures=pictures)
         if index % BATCHES == 0:
@@ -119,18 +123,28 @@ class Sight:
     """
     The pictures of the third training, and what its teachers see in its clips: a network in single frames, the model
     before it in whole clips.
+
+    Args:
+        folder: what `start_pictures.py` wrote.
+        model: the folder of the model before.
+        without: one of `PARTS`, which is left out.
     """
 
-    def __init__(self, folder: Path, model: Path):
-        self.pictures, self.teacher = Pictures(folder), Teacher(folder)
+    def __init__(self, folder: Path, model: Path, without: str | None = None):
+        self.without = without
+        takes_parts = without != "photographs"
+        self.pictures, self.teacher = Pictures(folder, takes_parts), Teacher(folder)
+        self.scenes = tuple(scene for scene in SIGHT_SCENES if takes_parts or scene != "picture")
         self.before = VideoViTForVideoClassification.from_pretrained(model, dtype=torch.float32).eval()
-        drawn = [draw_clips(64, HELD_OUT_SEED - index, 0.5, SIGHT_SCENES, 2, self.pictures) for index in range(1, 31)]
+        drawn = [draw_clips(64, HELD_OUT_SEED - index, 0.5, self.scenes, 2, self.pictures) for index in range(1, 31)]
         self.teacher.fit(normalize(torch.cat([clips.frames[:, 0] for clips in drawn])))
 
     @torch.no_grad()
     def targets(self, pixel_values: Tensor) -> dict[str, Tensor]:
         """For clips of one tubelet what the network sees in the first frame, for whole ones `kept` features."""
         if pixel_values.shape[1] == TUBELET_SIZE:
+            if self.without == "teacher":
+                return {}
             of_frame, of_patches = self.teacher(pixel_values[:, 0])
             return {"of_frame": of_frame, "of_patches": of_patches}
         return {"kept": self.before.pool(self.before.videovit(pixel_values).last_hidden_state)}
@@ -349,6 +363,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs=3, default=[128, 4, 4], metavar=("WIDTH", "LAYERS", "HEADS"))
     parser.add_argument("--model", type=Path, help="the model of the first training, to go on with shapes")
     parser.add_argument("--pictures", type=Path, help="what start_pictures.py wrote, to go on with these")
+    parser.add_argument("--without", choices=PARTS, help="leave a part of the training with pictures out")
     parser.add_argument("--smoke", action="store_true", help="take a tiny model and six steps")
     arguments = parser.parse_args()
     steps, size = (6, [32, 1, 2]) if arguments.smoke else (arguments.steps, arguments.size)
@@ -357,7 +372,7 @@ def main() -> None:
     begin = time.monotonic()
     (arguments.output_dir / "run").mkdir(parents=True, exist_ok=True)
     set_seed(arguments.seed)
-    sight = Sight(arguments.pictures, arguments.model) if arguments.pictures else None
+    sight = Sight(arguments.pictures, arguments.model, arguments.without) if arguments.pictures else None
     if sight:
         num_files = sight.pictures.num_files
         model = SightLearner.from_pretrained(arguments.model, dtype=torch.float32, num_files=num_files)

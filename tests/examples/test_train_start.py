@@ -90,6 +90,20 @@ class StubTeacher:
 
 
 @pytest.mark.slow
+def test_a_part_of_the_training_on_pictures_can_be_left_out(training, pictures, monkeypatch):
+    monkeypatch.setattr(training, "Teacher", StubTeacher)
+    monkeypatch.setattr(training, "SIGHT_BATCH_SIZES", (8, 4))
+    num_photographs = 3
+    for without in (None, *training.PARTS):
+        sight = training.Sight(pictures, START, without)
+        clips, whole = [training.GeneratedBatches(100, 0, "sight", sight)[index] for index in (0, 1)]
+        assert ("of_frame" in clips) == (without != "teacher")
+        assert ("kept" in whole) == (whole["pixel_values"].shape[1] == 8) == (without != "motion")
+        known = clips["file"][clips["file"] != training.UNKNOWN]
+        assert len(known) and bool((known < num_photographs).any()) == (without != "photographs")
+
+
+@pytest.mark.slow
 def test_a_training_on_pictures_goes_on_from_the_model_before_it(training, pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "Teacher", StubTeacher)
     monkeypatch.setattr(training, "SIGHT_BATCH_SIZES", (8, 4))
