@@ -107,7 +107,7 @@ def cut(file: Path, count: int, smallest: float) -> list[np.ndarray]:
     generator = np.random.default_rng(zlib.crc32(file.name.encode()))
     try:
         picture = Image.open(file).convert("RGB")
-    except OSError:
+    except (OSError, Image.DecompressionBombError):
         return []
     short = min(picture.size)
     if short < 64:
@@ -128,7 +128,7 @@ def cut_out(file: Path) -> np.ndarray | None:
     """Clip art with its opacity in a square; None if it fills the square, or is tiny or thin."""
     try:
         picture = Image.open(file).convert("RGBA")
-    except OSError:
+    except (OSError, Image.DecompressionBombError):
         return None
     box = picture.getchannel("A").point(lambda value: 255 * (value > 32)).getbbox()
     if box is None:
