@@ -424,6 +424,9 @@ def main() -> None:
     start = VideoViTForVideoClassification(model.config)
     start.load_state_dict({name: model.state_dict()[name] for name in start.state_dict()})
     start.to(torch.bfloat16).save_pretrained(arguments.output_dir / "start")
+    # Who trains it further trains float32, which `from_pretrained` gives by the configuration.
+    start.config.dtype = torch.float32
+    start.config.save_pretrained(arguments.output_dir / "start")
     make_processor().save_pretrained(arguments.output_dir / "start")
     print(f"Wrote {arguments.output_dir / 'start'}, {start.num_parameters():,} parameters")
 

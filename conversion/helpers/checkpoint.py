@@ -55,6 +55,7 @@ def read_checkpoint(path: Path, skips_foreign: bool = False) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
+        _expect_pytorch(path)
         with torch.serialization.safe_globals(PLAIN_CLASSES), ExitStack() as stack:
             if skips_foreign and is_zipfile(path):
                 names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -70,6 +71,16 @@ def read_checkpoint(path: Path, skips_foreign: bool = False) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConversionError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors.")
     return content
+
+
+def _expect_pytorch(path: Path) -> None:
+    """Refuse a file that neither begins as a ZIP archive nor as a pickle, on which PyTorch would fail anywhere."""
+    with path.open("rb") as file:
+        start = file.read(1024)
+    if start and not start.startswith((b"PK", b"\x80")):
+        is_page = b"<html" in start.lower()
+        reason = ", but a web page: download the file in a browser" if is_page else " of PyTorch"
+        raise ConversionError(f"{path} is no checkpoint{reason}.")
 
 
 def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:

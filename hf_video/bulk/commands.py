@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_video.data.video_listing import ListedVideo, list_videos, names_several
 from hf_video.inference.inference_settings import DetectSettings, ExtractSettings, IndexSettings, PredictSettings
+from hf_video.inference.scores import problem_type_of
 from hf_video.inference.video_text import load_search_model
 from hf_video.inference.windows import windows_of
 from hf_video.loading.class_names import class_names_of
@@ -35,12 +36,13 @@ _OF_WINDOWS = ("window", "stride", "fps", "frame_sampling_rate", "last_window")
 
 class Prediction(NamedTuple):
     """The most likely classes of a video, as it was named: their names, the most likely first, and their probabilities
-    or the values of a regression; or the error why there are none."""
+    or, if they `are_values`, those of a regression; or the error why there are none."""
 
     video: str
     labels: list[str]
     scores: list[float]
     error: Exception | None = None
+    are_values: bool = False
 
 
 class RowsResult(NamedTuple):
@@ -81,12 +83,13 @@ def predict(
         # A word that names one video stands for itself, whatever it is.
         several = names_several(word)
         videos += list_videos([word], settings.video_root) if several else [ListedVideo(word, word)]
+    are_values = settings.labels is None and problem_type_of(model.config) == "regression"
     predictions, todo = [], [Todo(video) for video in videos]
     for row in run(task, model, todo, settings.batch_size, threads=settings.reading_threads):
         best, scores = [], []
         if row.piece is not None and row.output is not None:
             best, scores = task.values(row.piece, row.output)
-        predictions.append(Prediction(row.todo.video.source, best, scores, row.error))
+        predictions.append(Prediction(row.todo.video.source, best, scores, row.error, are_values))
         tell(predictions[-1])
     return predictions
 

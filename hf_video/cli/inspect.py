@@ -130,7 +130,7 @@ def _describe(result: dict[str, Any]) -> str:
         lines += [f"  {name:{width}}  {count}" for name, count in counts.items()]
     if others := result["left_out"]:
         lines += ["", f"{len(others)} left out, because the name is not that of a video: {listed(others)}"]
-    lines += ["", f"{len(broken)} broken videos{':' if broken else ''}"]
+    lines += ["", f"{len(broken)} broken video{'' if len(broken) == 1 else 's'}{':' if broken else ''}"]
     lines += [f"  {error}" for error in broken.values()]
     if "manifest" in result:
         lines += ["", f"manifest  {result['manifest']}"]

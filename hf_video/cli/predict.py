@@ -74,6 +74,7 @@ def _print(prediction: Prediction, as_json: bool) -> None:
         found = {"predictions": rows} if error is None else {"error": reason}
         print(json.dumps({"video": name, **found}), flush=True)
     elif error is None:
-        print(name, *(f"  {score:6.1%}  {label}" for label, score in best), sep="\n", flush=True)
+        form = "8.4g" if prediction.are_values else "6.1%"
+        print(name, *(f"  {score:{form}}  {label}" for label, score in best), sep="\n", flush=True)
     else:
         say(f"{name}\n  cannot be classified: {reason}")

@@ -137,6 +137,12 @@ def load_trained_classifier(
     way_out = f", or {way_out}" if part == "features" else ""
     train = f": train a classifier from it first, with `hf-video train --model`{way_out}"
     refuse_missing(model, network, missing, train)
+    ignored, saved_as = report["unexpected_keys"], config.architectures or [type(network).__name__]
+    if is_classifier and ignored and type(network).__name__ not in saved_as:
+        raise ValueError(
+            f"{model} was saved as {', '.join(saved_as)}; {type(network).__name__} would ignore its weights "
+            f"({few(ignored)}). Load it in Python, with {saved_as[0]}.from_pretrained."
+        )
     return network.base_model if part == "base" else drop_query_axis(network)
 
 
