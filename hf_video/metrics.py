@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from hf_video.texts import count
+
 if TYPE_CHECKING:
     from transformers import EvalPrediction
 
@@ -270,7 +272,7 @@ def tell_count(result: Mapping[str, Any], of: str = "") -> str:
     """What was measured: "9 videos", or, of what videos have several, "9 clips of 2 videos". `of` is a word in front
     of the first noun."""
     words = [(result.get(name), noun) for name, noun in _COUNTED.items()]
-    told = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in words if count]
+    told = [count(number, noun) for number, noun in words if number]
     told[0] = told[0].replace(" ", f" {of} ", 1) if of else told[0]
     return " of ".join(told)
 
@@ -284,7 +286,7 @@ def count_clips(videos: Sequence[str]) -> dict[str, int]:
 def tell_views(num_clips: int, num_crops: int) -> str:
     """The views of a video, such as "2 clips x 1 crop"."""
     numbers = {"clip": num_clips, "crop": num_crops}
-    return " x ".join(f"{number} {noun}{'s' * (number != 1)}" for noun, number in numbers.items())
+    return " x ".join(count(number, noun) for noun, number in numbers.items())
 
 
 def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:

@@ -1,5 +1,5 @@
-"""Texts in pictures, lines and files: names of any script, fonts for them, times as people write them, and colours of
-classes."""
+"""Texts in pictures, lines and files: names of any script, fonts for them, counts and times as people write them, and
+colours of classes."""
 
 import json
 import os
@@ -81,6 +81,11 @@ def table_lines(rows: Iterable[Sequence[str]]) -> list[str]:
 def shorten(text: str, length: int) -> str:
     """The text, cut to `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """A number of things, such as "1 video" or "1,200 videos"; `plural` if it is not the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def clock(seconds: float, digits: int = 0) -> str:

@@ -27,7 +27,7 @@ from hf_video.inference.windows import choose_windows
 from hf_video.loading.class_names import class_names_of
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
-from hf_video.texts import class_color, clock
+from hf_video.texts import class_color, clock, count
 
 Step = tuple[Any, ...]
 
@@ -114,7 +114,7 @@ def find_segments(model: LoadedModel, file: Path, *values: float) -> Iterator[St
         try:
             for window in model.locked(score(model.network, model.processor, str(file), **options)):
                 is_longer = bool(timeline.add(window))
-                said = f"Looked at {clock(window.end)}, {_count(timeline.segments)} so far ..."
+                said = f"Looked at {clock(window.end)}, {count(len(timeline.segments), 'segment')} so far ..."
                 yield (said, _table(timeline.segments)) if is_longer else (said,)
         except OSError as error:
             if not timeline.end:
@@ -124,7 +124,7 @@ def find_segments(model: LoadedModel, file: Path, *values: float) -> Iterator[St
         timeline.write({"model": model.name, **thresholds, "background": finder.background, **sizes})
         save_figure(draw_timeline(timeline), folder / "timeline.png")
         segments, end = timeline.segments, timeline.end
-        said = f"{_count(segments)} in {clock(end)}." + " Choose one to see it." * bool(segments)
+        said = f"{count(len(segments), 'segment')} in {clock(end)}." + " Choose one to see it." * bool(segments)
         files, found = sorted(map(str, folder.iterdir())), (model, file, segments, end)
         yield damage or said, _table(segments), str(folder / "timeline.png"), files, None, found
 
@@ -153,10 +153,6 @@ def annotate(model: LoadedModel, file: Path, found: tuple[Any, ...] | None) -> I
         except VideoReadError as error:
             damage = error
         yield damage or f"{annotated.name} is ready.", str(annotated)
-
-
-def _count(segments: list[Segment]) -> str:
-    return f"{len(segments)} segment{'s' * (len(segments) != 1)}"
 
 
 def draw_heat_map(model: LoadedModel, file: Path, target: str, is_around: bool, moment: float) -> Iterator[Step]:

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 from hf_video.inference.inference_settings import DetectSettings
 from hf_video.settings import setting
+from hf_video.texts import count
 
 from .command import command
-from .printing import count, print_failed, print_rows, say
+from .printing import print_failed, print_rows, say
 
 
 @dataclass(kw_only=True)

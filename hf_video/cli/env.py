@@ -8,6 +8,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from hf_video.settings import Settings
+from hf_video.texts import count
 from hf_video.version import __version__
 
 from .command import command
@@ -31,7 +32,7 @@ def run(settings: EnvSettings) -> int:
         "hf_video": lambda: __version__,
         "Python": platform.python_version,
         "OS": platform.platform,
-        "CPU": lambda: f"{cpu}, {os.cpu_count()} cores",
+        "CPU": lambda: f"{cpu}, {count(os.cpu_count() or 1, 'core')}",
         **{package: partial(version, package) for package in PACKAGES},
         "torchcodec usable": torchcodec_usable,
         "accelerator": _accelerator,
@@ -70,7 +71,7 @@ def _instructions() -> str:
     """What decides about the last bits of a result, besides the versions."""
     import torch
 
-    return f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads of PyTorch"
+    return f"{torch.backends.cpu.get_cpu_capability()}, {count(torch.get_num_threads(), 'thread')} of PyTorch"
 
 
 def _compiled_kernels() -> str:

@@ -16,9 +16,10 @@ example: hf-video extract my_videos --model my_model --output my_features --wind
 from pathlib import Path
 
 from hf_video.inference.inference_settings import ExtractSettings
+from hf_video.texts import count
 
 from .command import command
-from .printing import count, print_failed, print_rows
+from .printing import print_failed, print_rows
 
 
 @command(help="write features of the sliding windows of videos")
@@ -32,5 +33,5 @@ def run(settings: ExtractSettings) -> int:
     failed = [(record["source"], record["error"]) for record in records.values() if "error" in record]
     num_windows = sum(record.get("num_windows", 0) for record in records.values() if "error" not in record)
     print(f"features {Path(settings.output).expanduser().absolute()}")
-    print(f"{num_windows} windows of {count(len(records) - len(failed), 'video')}, see features.json")
+    print(f"{count(num_windows, 'window')} of {count(len(records) - len(failed), 'video')}, see features.json")
     return print_failed(failed, len(records))

@@ -16,6 +16,7 @@ from hf_video.data.folders import listed
 from hf_video.data.video_settings import LabelledVideosSettings, annotation_choices
 from hf_video.output_folders import check_output_file
 from hf_video.settings import AtLeast1, Settings, setting
+from hf_video.texts import count
 
 from .command import command
 
@@ -111,26 +112,32 @@ def _count_classes(split: Any) -> dict[str, int]:
     return {name: counts[label] for label, name in enumerate(label_names(split))}
 
 
+def _total(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
 def _describe(result: dict[str, Any]) -> str:
     seconds, frames, sizes = result["seconds"], result["num_frames"], result["sizes"]
     broken = result["broken"]
     of_which = f" ({len(broken)} broken)" if broken else ""
-    lines = [f"{result['num_videos']} videos{of_which}, {result['num_clips']} labelled clips"]
+    lines = [f"{count(result['num_videos'], 'video')}{of_which}, {count(result['num_clips'], 'labelled clip')}"]
     if seconds["median"] is not None:
         lines.append(
             f"duration  {seconds['shortest']:.2f} to {seconds['longest']:.2f} s, median {seconds['median']:.2f} s, "
-            f"{seconds['total'] / 3600:.2f} h in all"
+            f"{_total(seconds['total'])} in all"
         )
     if sizes:
         lines.append(f"frames    {frames['fewest']} to {frames['most']}")
         lines.append(f"size      {', '.join(sizes[:5])}{f' and {len(sizes) - 5} more' if len(sizes) > 5 else ''}")
     width = max(len(name) for counts in result["splits"].values() for name in counts)
     for split, counts in result["splits"].items():
-        lines += ["", f"{split}: {sum(counts.values())} clips of {len(counts)} classes"]
-        lines += [f"  {name:{width}}  {count}" for name, count in counts.items()]
+        lines += ["", f"{split}: {count(sum(counts.values()), 'clip')} of {count(len(counts), 'class', 'classes')}"]
+        lines += [f"  {name:{width}}  {number}" for name, number in counts.items()]
     if others := result["left_out"]:
         lines += ["", f"{len(others)} left out, because the name is not that of a video: {listed(others)}"]
-    lines += ["", f"{len(broken)} broken video{'' if len(broken) == 1 else 's'}{':' if broken else ''}"]
+    lines += ["", f"{count(len(broken), 'broken video')}{':' if broken else ''}"]
     lines += [f"  {error}" for error in broken.values()]
     if "manifest" in result:
         lines += ["", f"manifest  {result['manifest']}"]

@@ -17,6 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hf_video.texts import count
 from hf_video.training.task_settings import PlanSettings
 
 from .command import command
@@ -42,15 +43,16 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
 
     more, classes, doubts = result["more"], result["classes"], result["doubts"]
     low, gain, high = result["gain"]
-    how = "other videos" if result["by_video"] else "other clips, also of the same video"
+    others = "clips of other videos" if result["by_video"] else "other clips, also of the same videos"
     lines = [
-        f"{result['num_clips']} clips of {len(classes)} classes, recognised by a small classifier on the features of "
-        f"{told_name(result['model'])} that learned from {how}; 80 % bands in brackets",
+        f"{count(result['num_clips'], 'clip')} of {count(len(classes), 'class', 'classes')}. A small classifier "
+        f"on the features of {told_name(result['model'])}, learned from some and was measured on {others}. Its "
+        "accuracy, with 80 % bands in brackets:",
         *tell_known(result),
     ]
     lines += [f"{each['clips_a_class']:6.0f} clips a class   {_share(each['accuracy'])}" for each in result["curve"]]
     lines.append(f"with all of them       {_share(result['now'])}")
-    lines.append(f"{more} more of each class would bring {gain:+.1%} ({low:+.1%} to {high:+.1%})")
+    lines.append(f"{count(more, 'more clip')} of each class would bring {gain:+.1%} ({low:+.1%} to {high:+.1%})")
     width = max(map(len, classes))
     for name, each in classes.items():
         low, gain, high = each["gain"]
@@ -61,7 +63,7 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
             "right. Nothing follows for your clips or labels; try another --model, such as one trained on these clips."
         )
     if doubts:
-        lines.append(f"{len(doubts)} labels are doubted, the least probable first; look at these:")
+        lines.append(f"{count(len(doubts), 'label')} in doubt, the least probable first; look at these:")
     for each in doubts[:_SHOWN]:
         span = "" if each["start"] is each["end"] is None else f" ({each['start'] or 0:g} s to {each['end'] or 'end'})"
         lines.append(f"  {each['video']}{span} is {each['label']!r}, and always taken for {each['taken_for']!r}")

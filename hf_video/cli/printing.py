@@ -1,4 +1,4 @@
-"""What several commands print: counts, and the videos of many that failed."""
+"""What several commands print: results, and the videos of many that failed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_video.io import replace_text
 from hf_video.output_folders import check_output_file
+from hf_video.texts import count
 
 if TYPE_CHECKING:
     from hf_video.bulk import RowsResult
@@ -32,15 +33,10 @@ def say_files(folder: str) -> None:
     say(f"{folder} holds {', '.join(sorted(os.listdir(folder)))}.")
 
 
-def count(number: int, noun: str) -> str:
-    """A number of things, such as "1 video" or "2 videos"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def print_failed(failed: Sequence[tuple[str, object]], total: int, shown: int | None = None) -> int:
     """Prints which videos failed and why, at most `shown` of them, and returns the exit code."""
     if failed:
-        say(f"{len(failed)} of {total} videos failed:")
+        say(f"{len(failed)} of {count(total, 'video')} failed:")
     for video, reason in failed[:shown]:
         say(f"  {video}\n    {reason}")
     return 1 if failed else 0

@@ -10,6 +10,7 @@ from typing import Annotated
 from hf_video.data.folders import require_inputs
 from hf_video.loading.class_names import read_class_names
 from hf_video.settings import Mark, Settings, setting
+from hf_video.texts import count
 
 from .command import command
 
@@ -70,7 +71,8 @@ def run(settings: PublishSettings) -> int:
         if publication.card_is_generated and CARD not in files:
             left_out[CARD, "the repository has a card, which is never replaced by a written one"] = 1
         for (name, reason), number in left_out.items():
-            print(f"{'left out':>14}  {name}{f' ({number} files)' if name.endswith('/') else ''}: {reason}")
+            files_in = f" ({count(number, 'file')})" if name.endswith("/") else ""
+            print(f"{'left out':>14}  {name}{files_in}: {reason}")
         if settings.dry_run:
             if CARD in files:
                 print(f"\n{CARD}:\n{(publication.folder / CARD).read_text(encoding='utf-8')}")

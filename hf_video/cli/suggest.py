@@ -13,7 +13,7 @@ example: hf-video suggest my_videos --model my_frames --annotations project.bori
 """
 
 from hf_video.inference.inference_settings import SuggestSettings
-from hf_video.texts import clock
+from hf_video.texts import clock, count
 
 from .command import command
 from .printing import print_failed
@@ -28,5 +28,5 @@ def run(settings: SuggestSettings) -> int:
     stretches = suggest(settings, lambda video, error: failed.append((video, error)))
     for each in stretches:
         print(f"{clock(each.start, 1)}  {clock(each.end, 1)}  {each.uncertainty:6.1%}  {each.video}")
-    print(f"{settings.output} has {len(stretches)} events to label")
+    print(f"{settings.output} has {count(len(stretches), 'event')} to label")
     return print_failed(failed, len(failed) + len({each.video for each in stretches}))

@@ -25,7 +25,7 @@ from hf_video.loading.models import load_answering_model
 from hf_video.output_folders import check_output_file, collected
 from hf_video.reading.sources import public_url
 from hf_video.settings import AtLeast1, Mark, Positive, Settings, setting
-from hf_video.texts import clock
+from hf_video.texts import clock, count
 
 from .command import command
 from .signals import stop_requests
@@ -190,5 +190,5 @@ def _save_memory(watcher: Any, settings: WatchSettings) -> None:
 def _what_was_kept(settings: WatchSettings, frames_seen: int) -> str:
     if settings.memory is None or not frames_seen:
         return "Without --memory nothing is kept."
-    kept = f"{settings.memory} holds the {frames_seen} frames so far"
+    kept = f"{settings.memory} holds {count(frames_seen, 'frame')} so far"
     return f"{kept}; run the same command with --resume to continue." if os.path.isfile(settings.video) else f"{kept}."

@@ -23,6 +23,7 @@ from hf_video.processes import is_first_process
 from hf_video.reading import probe_video
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import kind_of
+from hf_video.texts import count
 
 from .folders import listed
 from .loader import map_ahead
@@ -227,7 +228,7 @@ def find_copies(splits: Mapping[str, Dataset], *, at_most: int | None = None) ->
 
 def tell_copies(copies: Mapping[str, str]) -> str:
     pairs = listed((f"{copy} of {original}" for copy, original in copies.items()), limit=3, separator="; ")
-    return f"{len(copies)} {'videos are exact copies' if len(copies) > 1 else 'video is an exact copy'}: {pairs}."
+    return f"{count(len(copies), 'exact copy', 'exact copies')} of another video: {pairs}."
 
 
 def find_repeated_clips(splits: Mapping[str, Dataset], copies: Mapping[str, str] | None = None) -> list[RepeatedClip]:
@@ -248,11 +249,11 @@ def find_repeated_clips(splits: Mapping[str, Dataset], copies: Mapping[str, str]
 def repetition_warnings(clips: Sequence[RepeatedClip]) -> list[str]:
     """A sentence for each kind of repetition that occurs."""
     kinds = {
-        "in several splits, so that what is learned is also measured": [c for c in clips if len(c.splits) > 1],
-        "listed with different labels": [c for c in clips if len(c.labels) > 1],
+        "is in several splits, so that what is learned is also measured": [c for c in clips if len(c.splits) > 1],
+        "has different labels in different rows": [c for c in clips if len(c.labels) > 1],
     }
     return [
-        f"{len(found)} clip{'s are' if len(found) > 1 else ' is'} {kind}: {listed(found, limit=3, separator='; ')}."
+        f"The same clip {kind} ({count(len(found), 'clip')}): {listed(found, limit=3, separator='; ')}."
         for kind, found in kinds.items()
         if found
     ]
@@ -278,11 +279,11 @@ def find_overlaps(splits: Mapping[str, Dataset]) -> list[Overlap]:
 
 
 def tell_overlaps(overlaps: Sequence[Overlap]) -> str:
-    count = f"{len(overlaps)} pairs of rows" if len(overlaps) > 1 else "1 pair of rows"
     return (
-        f"Splits share seconds of a video, so that what is learned or chosen by is also measured, in {count}: "
-        f"{listed(overlaps, limit=3, separator='; ')}. Change or remove one row of each pair; or leave a split out: a "
-        "training without validation holds a part out, and one without test reports on the validation."
+        "Splits share seconds of a video, so that what is learned or chosen by is also measured, in "
+        f"{count(len(overlaps), 'pair')} of rows: {listed(overlaps, limit=3, separator='; ')}. Change or remove one "
+        "row of each pair; or leave a split out: a training without validation holds a part out, and one without test "
+        "reports on the validation."
     )
 
 
@@ -309,8 +310,10 @@ def readable_videos(data: Mapping[str, Dataset], on_error: str) -> tuple[Mapping
     rows, sentences = concatenate_datasets([*data.values()]), []
     if FRAMES in rows.column_names:
         unknown = np.flatnonzero([frames is None for frames in rows[FRAMES][:]])
-        num_known = len(rows) - len(unknown)
-        sentences.append(f"{num_known:,} rows say how many frames their videos have, which are not checked again.")
+        if known := len(rows) - len(unknown):
+            sentences.append(
+                f"{count(known, 'row')} with a number of frames, as `hf-video inspect` writes: not checked again."
+            )
         rows = rows.select(unknown)
     if (num_videos := len(VideoRows(rows))) > MAX_OPENED:
         sentences.append(
@@ -323,8 +326,8 @@ def readable_videos(data: Mapping[str, Dataset], on_error: str) -> tuple[Mapping
     broken = find_broken(rows, decode=False, at_most=MAX_OPENED)
     if broken and on_error == "error":
         raise ValueError(
-            f"{len(broken)} video{'s' * (len(broken) > 1)} cannot be read; repair them, take them out of the data, "
-            f"or go on without them with --on-error skip:\n  {listed(broken.values(), separator=chr(10) + '  ')}"
+            f"{count(len(broken), 'video')} cannot be read: repair what is broken, take it out of the data, or go on "
+            f"without it with --on-error skip:\n  {listed(broken.values(), separator=chr(10) + '  ')}"
         )
     kept = DatasetDict({name: split.select(rows_without(split, broken)) for name, split in data.items()})
     for name, split in kept.items() if broken else ():

@@ -9,6 +9,7 @@ from transformers.video_utils import VideoMetadata
 
 from hf_video.processes import is_first_process
 from hf_video.reading import VideoReadError, probe_video
+from hf_video.texts import count
 
 from .checks import read_durations
 from .dataset import VideoDataset
@@ -53,8 +54,8 @@ def cut_splits(splits: Mapping[str, Dataset], seconds: float | None) -> dict[str
     for name, rows in cut.items():
         if len(rows) > len(splits[name]) and is_first_process():
             print(
-                f"The {len(splits[name])} rows of the {name} split are cut into {len(rows)} clips, because a clip of "
-                f"the model lasts {seconds:g} s; --clip-duration 0 leaves rows whole.",
+                f"{count(len(splits[name]), 'row')} of the {name} split became {count(len(rows), 'clip')}, because a "
+                f"clip of the model lasts {seconds:g} s; --clip-duration 0 leaves rows whole.",
                 flush=True,
             )
     return cut

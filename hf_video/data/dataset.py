@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from hf_video.reading import VideoReadError
+from hf_video.texts import count
 
 from .checks import find_broken
 from .rows import rows_without
@@ -75,7 +76,7 @@ class TaskItems:
 
 
 def _nothing_readable(num_rows: int, reason: str) -> VideoReadError:
-    return VideoReadError(f"None of the {num_rows} videos can be read. Of one of them: {reason}")
+    return VideoReadError(f"None of {count(num_rows, 'video')} can be read, such as this one: {reason}")
 
 
 class VideoDataset(TaskItems, Dataset):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hf_video.reading.sources import FRAME_EXTENSIONS, is_url, kind_of
+from hf_video.texts import count
 
 logger = logging.getLogger(__name__)
 # The endings of the containers that the reader opens and that mostly hold videos, the same on every machine.
@@ -133,8 +134,9 @@ def find_videos(folder: Path) -> tuple[list[Path], list[Path]]:
 def tell_others(folder: Path, others: Iterable[Path]) -> None:
     """Logs how many files of a folder are not taken, and names them."""
     if names := [entry.relative_to(folder).as_posix() for entry in others]:
-        count = f"{len(names)} files of {folder} are" if len(names) > 1 else f"1 file of {folder} is"
-        logger.warning(f"{count} left out, because the name is not that of a video: {listed(names)}.")
+        logger.warning(
+            f"{count(len(names), 'file')} of {folder} left out, for lack of the name of a video: {listed(names)}."
+        )
 
 
 def listed(items: Iterable[object], limit: int = 5, separator: str = ", ") -> str:
@@ -240,8 +242,8 @@ def read_class_folders(folder: Path) -> list[tuple[Path, str]]:
         found += [(video, entry.name) for video in videos]
     if loose:
         logger.warning(
-            f"{len(loose)} videos are left out: they lie in {folder} beside the folders of the classes, and have "
-            f"none: {listed(entry.name for entry in loose)}."
+            f"{count(len(loose), 'video')} of {folder} left out, beside the folders of the classes and so without a "
+            f"class: {listed(entry.name for entry in loose)}."
         )
     tell_others(folder, others)
     return found

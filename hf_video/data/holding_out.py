@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
+from hf_video.texts import count
+
 from .checks import MAX_OPENED, find_copies, read_durations
 from .folders import listed
 from .rows import VideoRows, arrow_column, class_counts, label_ids, label_names, with_times
@@ -73,7 +75,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None 
     why = "None of them has {}" if parts else "There is too little of {} to hold any out"
     more = f" {why.format(missing)}, so it is not measured." if missing else ""
     if parts and len(known) and split_by in (None, VIDEO) and len(set(held_out["video"])) == 1:
-        more += " It is one video alone: --split-by time holds a part of each out."
+        more += " One video tells little: --split-by time holds out the last part of each video."
     held_out.info.description = f"Held out: {what}.{more}"
     return train, held_out
 
@@ -97,8 +99,9 @@ def _hold_out_groups(
     if is_held_out.any():
         train, held_out = (dataset.select(np.flatnonzero(rows)) for rows in (~is_held_out, is_held_out))
         chosen = dict.fromkeys(values[groups[is_held_out]])
-        kind = "videos" if name == "video" else f"values of {name} ({listed(chosen)})"
-        return train, held_out, f"{len(chosen)} of {len(values)} {kind}"
+        kind = count(len(values), "video" if name == "video" else "value")
+        kind += "" if name == "video" else f" of {name} ({listed(chosen)})"
+        return train, held_out, f"{len(chosen)} of {kind}"
     if split_by is not None or not label_names(dataset):
         kind = "video" if name == "video" else f"value of {name}"
         raise ValueError(
@@ -150,9 +153,9 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
             gaps.add(gap)
     if not gaps:
         raise ValueError(f"No class has several videos ({len(videos)} in all) or long segments. {_WAY_OUT}")
-    count = f"{len(videos)} videos" if len(videos) > 1 else os.path.basename(video)
+    where = f"{len(videos)} videos" if len(videos) > 1 else os.path.basename(video)
     seconds = f"{min(gaps):g} to {max(gaps):g} s" if len(gaps) > 1 else f"{min(gaps):g} s"
-    what = f"the last {100 * fraction:g} % of the seconds of each class of {count}"
+    what = f"the last {100 * fraction:g} % of the seconds of each class of {where}"
     train_rows, held_out_rows = (_cut_rows(dataset, starts, ends, parts) for parts in (train, held_out))
     return train_rows, held_out_rows, f"{what}, with a gap of {seconds}"
 

@@ -24,6 +24,7 @@ from filelock import FileLock
 
 from hf_video.reading import VideoReader, VideoReadError
 from hf_video.reading.frame_streaming import stream_frames
+from hf_video.texts import count
 
 from .dataset import VideoDataset
 from .rows import BYTES, VideoRows
@@ -134,10 +135,12 @@ class KeptFrames:
         if not kept:
             return ""
         num_frames, mib = sum(len(video.numbers) for video in kept), sum(video.num_bytes for video in kept) / 2**20
-        num_videos = len({video.path for video in kept})
+        num_videos, num_all = (len({video.path for video in each}) for each in (kept, self.videos))
+        others = "There is no room for the others." if self.gib_needed else "Of the others this would save no time."
         return (
-            f"{num_frames:,} frames of {num_videos:,} video{'s' * (num_videos > 1)} are decoded once, and kept until "
-            f"the end in {mib:,.0f} MiB of the output folder; --kept-frames-gib 0 turns that off."
+            f"To save time, {count(num_frames, 'frame')} of {count(num_videos, 'video')} will be decoded once, and "
+            f"kept until the end, in {math.ceil(mib):,} MiB of the output folder; --kept-frames-gib 0 turns that off."
+            + (f" {others}" if num_videos < num_all else "")
         )
 
     def share_decoded(self) -> float:

@@ -28,6 +28,7 @@ from huggingface_hub.utils import httpx
 
 from hf_video.io import hub_or_cache
 from hf_video.reading.sources import is_url
+from hf_video.texts import count
 
 from . import folders
 from .annotations import find_format, read_as_rows
@@ -198,7 +199,7 @@ def require_videos(tables: Mapping[str, Table]) -> dict[str, pa.Array]:
     if missing := [place for _, places in found.values() for place in places]:
         roots = folders.listed({table.root for table in tables.values()})
         raise FileNotFoundError(
-            f"{len(missing)} of {sum(map(len, tables.values()))} videos are neither files nor folders of frames: "
+            f"No file and no folder of frames for {len(missing)} of {count(sum(map(len, tables.values())), 'video')}: "
             f"{folders.listed(missing, separator='; ')}. Relative paths count from {roots}, and endings may be left "
             "out; say where the videos are with `video_root` (--video-root)."
         )
@@ -269,7 +270,7 @@ def _without_open(table: Table) -> Table:
     is_open = [label == TO_LABEL for label in table.column("label").to_pylist()]
     if not any(is_open):
         return table
-    logger.warning(f"{table.name}: {sum(is_open)} rows are {TO_LABEL!r}, and left out: their time is unknown.")
+    logger.warning(f"{table.name}: {count(sum(is_open), 'row')} left out, still {TO_LABEL!r}: that time is unknown.")
     times, unknown = table.times(), defaultdict[str, list[list[float]]](list)
     columns = (table.column("video"), times["start"].fill_null(0.0), times["end"].fill_null(math.inf))
     for video, start, end in compress(zip(*(each.to_pylist() for each in columns), strict=True), is_open):

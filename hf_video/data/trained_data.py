@@ -14,6 +14,7 @@ from datasets import Dataset, DatasetDict
 
 from hf_video.io import read_own_json, replace_text
 from hf_video.output_folders import OPTIONS_FILE
+from hf_video.texts import count
 
 from .checks import readable_videos, spans
 from .folders import listed
@@ -50,7 +51,7 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
     if saved is None or _is_same_data(given, saved):
         return
     found, known = (
-        f"{data['source']} ({sum(data['num_videos'].values())} videos; classes "
+        f"{data['source']} ({count(sum(data['num_videos'].values()), 'video')}; classes "
         f"{listed(data['class_names'] or ['none'])}; digest {data['digest'][:8]})"
         for data in (given, saved)
     )

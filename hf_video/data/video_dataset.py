@@ -96,7 +96,7 @@ def load_video_dataset(
     label_of = {name: column_of(table.name, table.rows.features, "label") for name, table in tables.items()}
     for name, label in label_of.items():
         if all(value.as_py() in _UNKNOWN for value in tables[name].column(label)):
-            logger.warning(f"The {name} split is left out: none of its {len(tables[name])} rows has a label.")
+            logger.warning(f"The {name} split is left out: none of its rows has a label.")
             del tables[name]
     if not tables:
         raise ValueError(f"The data set has no labels in its column {next(iter(label_of.values()))!r}.")

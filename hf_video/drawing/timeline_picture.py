@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_video.inference.segments import Segment
 from hf_video.inference.timeline import Timeline
-from hf_video.texts import class_color, clock, font_families, one_line, shorten
+from hf_video.texts import class_color, clock, count, font_families, one_line, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,10 +138,10 @@ def _draw_thumbnails(axes: "Axes", thumbnails: Sequence[tuple[float, np.ndarray]
 
 
 def _describe(segments: Sequence[Segment], num_classes: int, num_rows: int, end: float) -> str:
-    num_shown, count = len({segment.class_id for segment in segments}), len(segments)
-    said = f"{count or 'no'} segment{'s' * (count > 1)}"
+    said = "no segment"
     if segments:
-        said += f" of {num_shown} class{'es' * (num_shown > 1)}"
+        num_shown = len({segment.class_id for segment in segments})
+        said = f"{count(len(segments), 'segment')} of {count(num_shown, 'class', 'classes')}"
     left_out = f"; {num_classes - num_rows} of {num_classes} classes are left out" * (num_rows < num_classes)
     return f"{said} in {clock(end)}{left_out}"
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hf_video.inference.segments import Segment
-from hf_video.texts import table_lines
+from hf_video.texts import count, table_lines
 
 from .matching import find_annotations
 
@@ -152,7 +152,7 @@ def tell_agreement(result: Mapping[str, Any]) -> list[str]:
     for name, each in {"all": result["all"], **result["classes"]}.items():
         cells = [_text(each[key], each["intervals"].get(key)) for key in ("kappa_frames", "kappa_bins", "f1")]
         rows.append((name, *cells, *(" / ".join(map(_text, each[key])) for key in ("bouts", "seconds", "latency"))))
-    said = f"{result['num_videos']} videos, {result['num_seconds']:.1f} s that both looked at; {drawn}"
+    said = f"{count(result['num_videos'], 'video')}, {result['num_seconds']:.1f} s that both looked at; {drawn}"
     return [said, "", *table_lines(rows)]
 
 

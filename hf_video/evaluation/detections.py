@@ -40,7 +40,7 @@ from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_action_detector
 from hf_video.settings import few
-from hf_video.texts import table_lines
+from hf_video.texts import count, table_lines
 
 from .classes import check_readable, measured_part, reading_options, tell_split
 from .matching import Tell, find_annotations, interpolated_average_precision
@@ -264,7 +264,7 @@ def evaluate_detections(settings: EvaluateSettings, tell: Tell = lambda result: 
 
 def tell_precisions(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`evaluate_detections`] gives."""
-    lines = [f"{result['num_key_frames']} key frames{tell_split(result)}"] if "split" in result else []
+    lines = [f"{count(result['num_key_frames'], 'key frame')}{tell_split(result)}"] if "split" in result else []
     rows = [(name, "-" if value is None else f"{value:.2%}") for name, value in result["ap"].items()]
     table = table_lines([("action", "average precision"), *rows])
     return [*lines, f"mAP at IoU 0.5  {result['mean_ap']:.2%}", "", *table]

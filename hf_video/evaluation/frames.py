@@ -35,7 +35,7 @@ from hf_video.loading.models import load_trained_model
 from hf_video.metrics import average_precision
 from hf_video.reading import VideoReadError
 from hf_video.settings import few
-from hf_video.texts import table_lines
+from hf_video.texts import count, table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
 from .classes import check_readable, load_measured, measured_part, tell_known, tell_split, trained_rows
@@ -278,7 +278,7 @@ def _compare(
 
 def tell_frames(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what `evaluate_frame_classes` gives."""
-    lines = [f"{result['num_frames']} frames of {result['num_videos']} videos{tell_split(result)}"]
+    lines = [f"{count(result['num_frames'], 'frame')} of {count(result['num_videos'], 'video')}{tell_split(result)}"]
     lines += [*tell_known(result), f"right frames  {result['frame_accuracy']:.1%}"]
     if result["edit_score"] is not None:
         lines.append(f"edit score    {result['edit_score']:.1%}")

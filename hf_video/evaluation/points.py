@@ -24,7 +24,7 @@ from hf_video.data.frame_labels import UNKNOWN
 from hf_video.inference.inference_settings import ONSET
 from hf_video.inference.points import find_points
 from hf_video.inference.segments import Segment
-from hf_video.texts import table_lines
+from hf_video.texts import count, table_lines
 
 from .matching import find_annotations, interpolated_average_precision
 
@@ -147,6 +147,8 @@ def tell_points(result: Mapping[str, Any]) -> list[str]:
     for name, each in {"all": of_all, **result["classes"]}.items():
         rows.append((name, *(f"{value:.1%}" for value in each["average_precision"]), str(each["num_points"])))
     rows.append(("F1", *(f"{value:.1%}" for value in result["f1"])))
-    said = f"{result['num_points']} instants, right within half of a tolerance on either side: average precision"
+    said = (
+        f"{count(result['num_points'], 'instant')}, right within half of the tolerance on each side: average precision"
+    )
     means = f"{result['average_map']:.1%} over 1 to 5 s, {result['average_map_fine']:.1%} over 0.1 to 0.5 s"
     return [said, *table_lines(rows), f"mean average precision {means}"]

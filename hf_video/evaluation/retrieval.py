@@ -21,7 +21,7 @@ from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.video_text import EmbeddedTexts, adapter_of
 from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
-from hf_video.texts import table_lines
+from hf_video.texts import count, table_lines
 
 from .classes import check_readable, measured_part, reading_options, tell_known, tell_split, trained_rows
 from .matching import Tell
@@ -183,5 +183,5 @@ def tell_recalls(result: Mapping[str, Any]) -> list[str]:
         for direction in ("text_to_video", "video_to_text"):
             cells = (f"{result[kind][f'{direction}_r{k}']:.2f}" for k in (1, 5, 10))
             rows.append([f"{kinds[kind]}, {direction.replace('_', ' ')}", *cells])
-    said = f"{result['num_videos']} videos and {result['num_texts']} texts{tell_split(result)}"
+    said = f"{count(result['num_videos'], 'video')} and {count(result['num_texts'], 'text')}{tell_split(result)}"
     return [said, *tell_known(result), "", *table_lines(rows)]

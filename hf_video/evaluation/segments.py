@@ -32,7 +32,7 @@ from hf_video.io import read_object
 from hf_video.reading import probe_video
 from hf_video.reading.sources import name_of
 from hf_video.settings import few
-from hf_video.texts import table_lines
+from hf_video.texts import count, table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
 from .matching import Tell, find_annotations, interpolated_average_precision
@@ -269,10 +269,11 @@ def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Containe
     silent = [video for video in ground_truth if video not in predictions]
     labels = [segment.label for segments in predictions.values() for segment in segments]
     strange = [label for label in labels if label not in classes]
+    of_no_label = f"Counted as wrong: {count(len(strange), 'prediction')}, whose label no annotation has"
     lines = {
-        f"{number} predictions count as wrong: the ground truth does not have their video": unknown,
-        f"{len(silent)} of {len(ground_truth)} videos have no predictions": silent,
-        f"{len(strange)} predictions count as wrong: no annotation has their label": dict.fromkeys(strange),
+        f"Counted as wrong: {count(number, 'prediction')}, whose video the ground truth does not have": unknown,
+        f"Without predictions: {len(silent)} of {count(len(ground_truth), 'video')}": silent,
+        of_no_label: dict.fromkeys(strange),
     }
     return [f"{line} ({_some(names)})." for line, names in lines.items() if names]
 
@@ -320,8 +321,8 @@ def tell_segments(result: Mapping[str, Any]) -> list[str]:
     classes = [["average precision", *tious, "segments"]]
     for label, each in result["classes"].items():
         classes.append([label, *_percents(each["average_precision"]), str(each["num_segments"])])
-    said = f"{result['num_segments']} segments of {len(result['classes'])} classes in {result['num_videos']} videos, "
-    said += f"{result['num_predictions']} predictions"
+    said = f"{count(result['num_segments'], 'segment')} of {count(len(result['classes']), 'class', 'classes')} in "
+    said += f"{count(result['num_videos'], 'video')}, {count(result['num_predictions'], 'prediction')}"
     return [said, "", *table_lines(rows), "", *table_lines(classes), "", *last]
 
 

@@ -229,11 +229,13 @@ def _tables(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for key, value in description.items()
     }
     known = {name: facts[name] for name in ("seed", "steps", "epochs", "hardware") if name in facts}
+    recipe, warmup = facts.get("recipe", {}), facts.get("recipe", {}).get("warmup_steps", 0)
+    recipe |= {"warmup_steps": f"{warmup:.0%} of all steps"} if 0 < warmup < 1 else {}
     hardware = {"hardware": known.pop("hardware")} if "hardware" in known else {}
     return {
         "Source": {key: value for key, value in (facts.get("source") or {}).items() if key != "how"},
         "Training data": data,
         "Clips": facts.get("clips", {}),
-        "Recipe": facts.get("recipe", {}) | known,
+        "Recipe": recipe | known,
         "Hardware and versions": hardware | facts.get("versions", {}),
     }

@@ -25,6 +25,7 @@ from hf_video.loading.heads import load_pretraining_model, load_trained_classifi
 from hf_video.loading.models import choose_device, locate_model
 from hf_video.loading.processors import load_processor
 from hf_video.reading import read_video
+from hf_video.texts import count
 from hf_video.version import __version__
 
 from .folder_checks import PROCESSORS, PUBLISHED, SELF_TEST, PublishError, read_part
@@ -205,7 +206,7 @@ def describe_machine() -> str:
     """The versions of this package and of what computes, and what else decides about the last bits of a result."""
     versions = ", ".join([f"hf_video {__version__}", *(f"{name} {version(name)}" for name in VERSIONS)])
     instructions, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    return f"{versions}; {platform.machine()}, {instructions}, {threads} threads"
+    return f"{versions}; {platform.machine()}, {instructions}, {count(threads, 'thread')}"
 
 
 def _output(folder: Path) -> Measured:

@@ -31,6 +31,7 @@ from transformers.utils import CONFIG_NAME
 from hf_video.processes import is_first_process
 from hf_video.processing import VideoClipProcessor, VideoDetectionProcessor
 from hf_video.settings import few
+from hf_video.texts import count
 
 from .class_names import class_names_of, label_fields
 from .clip_size import input_size, set_input_size
@@ -44,7 +45,7 @@ from .configurations import (
     refuse_missing,
 )
 from .processors import load_processor
-from .released import SHIPPED, model_path
+from .released import told_name
 
 logger = logging.getLogger(__name__)
 
@@ -292,9 +293,11 @@ def _load_for(
     network, report = load_weights(auto_class, model, head, **label_fields(names), **options)
     if not has_head or known != names:
         # What the bundled model knows is nothing that a user chose.
-        if str(model) != model_path(SHIPPED):
-            knows = f"knows {len(known)} other classes ({few(known)})" if has_head else "gives its encoder"
-            _warn(f"{model} {knows}, the data have {len(names)} ({few(names)}): the head starts afresh.")
+        if told_name(str(model)) == str(model):
+            knows = f"knows other classes ({few(known)})" if has_head else "gives its encoder"
+            _warn(
+                f"{model} {knows}: the head starts afresh, for {count(len(names), 'class', 'classes')} ({few(names)})."
+            )
         for name, part in network.named_modules():
             # A head of the same size was loaded; its weights belong to other classes. Transformers marks what it
             # loaded, and initialises the rest.
@@ -315,7 +318,7 @@ def _around(auto_class: Any, part_class: Any, model: str | os.PathLike, kind: st
     refuse_missing(model, trained, [name for name in _matrices(trained, report["missing_keys"]) if name in used])
     # It leaves out what only other heads use.
     place.load_state_dict(trained.state_dict(), strict=False)
-    _warn(f"{model} gives its encoder: the head starts afresh.")
+    _warn(f"{told_name(str(model))} gives its encoder: the head starts afresh.")
     return network
 
 

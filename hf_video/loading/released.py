@@ -38,7 +38,8 @@ def model_path(model: str | None) -> str | None:
 
 def told_name(model: str | None) -> str | None:
     """The name of a model in what is printed."""
-    return "the bundled model" if model == SHIPPED else model
+    is_shipped = model is not None and (model == SHIPPED or Path(model).resolve() == START_FOLDER.resolve())
+    return "the bundled model" if is_shipped else model
 
 
 def start_sha256() -> str:

@@ -103,7 +103,8 @@ def training_splits(
 
     copies = find_copies(data, at_most=MAX_OPENED)
     if copies and is_first_process():
-        logger.warning(tell_copies(copies))
+        held_out = "" if "validation" in data else " In what is held out, a video and its copies count as one."
+        logger.warning(tell_copies(copies) + held_out)
     if "validation" in data:
         train, validation = data["train"], data["validation"]
     else:

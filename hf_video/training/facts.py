@@ -20,6 +20,7 @@ from hf_video.data import is_multi_label, label_names
 from hf_video.io import read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE, SHIPPED, model_path, start_sha256
 from hf_video.metrics import count_clips
+from hf_video.texts import count
 from hf_video.version import __version__
 
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
@@ -111,7 +112,7 @@ def describe_data(dataset: Any) -> dict[str, Any]:
 
 def _hardware(args: TrainingArguments) -> str:
     if args.device.type == "cpu":
-        return f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
+        return f"CPU ({platform.machine()}), {count(torch.get_num_threads(), 'thread')}"
     is_cuda = args.device.type == "cuda"
     return f"{args.world_size} x {torch.cuda.get_device_name(args.device) if is_cuda else args.device.type}"
 

@@ -193,7 +193,9 @@ class FramesTask(Task):
                 )
 
         return Measured(
-            metrics, tables=[*clip_table(clips), *tables, "", *class_table(confused, names)], pictures=draw
+            metrics,
+            tables=[*clip_table(clips), *tables, "", *class_table(confused, names, counted="frames")],
+            pictures=draw,
         )
 
 

@@ -19,6 +19,7 @@ from hf_video.loading.configurations import loading
 from hf_video.loading.heads import load_pretraining_model
 from hf_video.loading.models import locate_model
 from hf_video.models.videomamba.modeling_videomamba_pretraining import VideoMambaTeacher
+from hf_video.texts import count
 
 from .arguments import PreTrainingArguments
 from .classification import VideoTrainer
@@ -141,7 +142,7 @@ class PretrainingTask(Task):
 
     @staticmethod
     def summarize(metrics: Mapping[str, Any]) -> list[str]:
-        line = f"loss {metrics['first']:.4g} -> {metrics['last']:.4g} on {metrics['num_videos']} videos"
+        line = f"loss {metrics['first']:.4g} -> {metrics['last']:.4g} on {count(metrics['num_videos'], 'video')}"
         return [line, *assess(metrics)]
 
 

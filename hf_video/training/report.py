@@ -21,8 +21,9 @@ from transformers import EvalPrediction
 from hf_video.data import VideoDataset
 from hf_video.data.dataset import with_those_inside
 from hf_video.io import replace_file, replace_text
-from hf_video.loading.released import told_name
+from hf_video.loading.released import SHIPPED, told_name
 from hf_video.metrics import (
+    METRICS,
     average_precision,
     chance_accuracy,
     compute_metrics,
@@ -48,6 +49,8 @@ WELL_LEARNED = 0.9
 # A training that waits longer for videos would gain by reading them faster.
 LONG_WAIT = 0.5
 TRAINING = "training_"
+# In place of the metric by which the best epoch is chosen.
+LAST = "last epoch"
 _NUM_WORST_CLIPS, _NUM_CONFUSIONS = 8, 20
 _MISTAKES = "the mistakes, in report/report.md"
 
@@ -119,7 +122,9 @@ def _details(task: Any, run: Any, trainer: Any) -> dict[str, Any]:
     size = getattr(processor, "crop_size", None)
     steps, epochs = trainer.args.max_steps, trainer.args.num_train_epochs
     best = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
-    kept = next((entry["epoch"] for entry in trainer.state.log_history if best and entry["step"] == best), None)
+    evaluated = {entry["step"]: entry["epoch"] for entry in trainer.state.log_history if "eval_loss" in entry}
+    kept = evaluated.get(best) if best else next(reversed(evaluated.values()), None)
+    kept_by = trainer.args.metric_for_best_model if best else LAST
     rank = getattr(trainer.args, "lora_rank", 0)
     return {
         "model": named or f"{type(trainer.model).__name__.partition('For')[0]} from scratch",
@@ -128,7 +133,7 @@ def _details(task: Any, run: Any, trainer: Any) -> dict[str, Any]:
         + (f" of {size.width} x {size.height} pixels" if size else "")
         + (f", {strategy}" if strategy else ""),
         **({"steps": steps} if steps > 0 else {"epochs": epochs}),
-        **({"kept_epoch": kept, "kept_by": trainer.args.metric_for_best_model} if kept is not None else {}),
+        **({"kept_epoch": kept, "kept_by": kept_by} if kept is not None else {}),
         "seed": trainer.args.seed,
         **({"lora_rank": rank} if rank else {}),
         **task.describe(run, trainer),
@@ -163,9 +168,16 @@ def write_report(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    details = {**(details or {}), **throughput_of(log_history)}
+    details = details or {}
     on_training = {f"{TRAINING}{name}": value for name, value in (training_metrics or {}).items()}
-    result = {"split": split, **measured.metrics, **on_training, **details, **measured.by_class}
+    result = {
+        "split": split,
+        **measured.metrics,
+        **on_training,
+        **details,
+        **throughput_of(log_history),
+        **measured.by_class,
+    }
     replace_text(folder / "metrics.json", json.dumps(result, indent=2) + "\n")
 
     shown = {metric.title: metric.text(value) for metric, value in measured_in(measured.metrics)}
@@ -211,17 +223,28 @@ def assess(metrics: Mapping[str, Any]) -> list[str]:
         lines.append(line)
         own = metrics.get(TRAINING + metric.name)
         if own is not None:
-            gap = f"{100 * (own - value):.1f} points more" if own > value else "no sign of overfitting"
-            lines.append(f"on its own training clips {metric.text(own, 1)}, {gap}")
+            gap = f"{100 * (own - value):.1f} points more than on the {metrics['split']} split"
+            lines.append(
+                f"on clips that it was trained on {metric.text(own, 1)}, "
+                + (gap if own > value else "so there is no sign of overfitting")
+            )
         if "kept_epoch" in metrics:
-            best_by = metrics["kept_by"].replace("_", " ")
-            lines.append(f"model    that of epoch {metrics['kept_epoch']:g}, the best on validation by {best_by}")
+            lines.append(f"kept     epoch {metrics['kept_epoch']:g}, {_why_kept(metrics)}")
         lines.append(f"next     {_next_step(metrics, value, own)}")
     if (wait := metrics.get("data_wait_fraction", 0.0)) > LONG_WAIT:
         lines.append(
             f"speed    {wait:.1%} of the training waited for videos: more --num-workers, or --kept-frames-gib"
         )
     return lines
+
+
+def _why_kept(metrics: Mapping[str, Any]) -> str:
+    by = metrics["kept_by"]
+    if by != LAST:
+        return f"the best on the validation split by {METRICS[by].title if by in METRICS else by.replace('_', ' ')}"
+    return "the last" + (
+        ", as on few clips the best epoch is luck" if metrics.get("model") == told_name(SHIPPED) else ""
+    )
 
 
 def _interval(metrics: Mapping[str, Any]) -> Sequence[float]:
@@ -244,9 +267,12 @@ def _next_step(metrics: Mapping[str, Any], value: float, own: float | None) -> s
     if own is not None and own < WELL_LEARNED:
         return "it does not know its own clips yet: more --epochs, a higher --learning-rate, or another --model"
     if own is not None and own - value > LARGE_GAP:
-        return "a large gap: more clips, another --model, or more augmentation, as --crop-min-area 0.3"
+        return (
+            "it is much better on its training clips than on others: more clips, another --model, or more "
+            "augmentation, such as smaller random crops (--crop-min-area 0.3)"
+        )
     if high - low > WIDE_INTERVAL:
-        return f"{tell_count(metrics)} are few for a figure: measure on more"
+        return f"{tell_count(metrics)} leave a wide interval: label more, and measure on these with hf-video evaluate"
     return _MISTAKES
 
 
@@ -288,15 +314,15 @@ def measure_classes(
         tables = class_table(counts, names, training_counts)
     else:
         counts, tables = None, _multi_label_table(scores, labels, names, training_counts)
-    clips = [] if clip_of is None else _worst_clips(scores, labels, class_names, clip_of)
+    shown, clips = ("", []) if clip_of is None else _worst_clips(scores, labels, class_names, clip_of)
 
     def draw(split: str) -> Iterator[tuple[str, Any]]:
         if counts is not None:
             yield "confusion_matrix.png", plot_confusion_matrix(counts, class_names)
         if clips:
-            yield "worst_clips.png", plot_clips(clips, f"The {len(clips)} {split} clips with the highest loss")
+            yield "worst_clips.png", plot_clips(clips, f"{split} split: {shown}")
 
-    return Measured(metrics, by_class=by_class, tables=[*clip_table(clips), *tables], pictures=draw)
+    return Measured(metrics, by_class=by_class, tables=[*clip_table(clips, shown), *tables], pictures=draw)
 
 
 def clip_reader(
@@ -327,14 +353,20 @@ def clip_reader(
 
 def _worst_clips(
     scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str], clip_of: Callable
-) -> list[ShownClip]:
+) -> tuple[str, list[ShownClip]]:
+    """Which clips are shown, and these: wrong ones, or if there are none, those with the highest loss."""
     logits, targets, clips = torch.from_numpy(scores).float(), torch.from_numpy(labels), []
     if labels.ndim == 1:
         losses, probabilities = F.cross_entropy(logits, targets, reduction="none").numpy(), logits.softmax(1).numpy()
+        is_wrong = scores.argmax(1) != labels
     else:
         each = F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none")
         losses, probabilities = each.mean(1).numpy(), logits.sigmoid().numpy()
-    for row in np.argsort(-losses, kind="stable")[:_NUM_WORST_CLIPS].tolist():
+        is_wrong = ((scores >= 0) != (labels > 0.5)).any(1)
+    order = np.argsort(-losses, kind="stable")
+    wrong = order[is_wrong[order]]
+    shown = "wrong clips, the highest loss first" if len(wrong) else "no clip is wrong; those with the highest loss"
+    for row in (wrong if len(wrong) else order)[:_NUM_WORST_CLIPS].tolist():
         name, frames = clip_of(row)
         predicted = int(probabilities[row].argmax())
         if labels.ndim == 1:
@@ -343,7 +375,7 @@ def _worst_clips(
             true = ", ".join(class_names[index] for index in np.flatnonzero(labels[row]).tolist()) or "none"
         guess = f"{class_names[predicted]} ({probabilities[row, predicted]:.1%})"
         clips.append(ShownClip((f"true: {true}", f"predicted: {guess}", f"loss {losses[row]:.2f}, {name}"), frames))
-    return clips
+    return shown, clips
 
 
 def throughput_of(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -368,14 +400,14 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     return [f"| {' | '.join(map(str, row))} |" for row in (titles, ["---"] * len(titles), *rows)]
 
 
-def clip_table(clips: Sequence[ShownClip]) -> list[str]:
-    """The captions of the worst clips."""
+def clip_table(clips: Sequence[ShownClip], shown: str = "worst clips") -> list[str]:
+    """The captions of clips, and which clips they are."""
     rows = [[_cell(line) for line in reversed(clip.caption)] for clip in clips]
-    return [*table(("worst clips", "", ""), rows), ""] if clips else []
+    return [*table((shown, "", ""), rows), ""] if clips else []
 
 
 def class_table(
-    counts: np.ndarray, class_names: Sequence[str], training_counts: np.ndarray | None = None
+    counts: np.ndarray, class_names: Sequence[str], training_counts: np.ndarray | None = None, counted: str = "videos"
 ) -> list[str]:
     """The most frequent confusions in a confusion matrix, and all classes, the lowest recall first."""
     totals, shares, mistakes = counts.sum(axis=1), recognised_shares(counts), counts - np.diag(counts.diagonal())
@@ -384,7 +416,7 @@ def class_table(
     confused = [
         (class_names[row], class_names[taken], f"{mistakes[row, taken]} of {totals[row]}") for row, taken in pairs
     ]
-    lines = [*table(("true class", "taken for", "videos"), confused), ""] if confused else []
+    lines = [*table(("true class", "taken for", counted), confused), ""] if confused else []
     return lines + _rows_of_classes(class_names, training_counts, shares, {"support": totals, "recall": shares})
 
 

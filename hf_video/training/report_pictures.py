@@ -55,16 +55,20 @@ def plot_curves(
         for number, metric in enumerate(metrics, start=1):
             name, label = f"eval_{metric.name}", metric.title
             if name in kept:
-                label += f", {metric.text(kept[name], digits=1)} in epoch {kept['epoch']:g}, which is kept"
-            # Later lines are thinner, so that equal ones do not hide each other.
-            width = 1.5 + 1.5 * (len(metrics) - number)
-            draw(axes, evaluations, name, label=label, color=f"C{number}", lw=width, markersize=2 + width, **points)
+                label += f" {metric.text(kept[name], digits=1)}"
+            # Later lines are thinner and broken, so that equal ones do not hide each other.
+            style = {"lw": 1.5 + 1.5 * (len(metrics) - number), "linestyle": "-" if number == 1 else (0, (3, number))}
+            draw(
+                axes, evaluations, name, label=label, color=f"C{number}", markersize=2 + style["lw"], **style, **points
+            )
         if chance is not None:
             title = f"{metrics[0].title} by chance {chance:.1%}"
-            axes.axhline(chance, color="gray", linestyle="--", label=title)
+            axes.axhline(chance, color="gray", linestyle=":", label=title)
         axes.set(title="Validation", ylim=(-0.02, 1.05))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-        figure.legend(*axes.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
+        title = f"of epoch {kept['epoch']:g}, which is kept" if kept else None
+        options = {"frameon": False, "loc": "outside lower center", "ncols": 2, "title": title}
+        figure.legend(*axes.get_legend_handles_labels(), **options)
     draw(rates, steps, "learning_rate", color="tab:blue")
     rates.set(title="Learning rate", ylim=(0, None))
     rates.ticklabel_format(axis="y", scilimits=(-2, 2))

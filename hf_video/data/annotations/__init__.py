@@ -14,6 +14,7 @@ import pyarrow as pa
 from hf_video.data.folders import listed, without_suffix
 from hf_video.data.rows import UNKNOWN_SPANS
 from hf_video.io import check_regular_file, replace_file
+from hf_video.texts import count
 
 from . import bento, boris, boris_events, elan, feral, frame_tables, via
 from .table import Annotations, Found, Medium, Table, name_in
@@ -106,7 +107,9 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
     for report in found.reports:
         logger.warning(f"{file}: {_tell(report)}")
     if not with_points and (points := sum("instant" in row for row in found.rows)):
-        logger.warning(f"{file}: {points} points have no length, and are left out: say --choose point_width=SECONDS.")
+        logger.warning(
+            f"{file}: {count(points, 'point')} left out, for lack of a length: say --choose point_width=SECONDS."
+        )
     split_of = {video: split for split, videos in found.splits.items() for video in videos}
     unknown: dict[str, list[list[float]]] = {}
     for span in found.unknown:
