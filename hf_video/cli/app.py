@@ -22,9 +22,11 @@ from hf_video.inference.inference_settings import ComputingSettings
 from hf_video.loading.models import answers_in_words, load_answering_model, load_trained_model, locate_model
 from hf_video.settings import AtLeast1, Mark, Settings, setting
 
+from . import INTERRUPTED
 from .command import command
 from .errors import explain, is_debugging, report_bug
 from .printing import say
+from .signals import Terminated
 
 
 @dataclass(kw_only=True)
@@ -50,6 +52,8 @@ def run(settings: AppSettings) -> int:
     _check_port(settings.host, settings.port)
     examples = [] if settings.examples is None else _find_examples(settings.examples)
 
+    say(f"Loading {', '.join(settings.models)} ...")
+
     from hf_video.app.server import is_loopback, serve
     from hf_video.app.work import LoadedModel, name_models
 
@@ -66,14 +70,19 @@ def run(settings: AppSettings) -> int:
         say(f"hf-video: {report_bug(error)}")
         return f"This is a bug ({type(error).__name__}): see the log of the server."
 
-    serve(
-        models,
-        settings,
-        tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
-        tell_error=tell_error,
-        examples=examples,
-    )
-    return 0
+    try:
+        serve(
+            models,
+            settings,
+            tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
+            tell_error=tell_error,
+            examples=examples,
+        )
+    except Terminated:
+        raise
+    except KeyboardInterrupt:
+        say("\nThe page is closed. Its videos and results are removed.")
+    return INTERRUPTED
 
 
 def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:

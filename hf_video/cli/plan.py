@@ -65,7 +65,8 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
     if doubts:
         lines.append(f"{count(len(doubts), 'label')} in doubt, the least probable first; look at these:")
     for each in doubts[:_SHOWN]:
-        span = "" if each["start"] is each["end"] is None else f" ({each['start'] or 0:g} s to {each['end'] or 'end'})"
+        end = "its end" if each["end"] is None else f"{each['end']:g} s"
+        span = "" if each["start"] is each["end"] is None else f" ({each['start'] or 0:g} s to {end})"
         lines.append(f"  {each['video']}{span} is {each['label']!r}, and always taken for {each['taken_for']!r}")
     return [*lines, "  ..."] if len(doubts) > _SHOWN else lines
 

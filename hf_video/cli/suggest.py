@@ -26,7 +26,8 @@ def run(settings: SuggestSettings) -> int:
 
     failed: list[tuple[str, object]] = []
     stretches = suggest(settings, lambda video, error: failed.append((video, error)))
+    print(f"{'from':9}  {'to':9}  uncertain")
     for each in stretches:
-        print(f"{clock(each.start, 1)}  {clock(each.end, 1)}  {each.uncertainty:6.1%}  {each.video}")
+        print(f"{clock(each.start, 1)}  {clock(each.end, 1)}  {each.uncertainty:9.1%}  {each.video}")
     print(f"{settings.output} has {count(len(stretches), 'event')} to label")
     return print_failed(failed, len(failed) + len({each.video for each in stretches}))

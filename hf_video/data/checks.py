@@ -186,7 +186,7 @@ class RepeatedClip:
     labels: tuple[str, ...]
 
     def __str__(self) -> str:
-        segment = "" if self.start is self.end is None else f", {self.start or 0.0} s to {self.end or 'its end'}"
+        segment = "" if self.start is self.end is None else f", {self.start or 0:g} s to {_told_end(self.end)}"
         labels = " or ".join(filter(None, self.labels))
         return f"{self.video}{segment} ({', '.join(self.splits)}{': ' + labels if labels else ''})"
 
@@ -204,7 +204,7 @@ class Overlap:
 
     def __str__(self) -> str:
         places = " and ".join(f"{split} row {row}" for split, row in zip(self.splits, self.rows, strict=True))
-        return f"{self.video}, {self.start:g} s to {'its end' if self.end is None else f'{self.end:g} s'} ({places})"
+        return f"{self.video}, {self.start:g} s to {_told_end(self.end)} ({places})"
 
 
 def find_copies(splits: Mapping[str, Dataset], *, at_most: int | None = None) -> dict[str, str]:
@@ -298,6 +298,10 @@ def _times(dataset: Dataset) -> list[tuple[float | None, float | None]]:
         dataset[name][:] if name in dataset.column_names else [None] * len(dataset) for name in ("start", "end")
     )
     return [*zip(*columns, strict=True)]
+
+
+def _told_end(end: float | None) -> str:
+    return "its end" if end is None else f"{end:g} s"
 
 
 def _end_or_none(end: float) -> float | None:

@@ -121,7 +121,9 @@ class ClipAugmentationSettings:
     multi_scale_crop: bool = setting(
         False, "Crop 1, 0.875, 0.75 or 0.66 of the shorter side at one of 13 places, as VideoMAE's pre-training."
     )
-    horizontal_flip: bool = setting(False, "Mirror half of the clips, except in classes that name a direction.")
+    horizontal_flip: bool = setting(
+        False, "Mirror half of the clips, but none of a class whose name says left, right or clockwise."
+    )
     rand_augment_num_ops: NotNegative[int] = setting(0, "Operations of RandAugment, before the crop; 0: none.")
     rand_augment_magnitude: Annotated[NotNegative[float], Le(10)] = setting(7.0, "Mean magnitude of RandAugment.")
     rand_augment_magnitude_std: NotNegative[float] = setting(0.5, "Standard deviation of RandAugment's magnitude.")

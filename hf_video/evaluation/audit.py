@@ -164,7 +164,7 @@ def _measure(
 ) -> dict[str, Any]:
     """What a result says of a variant."""
     if not len(changed):
-        sentence = f"Whether it uses {variant.tested} is open: no video has {variant.shown}."
+        sentence = f"Whether it uses {variant.tested} is open: no row of the data has {variant.shown}."
         return {"num_clips": 0, "is_used": None, "sentence": sentence}
     interval = wilson_interval(changed.mean(), effective_number(changed, video_of))
     found = {"num_clips": len(changed), "accuracy": float(changed.mean()), "interval": [*interval]}

@@ -1,6 +1,7 @@
 """Callbacks of the trainers: clips of an epoch, lines of evaluations, facts of the run, preemption."""
 
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,9 @@ class EpochLineCallback(TrainerCallback):
         shown = "loss" if args.eval_strategy == IntervalStrategy.NO else "eval_loss"
         if not {shown, "eval_loss"} & logs.keys() or not state.is_world_process_zero:
             return
-        parts = [f"epoch {logs['epoch']:g}/{state.num_train_epochs:g}"]
+        # Of a stream it is not known how many there are.
+        of_all = f"/{state.num_train_epochs:g}" if state.num_train_epochs < sys.maxsize else ""
+        parts = [f"epoch {logs['epoch']:g}{of_all}"]
         mean = self._sum / self._num_steps if self._num_steps else None
         self._sum, self._num_steps = 0.0, 0
         losses = {"loss": mean, "validation loss": logs.get("eval_loss")}

@@ -57,18 +57,17 @@ def plot_curves(
             if name in kept:
                 label += f" {metric.text(kept[name], digits=1)}"
             # Later lines are thinner and broken, so that equal ones do not hide each other.
-            style = {"lw": 1.5 + 1.5 * (len(metrics) - number), "linestyle": "-" if number == 1 else (0, (3, number))}
-            draw(
-                axes, evaluations, name, label=label, color=f"C{number}", markersize=2 + style["lw"], **style, **points
-            )
+            width, broken = 1.5 + 1.5 * (len(metrics) - number), "-" if number == 1 else (0, (3, number))
+            options: dict[str, Any] = {"lw": width, "linestyle": broken, "markersize": 2 + width, **points}
+            draw(axes, evaluations, name, label=label, color=f"C{number}", **options)
         if chance is not None:
             title = f"{metrics[0].title} by chance {chance:.1%}"
             axes.axhline(chance, color="gray", linestyle=":", label=title)
         axes.set(title="Validation", ylim=(-0.02, 1.05))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-        title = f"of epoch {kept['epoch']:g}, which is kept" if kept else None
-        options = {"frameon": False, "loc": "outside lower center", "ncols": 2, "title": title}
-        figure.legend(*axes.get_legend_handles_labels(), **options)
+        legend = figure.legend(*axes.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
+        if kept:
+            legend.set_title(f"values of epoch {kept['epoch']:g}, which is kept")
     draw(rates, steps, "learning_rate", color="tab:blue")
     rates.set(title="Learning rate", ylim=(0, None))
     rates.ticklabel_format(axis="y", scilimits=(-2, 2))

@@ -145,7 +145,7 @@ def test_a_table_for_people(files, capsys):
     assert main(["evaluate", *files, "--subset", "test", "--tiou", "0.5", "0.7"]) == 0
     out, err = capsys.readouterr()
     lines = [re.split(r"  +", line.strip()) for line in out.splitlines()]
-    assert lines[0] == ["3 segments of 2 classes in 1 videos, 2 predictions"]
+    assert lines[0] == ["3 segments of 2 classes in 1 video, 2 predictions"]
     # dive: one of two, 50%. run: IoU 0.6.
     assert ["temporal IoU", "0.50", "0.70", "mean"] in lines
     assert ["average precision", "75.0%", "25.0%", "50.0%"] in lines
@@ -164,7 +164,7 @@ def test_json_on_stdout_and_in_a_file_and_warnings_on_stderr(files, tmp_path, ca
     assert result == json.loads(output.read_text())
     assert result["tious"] == [0.3, 0.4, 0.5, 0.6, 0.7] and result["num_segments"] == 4
     assert result["classes"]["run"]["average_precision"] == [0.5, 0.5, 0.5, 0.5, 0]
-    assert err == "warning: 1 of 2 videos have no predictions ('b').\n"
+    assert err == "warning: Without predictions: 1 of 2 videos ('b').\n"
 
 
 def test_mistakes_are_sentences(files, tmp_path, fails):

@@ -48,7 +48,7 @@ def test_clips_with_different_labels_or_in_several_splits_are_counted(digits, tm
         (tmp_path / f"{split}.csv").write_text("\n".join(["path,label", *rows]))
     assert main(["inspect", str(tmp_path), "--quick"]) == 1
     out = capsys.readouterr().out
-    assert "1 clip is in several splits" in out and "1 clip is listed with different labels" in out
+    assert "in several splits" in out and "different labels" in out and out.count("(1 clip)") == 2
     assert main(["inspect", str(tmp_path), "--quick", "--json"]) == 1
     (clip,) = json.loads(capsys.readouterr().out)["repeated"]
     assert clip == {"video": str(first), "start": None, "end": None, "splits": ["train", "test"], "labels": ["x", "y"]}

@@ -60,7 +60,7 @@ def test_long_rows_are_trained_and_measured_in_windows(recording, tmp_path, caps
     words = ["train", str(recording), *TINY, "--save-strategy=steps", "--save-steps=1", "--no-load-best-model-at-end"]
     assert main([*words, "--output-dir", str(tmp_path / "cut"), "--max-steps=1"]) == 0
     printed = capsys.readouterr().out
-    assert "The 7 rows of the train split are cut into 17 clips, because a clip of the model lasts 1.067 s" in printed
+    assert "7 rows of the train split became 17 clips, because a clip of the model lasts 1.067 s" in printed
     assert "on 17 test clips of 1 video" in printed
     report = json.loads((tmp_path / "cut" / "report" / "metrics.json").read_text())
     assert (
@@ -70,7 +70,7 @@ def test_long_rows_are_trained_and_measured_in_windows(recording, tmp_path, caps
     assert (facts["data"]["train"]["num_videos"], facts["data"]["train"]["num_clips"]) == (1, 17)
     # What goes on, and what measures the model, has the same windows.
     assert main([*words, "--output-dir", str(tmp_path / "cut"), "--max-steps=2", "--resume"]) == 0
-    assert "are cut into 17 clips" in capsys.readouterr().out
+    assert "became 17 clips" in capsys.readouterr().out
     evaluation = ["evaluate", str(recording), "--model", str(tmp_path / "cut"), "--device=cpu"]
     assert main([*evaluation, "--output", str(tmp_path / "measured.json")]) == 0
     measured = json.loads((tmp_path / "measured.json").read_text())

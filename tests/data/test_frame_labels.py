@@ -67,7 +67,7 @@ def test_rows_to_label_are_no_class_and_no_background(tmp_path, caplog):
         moments = np.array([0.5, 1.5, 2.2, 2.7, 3.5])
         assert first.labels_at(moments, 3, background=2).tolist() == [-100, 0, 2, -100, 2]
         assert second.labels_at(moments, 3, background=2).tolist() == [1, 2, 2, 2, 2]
-    assert "2 rows are 'to label'" in caplog.text
+    assert "2 rows left out, still 'to label'" in caplog.text
 
 
 def test_clips_overlap_and_cover_each_frame(rows):

@@ -123,5 +123,5 @@ def test_train_on_a_stream_of_the_hub(hub, tmp_path, contents):  # noqa: F811
     finished = run(hub, TRAINING, tmp_path, code=2, TOKEN=WRITE)
     saved = json.loads((tmp_path / "out" / "train_options.json").read_text())
     assert saved["data"]["commit"] == commit and saved["config"] == "all" and saved["revision"] == "main"
-    assert finished.stdout.partition("RESUMED")[0].count("top-1 accuracy") == 2
+    assert finished.stdout.partition("RESUMED")[0].count("top-1 accuracy ") == 2
     assert "--config few differs from the run being resumed (all)" in finished.stderr

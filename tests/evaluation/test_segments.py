@@ -45,14 +45,14 @@ def test_the_mean_is_over_annotated_classes_and_then_over_thresholds():
     np.testing.assert_allclose(result["precision"], [2 / 3, 1 / 3])
     np.testing.assert_allclose(result["recall"], [2 / 3, 1 / 3])
     np.testing.assert_allclose(result["f1"], [2 / 3, 1 / 3])
-    assert "1 predictions count as wrong: no annotation has their label ('sing')" in result["warnings"][0]
+    assert "1 prediction, whose label no annotation has ('sing')" in result["warnings"][0]
 
 
 def test_videos_and_classes_without_predictions_are_missed():
     truth = {"a": [dive(0, 10)], "b": [dive(0, 10)], "c": []}
     result = evaluate_segments({"a": [dive(0, 10)]}, truth, [0.5])
     assert result["classes"]["dive"]["average_precision"] == [0.5]
-    assert result["warnings"] == ["2 of 3 videos have no predictions ('b', 'c')."]
+    assert result["warnings"] == ["Without predictions: 2 of 3 videos ('b', 'c')."]
     result = evaluate_segments({}, truth)
     assert result["average_map"] == 0 and result["f1"] == [0] * 5 and result["precision"] == [0] * 5
     assert result["median_border_error"] == [None] * 5
@@ -64,7 +64,8 @@ def test_predictions_elsewhere_are_wrong():
     for video in ("b", "z"):
         assert average_precisions({video: [dive(0, 10, 0.9)], "a": [dive(0, 10, 0.5)]}, truth) == [0.5]
     result = evaluate_segments({"z": [dive(0, 10)] * 3, "a": [], "b": []}, truth)
-    assert result["warnings"] == ["3 predictions count as wrong: the ground truth does not have their video ('z')."]
+    (warning,) = result["warnings"]
+    assert "3 predictions" in warning and "('z')" in warning
     with pytest.raises(ValueError, match="No prediction is for a video of the ground truth: 'a.mp4' against 'a', 'b'"):
         evaluate_segments({"a.mp4": [dive(0, 10)]}, truth)
 

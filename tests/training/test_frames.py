@@ -89,7 +89,7 @@ def test_a_clip_classifier_gives_its_encoder(times, tmp_path, caplog):
     folder = tmp_path / "model"
     words = ("--model", source, "--smoothing-loss-weight", "0.15", "--delay", "2", "--frame-pooling", "last")
     assert run(times, folder, *words, "--learning-rate", "0", "--epochs", "1", "--validation-fraction", "0.4") == 0
-    assert "gives its encoder, the data have 2 (bright, dark): the head starts afresh" in caplog.text
+    assert "gives its encoder: the head starts afresh, for 2 classes (bright, dark)" in caplog.text
     model = AutoModelForTokenClassification.from_pretrained(folder)
     expected, kept = clips.videomamba.state_dict(), model.videomamba.state_dict()
     assert all(torch.equal(kept[name], expected[name]) for name in kept)

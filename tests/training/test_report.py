@@ -66,8 +66,6 @@ def test_everything_is_written(tmp_path):
         "| right | up | 1 of 2 |",
         "| top-1 accuracy by chance | 50.00% |",
         "| top-1 accuracy on training clips | 100.00% |",
-        "| clips per second | 20 |",
-        "| data wait fraction | 0.2 |",
     ):
         assert row in summary
     first, last = "| 1 | right | 10 | 2 | 50.0% |", "| 0 | left | 100 | 1 | 100.0% |"
@@ -86,15 +84,18 @@ def test_the_clips_with_the_highest_loss_are_shown_worst_first(tmp_path, monkeyp
     )
     write(tmp_path, scores, labels, clip_of=clip_of)
     ((clips, _),) = drawn
-    assert [clip.caption[2].partition(", ")[2] for clip in clips] == ["video 2", "video 3", "video 1", "video 0"]
+    assert [clip.caption[2].partition(", ")[2] for clip in clips] == ["video 2", "video 3"]
     assert clips[0].caption == ("true: left (0.7%)", "predicted: right (98.7%)", "loss 5.01, video 2")
     summary = (tmp_path / "report.md").read_text()
     assert "| loss 5.01, video 2 | predicted: right (98.7%) | true: left (0.7%) |" in summary
     figure = plot_clips(clips, "Worst")
-    assert [len(axes.images) for axes in figure.axes] == [1, 1, 1, 1]
+    assert [len(axes.images) for axes in figure.axes] == [1, 1]
     strip = figure.axes[0].images[0].get_array()
     assert strip.shape == (12, 6 * 17 - 1, 3)  # six frames of the eight, a white line between two
     assert (strip[:, 16] == 1).all() and (strip[:, :16] == 0.5).all()
+    drawn.clear()
+    write(tmp_path, scores, scores.argmax(1), clip_of=clip_of)
+    assert [clip.caption[2].partition(", ")[2] for clip in drawn[0][0]] == ["video 3", "video 1", "video 2", "video 0"]
 
 
 def test_clips_are_shown_as_the_model_sees_them(digits):
@@ -156,13 +157,20 @@ def test_chance_is_the_share_of_the_most_frequent_class():
 def test_the_figure_comes_with_chance_interval_and_gap():
     first, second, third = assess(measured(186, training=0.975))
     assert first == "top-1 accuracy 77.5% on 240 test videos (chance 25.0%, 95% interval 71.8% to 82.3%)"
-    assert second == "on its own training clips 97.5%, 20.0 points more"
-    assert third.startswith("next     a large gap: more clips")
+    assert second == "on clips that it was trained on 97.5%, 20.0 points more than on the test split"
+    assert third.startswith("next     it is much better on its training clips than on others: more clips")
 
 
-def test_the_epoch_whose_model_is_kept_is_told():
-    told = assess(measured(186, training=0.975, kept_epoch=5.0, kept_by="top1_accuracy"))
-    assert told[2] == "model    that of epoch 5, the best on validation by top1 accuracy"
+@pytest.mark.parametrize(
+    ("kept", "text"),
+    [
+        ({"kept_by": "top1_accuracy"}, "epoch 5, the best on the validation split by top-1 accuracy"),
+        ({"kept_by": "last epoch"}, "epoch 5, the last"),
+        ({"kept_by": "last epoch", "model": "the bundled model"}, "epoch 5, the last, as on few clips"),
+    ],
+)
+def test_the_epoch_whose_model_is_kept_is_told(kept, text):
+    assert assess(measured(186, training=0.975, kept_epoch=5.0, **kept))[2].startswith(f"kept     {text}")
 
 
 def test_the_report_does_not_name_itself(tmp_path):
@@ -177,7 +185,7 @@ def test_the_report_does_not_name_itself(tmp_path):
         (measured(66, training=1.0), "no better than chance, but it knows its own clips by heart"),
         (measured(150, training=0.7), "it does not know its own clips yet: more --epochs"),
         (measured(66, training=0.3, lora_rank=8), "adapters learn little in few steps: --epochs 40"),
-        (measured(16, 20, training=0.92), "20 videos are few for a figure"),
+        (measured(16, 20, training=0.92), "20 videos leave a wide interval"),
         (measured(236, training=1.0), "the mistakes, in report/report.md"),
         # Nine of ten videos are of one class, and the others are recognised as well.
         (measured(216, training=0.95, chance=0.9, mean_class_accuracy=0.9), "the mistakes"),
@@ -194,7 +202,7 @@ def test_a_result_of_several_labels_has_neither_chance_nor_interval(tmp_path):
     assert "chance" not in metrics and "top1_interval" not in metrics
     first, second, _ = assess(metrics)
     assert first == "mean average precision 100.0% on 2 validation videos"
-    assert second == "on its own training clips 100.0%, no sign of overfitting"
+    assert second == "on clips that it was trained on 100.0%, so there is no sign of overfitting"
 
 
 def test_waiting_for_videos_is_told_with_what_helps():
@@ -205,9 +213,10 @@ def test_waiting_for_videos_is_told_with_what_helps():
 
 
 def test_the_curves_name_the_figure_of_the_model_that_is_kept():
-    for kept, text in ((2, "50.0% in epoch 1"), (4, "75.0% in epoch 2"), (None, "75.0% in epoch 2")):
-        labels = [line.get_label() for line in plot_curves(HISTORY, kept_step=kept).axes[1].lines]
-        assert labels == [f"top-1 accuracy, {text}, which is kept"]
+    for kept, figure, epoch in ((2, "50.0%", "epoch 1,"), (4, "75.0%", "epoch 2,"), (None, "75.0%", "epoch 2,")):
+        (legend,) = plot_curves(HISTORY, kept_step=kept).legends
+        assert [text.get_text() for text in legend.get_texts()] == [f"top-1 accuracy {figure}"]
+        assert epoch in legend.get_title().get_text()
 
 
 def test_equal_curves_and_the_legend_hide_nothing():
@@ -215,5 +224,6 @@ def test_equal_curves_and_the_legend_hide_nothing():
     figure = plot_curves([entry for entry in history if "eval_loss" in entry], chance=0.1)
     first, second, chance = figure.axes[1].lines
     assert first.get_linewidth() > second.get_linewidth() and first.get_zorder() <= second.get_zorder()
+    assert first.get_linestyle() == "-" and second.get_linestyle() != "-"
     assert figure.axes[1].get_legend() is None and chance.get_label() == "top-1 accuracy by chance 10.0%"
     assert len(figure.legends) == 1

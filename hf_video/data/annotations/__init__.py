@@ -145,9 +145,10 @@ def _modifiers(answers: Mapping[str, Sequence[str]]) -> str:
 
 def _tell(report: Mapping[str, Any]) -> str:
     """A report as a sentence."""
+    kinds = {"by_model": "left out, as a model wrote it", "by_person": "left out, as a person wrote it"}
     facts = dict(report) | {"modifiers": _modifiers(report.get("modifiers", {}))}
     told = [f"{name} {value}" for name, value in facts.items() if name != "kind" and value != ""]
-    return f"{report['kind'].replace('_', ' ')}: {', '.join(told)}"
+    return f"{kinds.get(report['kind'], report['kind'].replace('_', ' '))}: {', '.join(told)}"
 
 
 def write_annotations(

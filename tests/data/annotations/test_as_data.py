@@ -26,7 +26,7 @@ def test_unknown_time_is_no_background(tmp_path, caplog):
     file, _ = place("boris_project", tmp_path)
     rows = load_video_dataset(file, columns=["subject"])["train"]
     assert "unpaired start: media arena_01.mp4, source trial 1, subject mouse B, class walk" in caplog.text
-    assert "3 points have no length" in caplog.text and {*rows["subject"]} == {"mouse A", "mouse B", None}
+    assert "3 points left out" in caplog.text and {*rows["subject"]} == {"mouse A", "mouse B", None}
     (video,) = (each for each in annotated_videos(rows) if each.row["video"].endswith("arena_02.mp4"))
     assert video.parts == [(1.0, 9.0)]
     assert video.labels_at(np.array([0.5, 1.2, 2.0, 9.5]), 3, background=2).tolist() == [UNKNOWN, 2, 0, UNKNOWN]
