@@ -82,7 +82,8 @@ def run(settings: AppSettings) -> int:
         raise
     except KeyboardInterrupt:
         say("\nThe page is closed. Its videos and results are removed.")
-    return INTERRUPTED
+        return INTERRUPTED
+    return 0
 
 
 def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:

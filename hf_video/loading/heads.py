@@ -294,7 +294,7 @@ def _load_for(
     if not has_head or known != names:
         # What the bundled model knows is nothing that a user chose.
         if told_name(str(model)) == str(model):
-            knows = f"knows other classes ({few(known)})" if has_head else "gives its encoder"
+            knows = f"knows {len(known)} other classes ({few(known)})" if has_head else "gives its encoder"
             _warn(
                 f"{model} {knows}: the head starts afresh, for {count(len(names), 'class', 'classes')} ({few(names)})."
             )

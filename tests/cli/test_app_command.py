@@ -7,6 +7,7 @@ import pytest
 
 from hf_video.app.work import name_models
 from hf_video.cli import app
+from hf_video.cli.signals import Terminated
 from tests.app.app_server import free_port
 
 
@@ -52,6 +53,21 @@ def test_examples_are_the_videos_in_a_folder(trained, fails, monkeypatch, tmp_pa
     monkeypatch.setattr("hf_video.app.server.serve", lambda *words, **options: served.append(options["examples"]))
     assert main(words) == 0
     assert served == [[tmp_path / "a.avi", tmp_path / "b.mp4"]]
+
+
+@pytest.mark.parametrize(("sent", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_ctrl_c_closes_the_page_and_is_no_interruption(trained, monkeypatch, capsys, sent, code):
+    from hf_video.cli.main import main
+
+    def serve(*words, **options):
+        raise sent
+
+    pretend_gradio(monkeypatch)
+    monkeypatch.setattr("hf_video.app.server.serve", serve)
+    assert main(["app", str(trained), "--port", str(free_port()), "--device", "cpu"]) == code
+    error = capsys.readouterr().err
+    assert str(trained) in error and "interrupted" not in error
+    assert ("The page is closed" in error) is (sent is KeyboardInterrupt)
 
 
 def test_models_of_one_name_get_numbers(tmp_path):

@@ -50,7 +50,7 @@ def read(output):
 def test_formats(name, clip_model, video, tmp_path, capsys):
     output = tmp_path / name
     assert run(clip_model, video, output) == 0
-    *lines, last = capsys.readouterr().out.splitlines()
+    _, *lines, last = capsys.readouterr().out.splitlines()
     (first, first_end), (second, second_end) = read(output)
     assert (first_end - first, second_end - second) == (1, 1) and second - first > 1
     assert len(lines) == 2 and str(video) in lines[0] and last == f"{output} has 2 events to label"

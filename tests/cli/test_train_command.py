@@ -117,7 +117,7 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
     command = ["train", str(data), "--output-dir", str(tmp_path / "out"), "--model", str(trained), *TINY_RUN[2:]]
     assert main([*command, "--max-steps=1"]) == 0
     assert AutoModelForVideoClassification.from_pretrained(tmp_path / "out").config.id2label == {0: "one", 1: "two"}
-    assert "knows 8 other classes (down-left, down-right, left-down, ...), the data have 2 (one, two)" in caplog.text
+    assert "knows 8 other classes (down-left, down-right, left-down, ...)" in caplog.text
 
 
 @pytest.mark.parametrize(
