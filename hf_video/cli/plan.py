@@ -43,11 +43,11 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
 
     more, classes, doubts = result["more"], result["classes"], result["doubts"]
     low, gain, high = result["gain"]
-    others = "clips of other videos" if result["by_video"] else "other clips, also of the same videos"
+    others = "other videos" if result["by_video"] else "other clips, perhaps of the same videos,"
     lines = [
-        f"{count(result['num_clips'], 'clip')} of {count(len(classes), 'class', 'classes')}. A small classifier "
-        f"on the features of {told_name(result['model'])}, learned from some and was measured on {others}. Its "
-        "accuracy, with 80 % bands in brackets:",
+        f"{count(result['num_clips'], 'clip')} of {count(len(classes), 'class', 'classes')}",
+        f"Accuracy of a small classifier on the features of {told_name(result['model'])}, measured on {others} than "
+        "it learned from (80 % bands in brackets):",
         *tell_known(result),
     ]
     lines += [f"{each['clips_a_class']:6.0f} clips a class   {_share(each['accuracy'])}" for each in result["curve"]]

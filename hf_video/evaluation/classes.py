@@ -232,7 +232,7 @@ def tell_known(result: Mapping[str, Any]) -> list[str]:
     for split, count in result.get("known_videos", {}).items():
         use = "trained on" if split == "train" else "used to choose the checkpoint"
         worth = "the figures are better than those of other videos would be"
-        lines += [f"warning: {count} of these {counted} were {use}: {worth}"] if count else []
+        lines += [f"warning: {use}: {count} of these {counted}; {worth}"] if count else []
     return lines
 
 

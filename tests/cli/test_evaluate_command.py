@@ -40,8 +40,8 @@ def test_videos_of_the_training_are_counted(digits, trained, tmp_path, says):
     rows = [f"{video},{video.parent.name}" for video in sorted(digits.rglob("*.mp4"))]
     (tmp_path / "all.csv").write_text("\n".join(["path,label", *rows]))
     out = says("evaluate", tmp_path / "all.csv", *words)
-    assert f"warning: {num_train} of these 32 videos were trained on" in out
-    assert f"warning: {num_chosen} of these 32 videos were used to choose the checkpoint" in out
+    assert f"warning: trained on: {num_train} of these 32 videos" in out
+    assert f"warning: used to choose the checkpoint: {num_chosen} of these 32 videos" in out
     known = json.loads(says("evaluate", tmp_path / "all.csv", *words, "--json"))["known_videos"]
     assert known == {"train": num_train, "validation": num_chosen}
 

@@ -73,7 +73,7 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     measured = measure(other, folder, capsys)
     assert measured["known_videos"] == {"train": 2, "validation": 1} and "part_of_training" not in measured
     assert main(["evaluate", str(other), *OPTIONS[:4], "--model", str(folder)]) == 0
-    assert "warning: 2 of these 3 videos were trained on" in capsys.readouterr().out
+    assert "warning: trained on: 2 of these 3 videos" in capsys.readouterr().out
 
 
 def test_the_bundled_model_gives_its_encoder_unless_another_kind_is_asked_for(times, tmp_path, capsys):

@@ -166,7 +166,7 @@ def test_the_figure_comes_with_chance_interval_and_gap():
     [
         ({"kept_by": "top1_accuracy"}, "epoch 5, the best on the validation split by top-1 accuracy"),
         ({"kept_by": "last epoch"}, "epoch 5, the last"),
-        ({"kept_by": "last epoch", "model": "the bundled model"}, "epoch 5, the last, as on few clips"),
+        ({"kept_by": "last epoch", "model": "the bundled model"}, "epoch 5, the last: on few clips"),
     ],
 )
 def test_the_epoch_whose_model_is_kept_is_told(kept, text):
