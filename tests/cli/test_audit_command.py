@@ -20,10 +20,8 @@ def test_the_accuracy_is_that_of_evaluate_and_both_files_have_the_result(digits,
     assert json.loads((tmp_path / "found.json").read_text()) == found
     assert found.items() < json.loads((model / "audit.json").read_text()).items()
     out = says("audit", *words[:-1])
-    assert (
-        "24 videos of the train split, 1 clip x 2 crops each" in out
+    assert "24 videos of the train split, 1 clip x 2 crops each" in out
     assert "warning: trained on: 24 of these 24" in out
-    )
     for each in found["variants"].values():
         assert each["sentence"] in out
 
