@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
 from hf_video.settings import setting
-from hf_video.texts import clock, one_line
+from hf_video.texts import clock, count, one_line
 
 from .command import command
 from .printing import say, say_files
@@ -77,8 +77,8 @@ def run(settings: TimelineCommandSettings) -> int:
             if settings.output is not None and os.path.isdir(settings.output):
                 say_files(settings.output)
     if found.live is not None:
-        frames = f"{found.live['num_dropped']} of {found.live['num_frames']} frames"
-        say(f"{frames} were dropped, as the model was slower than the video.")
+        frames = f"{found.live['num_dropped']} of {count(found.live['num_frames'], 'frame')}"
+        say(f"Dropped {frames}{', as the model was slower than the video' * bool(found.live['num_dropped'])}.")
     if stopped:
         is_kept = found.folder is not None and found.end
         raise stopped.interrupt(f"The segments up to {clock(found.end)} are kept." if is_kept else "")

@@ -21,6 +21,7 @@ from hf_video.loading.released import SHIPPED
 from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
 from hf_video.settings import settings_of
+from hf_video.texts import count
 
 from .checkpoints import best_of
 from .output_folder import OPTIONS_FILE, begin_writing, checkpoint_to_resume, saying_what_was_kept, withdraw
@@ -193,7 +194,7 @@ def _describe_step(args: Any) -> str:
     factors = " x ".join(f"{number} {name}" for name, number in parts.items())
     factors = f" ({factors})" if total != args.train_batch_size else ""
     precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
-    return f"Each step: {total} clips{factors}, learning rate {args.learning_rate:.3g}, {precision}."
+    return f"Each step: {count(total, 'clip')}{factors}, learning rate {args.learning_rate:.3g}, {precision}."
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -126,7 +126,7 @@ def test_each_change_of_a_live_stream_is_told_with_its_delay(model_folder, sees_
     # Borders lie between the middles of frames.
     assert begins == {"time": pytest.approx(0.25, abs=0.01), "change": "begins", "label": "bright"}
     assert ends["change"] == "ends" and ends["time"] == ends["segment"][1] == pytest.approx(0.5, abs=0.01)
-    assert "0 of 12 frames were dropped" in printed.err
+    assert "Dropped 0 of 12 frames." in printed.err
     kept = json.loads((tmp_path / "out" / "segments.json").read_text())["external_data"]
     assert kept["live"] == {"num_frames": 12, "num_dropped": 0}
 
