@@ -243,7 +243,7 @@ def _why_kept(metrics: Mapping[str, Any]) -> str:
     if by != LAST:
         return f"the best on the validation split by {METRICS[by].title if by in METRICS else by.replace('_', ' ')}"
     return "the last" + (
-        ", as on few clips the best epoch is luck" if metrics.get("model") == told_name(SHIPPED) else ""
+        ": on few clips, the best epoch would be luck" if metrics.get("model") == told_name(SHIPPED) else ""
     )
 
 

@@ -21,7 +21,7 @@ def test_the_accuracy_is_that_of_evaluate_and_both_files_have_the_result(digits,
     assert found.items() < json.loads((model / "audit.json").read_text()).items()
     out = says("audit", *words[:-1])
     assert "24 videos of the train split, 1 clip x 2 crops each" in out
-    assert "warning: trained on: 24 of these 24" in out
+    assert "warning: trained on: 16 of these 24 videos" in out
     for each in found["variants"].values():
         assert each["sentence"] in out
 

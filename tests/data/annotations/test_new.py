@@ -27,7 +27,7 @@ def test_a_new_project_is_read_back(format, tmp_path, caplog):
     assert not found.reports and found.paths == {"bär 1.mp4": str(video)}
     with pytest.raises(ValueError, match="no segment of a video that is found"):
         load_video_dataset(output)
-    assert "by model: source" in caplog.text
+    assert "a model wrote it: source" in caplog.text
     assert len(load_video_dataset(output, choices={"by": "all"})["train"]) == 3
     if format == "boris":
         (observation,) = json.loads(output.read_text())["observations"].values()
@@ -48,7 +48,7 @@ def test_a_model_is_no_person(name, tmp_path, caplog):
     assert by["model"].rows == new and new
     segments = sum("start" in row for row in before.rows)
     assert sum(map(len, load_video_dataset(output, choices=choices).values())) == segments
-    assert "by model: source" in caplog.text
+    assert "a model wrote it: source" in caplog.text
     with pytest.raises(ValueError, match="by is 'nobody'"):
         read_annotations(output, choices={"by": "nobody"})
 
