@@ -212,7 +212,7 @@ def test_a_head_is_kept_for_the_same_classes_alone(ours, caplog):
         assert loaded.classifier.weight.shape == (len(names), 24) and not loaded.classifier.bias.any()
         assert 0 < loaded.classifier.weight.abs().max() < 1e-3
         message = caplog.records[-1].getMessage()
-        assert f"knows 3 other classes (clap, jump, wave), the data have {len(names)}" in message
+        assert f"knows 3 other classes (clap, jump, wave): the head starts afresh, for {len(names)} classes" in message
 
 
 def test_options_of_a_processor_are_given_or_saved_or_follow_the_configuration(ours, caplog):
