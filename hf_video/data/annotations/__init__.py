@@ -129,8 +129,11 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
         kinds = Counter(report["kind"] for report in found.reports)
         if kinds["to_label"] and not kinds["missing_media"]:
             raise nothing_labelled(file, kinds["to_label"])
+        way_out = "`video_root` (--video-root) says where videos are"
+        if not kinds["missing_media"] and (kinds["by_model"] or kinds["by_person"]):
+            way_out = "--choose by=all reads what persons and models wrote"
         raise ValueError(
-            f"{file} has no segment of a video that is found; `video_root` (--video-root) says where videos are: "
+            f"{file} has no segment of a video that is found; {way_out}: "
             f"{listed(map(_tell, found.reports), separator='; ')}."
         )
     types: dict[str, Any] = dict.fromkeys(rows[0], pa.string()) | {"start": pa.float64(), "end": pa.float64()}
