@@ -14,6 +14,7 @@ two empty segments, the IoU is 0: an empty annotation, or one that ends before i
 
 import math
 import os
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -144,8 +145,8 @@ class _Seen(NamedTuple):
 
 
 def _read_seen(path: str, settings: EvaluateSettings, **choices: Any) -> dict[str, _Seen]:
-    """What a file of annotations says of each video at which somebody looked, also where nothing was seen. `choices` go
-    before those of the user."""
+    """What a file of annotations says of each video at which somebody looked, also where nothing was seen. `choices`
+    go before those of the user."""
     options: dict[str, Any] = {"video_root": settings.video_root}
     options["choices"] = {"by": "person"} | annotation_choices(settings) | choices
     if not is_table(path):
@@ -272,14 +273,14 @@ def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Containe
     number = sum(len(predictions[video]) for video in unknown)
     silent = [video for video in ground_truth if video not in predictions]
     labels = [segment.label for segments in predictions.values() for segment in segments]
-    known = set(labels)
     strange = [label for label in labels if label not in classes]
-    missed = [each.label for segments in ground_truth.values() for each in segments if each.label not in known]
+    annotated = Counter(segment.label for segments in ground_truth.values() for segment in segments)
+    missed = {label: count for label, count in annotated.items() if label not in {*labels}}
     lines = {
         f"{number} predictions count as wrong: the ground truth does not have their video": unknown,
         f"{len(silent)} of {len(ground_truth)} videos have no predictions": silent,
         f"{len(strange)} predictions count as wrong: no annotation has their label": dict.fromkeys(strange),
-        f"{len(missed)} annotations count as missed: no prediction has their label, as of a background": dict.fromkeys(missed),
+        f"{sum(missed.values())} annotations are missed: no prediction has their label, as of a background": missed,
     }
     return [f"{line} ({_some(names)})." for line, names in lines.items() if names]
 

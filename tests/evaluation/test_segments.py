@@ -64,7 +64,9 @@ def test_predictions_elsewhere_are_wrong():
     for video in ("b", "z"):
         assert average_precisions({video: [dive(0, 10, 0.9)], "a": [dive(0, 10, 0.5)]}, truth) == [0.5]
     result = evaluate_segments({"z": [dive(0, 10)] * 3, "a": [], "b": []}, truth)
-    assert result["warnings"] == ["3 predictions count as wrong: the ground truth does not have their video ('z')."]
+    elsewhere, missed = result["warnings"]
+    assert elsewhere == "3 predictions count as wrong: the ground truth does not have their video ('z')."
+    assert missed.startswith("1 annotations are missed") and missed.endswith("('run').")
     with pytest.raises(ValueError, match="No prediction is for a video of the ground truth: 'a.mp4' against 'a', 'b'"):
         evaluate_segments({"a.mp4": [dive(0, 10)]}, truth)
 
