@@ -275,7 +275,7 @@ def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Containe
     labels = [segment.label for segments in predictions.values() for segment in segments]
     strange = [label for label in labels if label not in classes]
     annotated = Counter(segment.label for segments in ground_truth.values() for segment in segments)
-    missed = {label: count for label, count in annotated.items() if label not in {*labels}}
+    missed = {label: annotated[label] for label in sorted(annotated.keys() - {*labels})}
     lines = {
         f"{number} predictions count as wrong: the ground truth does not have their video": unknown,
         f"{len(silent)} of {len(ground_truth)} videos have no predictions": silent,
