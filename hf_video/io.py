@@ -8,6 +8,7 @@ import errno
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+logger = logging.getLogger(__name__)
 
 # Error numbers: the disk is full, a quota is used up, or the process may not write so large a file.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -282,15 +285,40 @@ def read_text(path: str | os.PathLike) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        place = f"byte 0x{content[error.start]:02x} in line {line}"
-        raise ValueError(f"{path} is not UTF-8: {place}. Save it with UTF-8 encoding.") from None
+        raise _not_utf8(path, content, error) from None
 
 
-def read_lines(path: str | os.PathLike) -> list[str]:
-    """The lines of a text file with the line ends of any system. Errors are those of [`read_text`]."""
+def read_table(path: str | os.PathLike) -> str:
+    """The text of a table as [`decode_table`] gives it. Errors are those of [`read_text`]."""
+    check_regular_file(path)
+    return decode_table(path, Path(path).read_bytes())
+
+
+def decode_table(path: str | os.PathLike, content: bytes) -> str:
+    """The text of a table in UTF-8, or else in Windows-1252, as Excel saves CSV, which a line of the log says."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        with suppress(UnicodeDecodeError):
+            text = content.decode("cp1252")
+            if "\0" not in text:  # UTF-16 has them
+                line = content.count(b"\n", 0, error.start)
+                example = shorten(text.split("\n")[line], 80)
+                logger.warning(f"{path} is not UTF-8, and is read as Windows-1252: line {line + 1} is {example!r}.")
+                return text
+        raise _not_utf8(path, content, error) from None
+
+
+def _not_utf8(path: str | os.PathLike, content: bytes, error: UnicodeDecodeError) -> ValueError:
+    line = content.count(b"\n", 0, error.start) + 1
+    place = f"byte 0x{content[error.start]:02x} in line {line}"
+    return ValueError(f"{path} is not UTF-8: {place}. Save it with UTF-8 encoding.")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text with the line ends of any system."""
     # str.splitlines also splits at characters that may be part of a name.
-    return re.split(r"\r\n?|\n", read_text(path))
+    return re.split(r"\r\n?|\n", text)
 
 
 def read_json(path: str | os.PathLike) -> Any:
@@ -355,17 +383,21 @@ def read_yaml(path: str | os.PathLike) -> Any:
         raise ValueError(f"{path} cannot be read as YAML: {problem}{place}.") from error
 
 
-def read_csv(path: str | os.PathLike, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) for each row of a CSV file that is not blank, the header included. Lines count from 1; a
-    row of several lines has the number of its last one. Line ends inside quotes are part of a cell. Errors are those
-    of [`read_text`], and a `ValueError` if a quote is not closed."""
-    text = read_text(path)
+def read_csv(path: str | os.PathLike) -> Iterator[tuple[int, list[str]]]:
+    """What [`parse_csv`] gives of a file with commas. Errors are also those of [`read_table`]."""
+    return parse_csv(path, read_table(path))
+
+
+def parse_csv(path: str | os.PathLike, text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) for each row of the text of a CSV file that has a cell that is not blank, the header
+    included. Lines count from 1; a row of several lines has the number of its last one. Line ends inside quotes are
+    part of a cell. A `ValueError` if a quote is not closed."""
     # Without `strict`, a quote that is never closed would take in the rest of the file.
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     first = 1
     try:
         for row in rows:
-            if row:
+            if any(map(str.strip, row)):  # Excel writes rows of empty cells after the last one
                 yield rows.line_num, row
             first = rows.line_num + 1
     except csv.Error as error:

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 from hf_video.io import (
+    lines_of,
     new_folder,
     read_csv,
     read_json,
     read_json_lines,
-    read_lines,
     read_text,
     read_yaml,
     replace_file,
@@ -91,8 +91,21 @@ def test_cells_with_quotes_and_any_line_ends(tmp_path, end):
     ]
 
 
-def test_lines_end_at_line_ends_alone(tmp_path):
-    assert read_lines(write(tmp_path, "a.txt", "a\u2028b\r\nc\x0cd\re\n")) == ["a\u2028b", "c\x0cd", "e", ""]
+def test_lines_end_at_line_ends_alone():
+    assert lines_of("a\u2028b\r\nc\x0cd\re\n") == ["a\u2028b", "c\x0cd", "e", ""]
+
+
+def test_a_table_of_excel_is_windows_1252_and_the_log_shows_what_was_read(tmp_path, caplog):
+    path = write(tmp_path, "a.csv", "path,label\r\na.mp4,Käfig\r\n,\r\n".encode("cp1252"))
+    assert read_rows(path) == [(1, ["path", "label"]), (2, ["a.mp4", "Käfig"])]
+    (record,) = caplog.records
+    assert "Windows-1252" in record.getMessage() and "Käfig" in record.getMessage()
+
+
+@pytest.mark.parametrize("content", ["path\n".encode("utf-16"), b"path\n\xe4\x81\n"])
+def test_a_table_in_neither_encoding_is_refused(tmp_path, content):
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        read_rows(write(tmp_path, "a.csv", content))
 
 
 @pytest.mark.parametrize("is_mounted", [None, False, True])

@@ -1,7 +1,7 @@
-"""Decode every video of a data set and report splits, classes, durations, sizes, broken files, exact copies, and
-clips that have different labels or are in several splits. The exit code is 1 if a video is broken, or if splits share
-seconds of one. --output keeps what was found: other commands take that file as DATA, and a training on it opens no
-video before the first step.
+"""Decode every video of a data set and report splits, classes, durations, sizes, broken files, rows that end after
+their video, exact copies, and clips that have different labels or are in several splits. The exit code is 1 if a
+video is broken, or if splits share seconds of one. --output keeps what was found: other commands take that file as
+DATA, and a training on it opens no video before the first step.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ def run(settings: InspectSettings) -> int:
         find_copies,
         find_overlaps,
         find_repeated_clips,
+        find_rows_outside,
         repetition_warnings,
         tell_copies,
         tell_overlaps,
+        tell_rows_outside,
         write_manifest,
     )
     from hf_video.data.rows import BYTES
@@ -71,7 +73,8 @@ def run(settings: InspectSettings) -> int:
     num_workers = settings.num_workers or os.cpu_count() or 1
     videos = inspect_videos(rows, decode=not settings.quick, num_workers=num_workers)
     copies = find_copies(splits)
-    repeated, overlaps = find_repeated_clips(splits, copies), find_overlaps(splits)
+    outside, overlaps = find_rows_outside(rows, videos), find_overlaps(splits)
+    repeated = find_repeated_clips(splits, copies)
     readable = [video for video in videos if video.error is None]
     durations = sorted(video.duration for video in readable if video.duration is not None)
     num_frames = [video.num_frames for video in readable]
@@ -90,6 +93,7 @@ def run(settings: InspectSettings) -> int:
         "sizes": sorted({f"{video.width}x{video.height}" for video in readable}),
         "left_out": left_out(settings.data),
         "broken": {video.path: video.error for video in videos if video.error is not None},
+        "rows_outside": [asdict(row) for row in outside],
         "copies": copies,
         "repeated": [asdict(clip) for clip in repeated],
         "overlaps": [asdict(overlap) for overlap in overlaps],
@@ -98,7 +102,8 @@ def run(settings: InspectSettings) -> int:
         folder = output.absolute().parent
         replace_file(output, lambda unfinished: write_manifest(unfinished, splits, videos, folder))
         result["manifest"] = str(output)
-    lines = [_describe(result), *([tell_copies(copies)] if copies else []), *repetition_warnings(repeated)]
+    lines = [_describe(result), *([tell_rows_outside(outside)] if outside else [])]
+    lines += [*([tell_copies(copies)] if copies else []), *repetition_warnings(repeated)]
     lines += [tell_overlaps(overlaps)] if overlaps else []
     print(json.dumps(result) if settings.json else "\n".join(lines))
     return SOME_BROKEN if result["broken"] or overlaps else 0

@@ -6,6 +6,7 @@ annotations, the number of a person, in detections a score. Others have `video`,
 """
 
 import csv
+import io
 import math
 import os
 import re
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, List, NamedSplit, Value
 from pyarrow import csv as arrow_csv
 
-from hf_video.io import check_regular_file, read_csv, read_text, replacing_file
+from hf_video.io import read_csv, read_table, read_text, replacing_file
 from hf_video.settings import closest
 
 from .folders import absolute, lists_in, require_root, sources_by_split
@@ -89,9 +90,8 @@ def read_exclusions(path: str | os.PathLike) -> set[tuple[str, float]]:
 def read_box_table(path: str | os.PathLike, video_root: str | os.PathLike | None = None) -> tuple[Table, bool]:
     """The rows of a file of boxes, as texts, and whether the first line names the columns. In AVA's form the last
     column, of persons or scores, is "last"."""
-    check_regular_file(path)
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        line = file.readline()
+    text = read_table(path)
+    line = re.split(r"[\r\n]", text, maxsplit=1)[0]
     delimiter = find_delimiter(line) or ","
     first = [cell.strip() for cell in line.split(delimiter)]
     if first == [""]:
@@ -103,18 +103,20 @@ def read_box_table(path: str | os.PathLike, video_root: str | os.PathLike | None
         raise ValueError(f"The first line of {path} is {','.join(first)!r}, without {missing[0]}. {_EXPECTED}")
     try:
         table = arrow_csv.read_csv(
-            path,
+            io.BytesIO(text.encode()),
             arrow_csv.ReadOptions(column_names=names, skip_rows=int(has_names)),
             arrow_csv.ParseOptions(delimiter=delimiter),
             arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
         )
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}. {_EXPECTED}") from error
-    if not len(table):
-        raise ValueError(f"{path} has no rows. {_EXPECTED}")
     texts = pa.table({name: pc.utf8_trim_whitespace(table[name]) for name in names})
+    is_row = pc.not_equal(pc.binary_join_element_wise(*texts.columns, ""), "")
+    rows = np.flatnonzero(is_row)
+    if not len(rows):
+        raise ValueError(f"{path} has no rows. {_EXPECTED}")
     root = absolute(video_root or Path(path).parent)
-    return Table(Dataset(texts), str(path), root, range(1, len(table) + 1), "row"), has_names
+    return Table(Dataset(texts.filter(is_row)), str(path), root, (rows + 1).tolist(), "row"), has_names
 
 
 def _boxes_of(table: Table) -> np.ndarray:

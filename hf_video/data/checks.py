@@ -175,6 +175,36 @@ def write_manifest(
 
 
 @dataclass(frozen=True)
+class RowOutside:
+    """A row that ends after its video, where it is cut off: the video, and start, end and duration of that in
+    seconds."""
+
+    video: str
+    start: float
+    end: float
+    duration: float
+
+    def __str__(self) -> str:
+        return f"{self.video}, {self.start:g} s to {self.end:g} s of {self.duration:g} s"
+
+
+def find_rows_outside(dataset: Dataset, inspected: Sequence[InspectedVideo]) -> list[RowOutside]:
+    """The rows that end more than a frame after their video, as `inspect_videos` found it. A video in which a row has
+    no frame at all is an error there."""
+    found = []
+    for (video, start, end), number in zip(spans(dataset), VideoRows(dataset).of_row.tolist(), strict=True):
+        duration, num_frames = inspected[number].duration, inspected[number].num_frames
+        if duration and num_frames and duration + duration / num_frames < end < math.inf:
+            found.append(RowOutside(video, start, end, duration))
+    return found
+
+
+def tell_rows_outside(rows: Sequence[RowOutside]) -> str:
+    ends = "rows end after their videos, and are" if len(rows) > 1 else "row ends after its video, and is"
+    return f"{len(rows)} {ends} cut off there: {listed(rows, limit=10, separator='; ')}."
+
+
+@dataclass(frozen=True)
 class RepeatedClip:
     """A clip that is in several rows: its video, start and end, None for those of the video; the splits that have it;
     and its different labels, each the name of a class, or several names joined by semicolons."""

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hf_video.io import read_csv, read_json, read_json_lines, read_lines
+from hf_video.io import lines_of, parse_csv, read_json, read_json_lines, read_table
 from hf_video.reading.sources import is_url
 
 from .folders import LIST_SUFFIXES, address, is_frame_folder
@@ -73,10 +73,11 @@ def find_delimiter(line: str) -> str | None:
 
 
 def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int]]:
-    lines = read_lines(path)
+    text = read_table(path)
+    lines = lines_of(text)
     first = next(filter(str.strip, lines), "")
     delimiter = find_delimiter(first) or ","
-    rows = read_csv(path, delimiter)
+    rows = parse_csv(path, text, delimiter)
     names = known_names(str(path), next(rows, (0, []))[1])
     if "video" in names:
         if delimiter != ",":
@@ -91,7 +92,7 @@ def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array
             found = address(root, video)
             return len(found.split()) == 1 if is_url(found) else os.path.exists(found)
 
-        texts = ((number, line.strip()) for number, line in enumerate(lines, 1) if line.strip())
+        texts = ((number, line.strip()) for number, line in enumerate(lines, 1) if line.strip(" ,;\t"))
         numbered = [(number, _cells(f"{path}, line {number}", text, root, exists)) for number, text in texts]
         if not numbered or (path.suffix.lower() != ".txt" and not exists(numbered[0][1][0])):
             what = f"names no column path or video, and is no video in {root}"

@@ -6,6 +6,7 @@ A clip has one class, in the column `label`, or any number of them, in the colum
 import hashlib
 import io
 import logging
+import os
 import re
 import unicodedata
 from collections import Counter, defaultdict
@@ -31,6 +32,14 @@ UNKNOWN_SPANS = "unknown"
 TO_LABEL = "to label"
 # Columns of data that have a meaning of their own; no further column has such a name.
 KNOWN_COLUMNS = frozenset({"path", "label", "labels", "start", "end", "video", "split", BYTES, FRAMES, DURATION})
+
+
+def nothing_labelled(file: str | os.PathLike, count: int) -> ValueError:
+    """The error about a file in which nobody labelled any of the stretches to label."""
+    return ValueError(
+        f"{file}: nothing is labelled yet, as its {count} segments are all {TO_LABEL!r}. Replace this class by what "
+        "each of them shows."
+    )
 
 
 def open_video(row: Mapping[str, Any]) -> str | BinaryIO:

@@ -33,7 +33,7 @@ from hf_video.texts import count
 from . import folders
 from .annotations import find_format, read_as_rows
 from .lists import NOT_OF_TYPE, known_names, read_list
-from .rows import BYTES, FRAMES, TO_LABEL, UNKNOWN_SPANS, arrow_column, is_stored, item_of
+from .rows import BYTES, FRAMES, TO_LABEL, UNKNOWN_SPANS, arrow_column, is_stored, item_of, nothing_labelled
 
 logger = logging.getLogger(__name__)
 Split = TypeVar("Split")
@@ -270,6 +270,8 @@ def _without_open(table: Table) -> Table:
     is_open = [label == TO_LABEL for label in table.column("label").to_pylist()]
     if not any(is_open):
         return table
+    if all(is_open):
+        raise nothing_labelled(table.name, len(is_open))
     logger.warning(f"{table.name}: {count(sum(is_open), 'row')} left out, still {TO_LABEL!r}: that time is unknown.")
     times, unknown = table.times(), defaultdict[str, list[list[float]]](list)
     columns = (table.column("video"), times["start"].fill_null(0.0), times["end"].fill_null(math.inf))

@@ -106,13 +106,17 @@ def was_split_by(training: dict[str, Any], data: DatasetDict, class_names: list[
     return _is_same_data(describe_data("", data, class_names), known)
 
 
+def read_in_training(training: dict[str, Any], data: Mapping[str, Dataset]) -> Mapping[str, Dataset]:
+    """What a training could read of its data, of which it held out a part."""
+    return data if training.get("on_error", "error") == "error" else readable_videos(data, "skip")[0]
+
+
 def parts_of_training(
     training: dict[str, Any], data: DatasetDict, class_names: list[str] | None
 ) -> DatasetDict | None:
     """What a training of clips trained on and what it held out of these data; None if it held none out."""
     if not was_split_by(training, data, class_names):
         return None
-    # Training held out a part of what it could read.
-    rows = readable_videos(data, "skip")[0]["train"] if training["on_error"] != "error" else data["train"]
+    rows = read_in_training(training, data)["train"]
     train, validation = hold_out(rows, training["validation_fraction"], training["seed"], training.get("split_by"))
     return DatasetDict(train=train, validation=validation)

@@ -48,12 +48,12 @@ def load_video_dataset(
     cannot be read are listed too, so that `inspect_videos` reports them.
 
     Args:
-        data: A folder of class folders; a folder of splits, each of them class folders; a list, UTF-8; or a folder of
-            lists named after splits. A list is a CSV file with the columns `path` (or `video`), `label` and,
-            optionally, `start` and `end`, in seconds or as 1:02:03.5, and `split`; a JSON list or JSON Lines of
-            objects with the same names; lines of these without a first line of names, as those of Kinetics, separated
-            by commas or spaces (.csv or .txt), or of a folder of frames, its number of frames and the label; or the
-            JSON file of Something-Something, whose classes are its templates. In place of `label` there may be
+        data: A folder of class folders; a folder of splits, each of them class folders; a list; or a folder of lists
+            named after splits. A list is a CSV file (UTF-8 or Windows-1252) with the columns `path` (or `video`),
+            `label` and, optionally, `start` and `end`, in seconds or as 1:02:03.5, and `split`; a JSON list or JSON
+            Lines of objects with the same names; lines of these without a first line of names, as those of Kinetics,
+            separated by commas or spaces (.csv or .txt), or of a folder of frames, its number of frames and the label;
+            or the JSON file of Something-Something, whose classes are its templates. In place of `label` there may be
             `labels`: any number of classes a clip, in CSV separated by semicolons, in JSON a list. Columns may be
             separated by semicolons or tabs, and have capitals and spaces in their names; a line of the log says what
             was guessed. A path may be a URL, and may lack the ending of the file.

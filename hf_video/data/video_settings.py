@@ -46,7 +46,7 @@ class LabelledVideosSettings(VideoRootSettings):
         None,
         "Annotation files: what they do not say: classes=NAME,NAME (columns, of SimBA), tiers= and tier_is_class= (of "
         "ELAN), attribute= (of VIA), point_width=SECONDS (around instants; 0.5 with --task frames), by=person "
-        "(the default), by=model (what `hf-video timeline` wrote) or by=all.",
+        "(the default), by=model (what `hf-video timeline` wrote; default of evaluate --task segments) or by=all.",
         "NAME=VALUE",
     )
 

@@ -18,6 +18,7 @@ import datasets
 import numpy as np
 from tqdm.auto import tqdm
 
+from hf_video.data.checks import find_broken
 from hf_video.data.frame_labels import (
     POINT_WIDTH,
     UNKNOWN,
@@ -25,8 +26,8 @@ from hf_video.data.frame_labels import (
     have_several_labels,
     split_videos,
 )
-from hf_video.data.rows import BYTES, is_multi_label, open_video
-from hf_video.data.trained_data import was_split_by
+from hf_video.data.rows import BYTES, is_multi_label, open_video, rows_without
+from hf_video.data.trained_data import read_in_training, was_split_by
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.scores import is_frame_classifier, problem_type_of, score_frames
 from hf_video.inference.segments import Segment
@@ -207,20 +208,24 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
     training, data = load_measured(settings, names, point_width=0.0)
     width = getattr(model.config, "point_width", None) or POINT_WIDTH
     is_split = was_split_by(training, data, names)
+    data = read_in_training(training, data) if is_split else data
     split = settings.choose_split(("train", "validation") if is_split else data)
     rows = data["train"] if is_split else data[split]
+    # Segments may end after the video.
+    files = rows.select_columns([each for each in ("video", BYTES) if each in rows.column_names])
+    check_readable(settings, files)
+    broken = list[str]()
     if is_split:
         how = (training["validation_fraction"], training["seed"], training.get("split_by"))
         videos = split_videos(data, *how, next(iter(background_of(model.config)), None), width)[0][split]
     else:
-        videos = annotated_videos(rows, width)
+        broken += [] if settings.on_error == "error" else find_broken(files, decode=False)
+        videos = annotated_videos(rows.select(rows_without(rows, broken)), width)
     several = problem_type_of(model.config) == "multi_label_classification"
     if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows, width)):
         raise ValueError(f"{settings.model} gives a frame one class, and frames of {settings.data} have several.")
-    # Segments may end after the video.
-    check_readable(settings, rows.select_columns([each for each in ("video", BYTES) if each in rows.column_names]))
     outside = names.index(background[0]) if background else None
-    spotted, broken = list[Spotted](), list[str]()
+    spotted = list[Spotted]()
     for video in tqdm(videos, desc="Videos"):
         try:
             windows = [*score_frames(model, processor, open_video(video.row), batch_size=settings.batch_size)]

@@ -14,6 +14,7 @@ two empty segments, the IoU is 0: an empty annotation, or one that ends before i
 
 import math
 import os
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -65,18 +66,21 @@ class _GroundTruth(BaseModel):
     database: dict[str, _Video]
 
 
-def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
+def read_predictions(path: str | os.PathLike, **options: Any) -> dict[str, list[Segment]]:
     """The predicted segments of each video, in the order of the file.
 
     Args:
         path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`, or a table
-            with a row a segment, such as `segments.csv` of a timeline.
+            with a row a segment, such as `segments.csv` of a timeline, or an annotation file, of which by default what
+            a model wrote is read.
+        options: see [`read_ground_truth`].
 
     Raises:
         OSError, ValueError: see `read_json`; or the file is not of this layout, or a number is not finite.
     """
     if is_table(path):
-        return _read_table(path)[0]
+        options["choices"] = {"by": "model"} | (options.get("choices") or {})
+        return _read_table(path, **options)[0]
     return {video: _segments(entries) for video, entries in read_object(path, _Predictions)["results"].items()}
 
 
@@ -140,10 +144,11 @@ class _Seen(NamedTuple):
     place: str = ""
 
 
-def _read_seen(path: str, settings: EvaluateSettings) -> dict[str, _Seen]:
-    """What a file of annotations says of each video at which somebody looked, also where nothing was seen."""
+def _read_seen(path: str, settings: EvaluateSettings, **choices: Any) -> dict[str, _Seen]:
+    """What a file of annotations says of each video at which somebody looked, also where nothing was seen. `choices`
+    go before those of the user."""
     options: dict[str, Any] = {"video_root": settings.video_root}
-    options["choices"] = {"by": "person"} | annotation_choices(settings)
+    options["choices"] = {"by": "person"} | annotation_choices(settings) | choices
     if not is_table(path):
         return {name: _Seen(each) for name, each in read_ground_truth(path, settings.subset).items()}
     segments, places = _read_table(path, **options)
@@ -269,11 +274,15 @@ def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Containe
     silent = [video for video in ground_truth if video not in predictions]
     labels = [segment.label for segments in predictions.values() for segment in segments]
     strange = [label for label in labels if label not in classes]
+    annotated = Counter(segment.label for segments in ground_truth.values() for segment in segments)
+    missed = {label: annotated[label] for label in sorted(annotated.keys() - {*labels})}
     of_no_label = f"Counted as wrong: {count(len(strange), 'prediction')}, whose label no annotation has"
+    without = f"Counted as missed: {count(sum(missed.values()), 'annotation')}, whose label no prediction has"
     lines = {
         f"Counted as wrong: {count(number, 'prediction')}, whose video the ground truth does not have": unknown,
         f"Without predictions: {len(silent)} of {count(len(ground_truth), 'video')}": silent,
         of_no_label: dict.fromkeys(strange),
+        f"{without}, as if it were a background": missed,
     }
     return [f"{line} ({_some(names)})." for line, names in lines.items() if names]
 
@@ -284,7 +293,10 @@ def _some(names: Iterable[str]) -> str:
 
 def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Measures a file of predicted segments, as `hf-video evaluate --task segments`: see [`evaluate_segments`]."""
-    truth, found = _read_seen(settings.ground_truth or "", settings), read_predictions(settings.data)
+    truth = _read_seen(settings.ground_truth or "", settings, by="person")
+    # Other choices are about the ground truth.
+    by = {name: value for name, value in annotation_choices(settings).items() if name == "by"}
+    found = read_predictions(settings.data, video_root=settings.video_root, choices=by)
     annotated = {name: each.segments for name, each in truth.items()}
     points = are_points(annotated)
     of_points, of_segments = (

@@ -19,7 +19,8 @@ from hf_video.data.tables import open_tables, require_videos
 from hf_video.data.video_listing import list_videos
 from hf_video.io import replacing_file
 from hf_video.loading.class_names import background_of, class_names_of, points_of
-from hf_video.loading.models import load_trained_model
+from hf_video.loading.configurations import load_config
+from hf_video.loading.models import load_trained_model, require_model
 from hf_video.output_folders import check_output_file
 from hf_video.processing import VideoClipProcessor
 from hf_video.texts import replace_json
@@ -69,16 +70,17 @@ def suggest(
     videos = list_videos(settings.videos, settings.video_root)
     names = [each.source for each in videos]
     format = _choose_format(settings, output, names)
+    config = load_config(require_model(settings.model))
+    require_classes(settings.model, config)
+    classes = [name for name in class_names_of(config) if name not in points_of(config)]
+    labelled = {} if settings.annotations is None else _labelled_spans(settings, bool(background_of(config)))
+    with TemporaryDirectory() as folder:  # what cannot be written is refused before the model is loaded
+        anything = [Stretch(name, 0.0, 0.1, 0.0, np.empty(0)) for name in names]
+        _write(format, anything, Path(folder, f"new{_ENDINGS[format]}"), settings, classes)
     model, processor = load_trained_model(
         settings.model, part="any classifier", device=settings.device, dtype=settings.dtype
     )
-    require_classes(settings.model, model.config)
-    classes = [name for name in class_names_of(model.config) if name not in points_of(model.config)]
     options = windows_of(settings, processor, is_frame_classifier(model)) | {"batch_size": settings.batch_size}
-    labelled = {} if settings.annotations is None else _labelled_spans(settings, bool(background_of(model.config)))
-    with TemporaryDirectory() as folder:  # what cannot be written is refused before hours of reading
-        anything = [Stretch(name, 0.0, 0.1, 0.0, np.empty(0)) for name in names]
-        _write(format, anything, Path(folder, f"new{_ENDINGS[format]}"), settings, classes)
     found = list[Stretch]()
     for video in videos:
         try:

@@ -20,7 +20,9 @@ from hf_video.data.annotations import write_annotations
 from hf_video.data.annotations.new import SUFFIXES, write_new_annotations
 from hf_video.data.folders import absolute
 from hf_video.io import replace_file, replace_text
-from hf_video.loading.models import load_trained_model
+from hf_video.loading.class_names import background_of, class_names_of
+from hf_video.loading.configurations import load_config
+from hf_video.loading.models import load_trained_model, require_model
 from hf_video.output_folders import KEEP, require_fresh
 from hf_video.reading.frame_streaming import comes_live
 from hf_video.reading.live_queue import LiveQueue
@@ -199,15 +201,17 @@ def make_timeline(
     is_project = settings.annotations is not None or settings.format in SUFFIXES
     if is_project and not (settings.output and Path(settings.video).is_file()):
         raise ValueError("--annotations and --format of a tool need --output DIR, and a video file on this machine.")
+    if settings.annotations is not None:
+        with TemporaryDirectory() as folder:  # what cannot be written is refused before the model is loaded
+            config = load_config(require_model(settings.model))
+            background = background_of(config) if settings.background is None else settings.background
+            classes = (name for name in class_names_of(config) if name not in background)
+            _write_project(settings, [Segment(name, 0.0, 0.1) for name in classes], Path(folder))
     is_live = comes_live(settings.video)
     computing = {"device": settings.device, "dtype": settings.dtype}
     model, processor = load_trained_model(settings.model, part="any classifier", **computing)
     thresholds = {name: getattr(settings, name) for name in _THRESHOLDS}
     finder, of_frames = make_finder(model, **thresholds), is_frame_classifier(model)
-    if settings.annotations is not None:
-        with TemporaryDirectory() as folder:  # what cannot be written is refused before hours of reading
-            classes = (name for name in finder.class_names if name not in finder.background)
-            _write_project(settings, [Segment(name, 0.0, 0.1) for name in classes], Path(folder))
     windows = windows_of(settings, processor, of_frames)
     if of_frames:
         windows["longest_gap"] = settings.longest_gap or (_LONGEST_GAP if is_live else None)

@@ -312,6 +312,7 @@ class TrainFrameSettings(
     FrameTrainingSettings,
     HeldOutSettings,
     SplitSettings,
+    BrokenVideosSettings,
     ClipAugmentationSettings,
     ScratchSettings,
 ):

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from ..data.annotations.test_readers import place
+from hf_video.data import write_annotations
+from tests.testing.videos import encode_video, make_frames
+
+from ..data.annotations.test_readers import boris, place
 
 
 def test_two_files_without_a_model(tmp_path, says, fails):
@@ -40,3 +43,18 @@ def test_classes_of_instants_are_told_apart(tmp_path, says, fails):
     assert "2 instants" in says("evaluate", kicks, "--task", "segments", "--ground-truth", kicks)
     assert [*json.loads(says("evaluate", first, "--against", second, "--json"))["classes"]] == ["walk"]
     assert "There is no class" in fails("evaluate", kicks, "--against", kicks)
+
+
+def test_predictions_in_a_project_are_what_the_model_wrote(tmp_path, says, fails):
+    """Beside the ground truth, which is always a person's."""
+    encode_video(tmp_path / "a.mp4", make_frames(50, 16, 16), fps=10)
+    events = [[time, "fly", "walk", "", "", 0] for time in (0.0, 1.0, 3.0, 4.0)]
+    project = boris(tmp_path, {"day 1": {"type": "MEDIA", "file": {"1": ["a.mp4"]}, "events": events}})
+    found = tmp_path / "found.boris"
+    segment = {"media": "a.mp4", "class": "walk", "start": 0.0, "end": 1.0, "score": 0.9}
+    write_annotations(project, [segment], found)
+    words = ("--task", "segments", "--ground-truth", found, "--json")
+    for by, number in {"": 1, "model": 1, "person": 2, "all": 3}.items():
+        result = json.loads(says("evaluate", found, *words, *(["--choose", f"by={by}"] if by else [])))
+        assert (result["num_segments"], result["num_predictions"]) == (2, number)
+    assert "--choose by=all" in fails("evaluate", project, *words)

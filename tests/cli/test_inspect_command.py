@@ -33,6 +33,21 @@ def test_broken_videos_are_named_and_nothing_is_changed(digits, tmp_path, capsys
     assert "6 broken videos:" in out and all(str(path) in out for path in broken)
 
 
+def test_rows_that_end_after_their_video_are_named_and_the_video_is_not_broken(digits, tmp_path, capsys):
+    first, second = map(str, sorted((digits / "train").rglob("*.mp4"))[:2])
+    assert main(["inspect", str(digits), "--quick", "--json"]) == 0
+    length = json.loads(capsys.readouterr().out)["seconds"]["longest"]
+    rows = [f"{first},x,0,{length + 0.01}", f"{first},y,{length / 2},{length + 1}", f"{second},y,,"]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,start,end", *rows]))
+    assert main(["inspect", str(tmp_path / "list.csv"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    expected = {"video": first, "start": length / 2, "end": length + 1, "duration": length}
+    assert result["rows_outside"] == [expected] and not result["broken"]
+    assert main(["inspect", str(tmp_path / "list.csv")]) == 0
+    out = capsys.readouterr().out
+    assert f"1 row ends after its video, and is cut off there: {first}, {length / 2:g} s to {length + 1:g} s" in out
+
+
 def test_what_stands_in_the_place_of_a_video_is_broken(digits, tmp_path, capsys):
     folder = shutil.copytree(digits / "test", tmp_path / "data")
     odd = {make_odd_file(folder / "left-up" / f"{kind}.mp4", kind) for kind in ODD_FILES if kind != "folder"}

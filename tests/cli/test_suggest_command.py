@@ -9,7 +9,7 @@ import pytest
 from hf_video.cli.main import main
 from hf_video.data import load_video_dataset, read_annotations
 from hf_video.data.rows import TO_LABEL
-from tests.testing.videos import encode_video
+from tests.testing.videos import encode_video, make_frames
 
 from ..data.annotations.test_readers import boris
 from .test_timeline_command import NAMES, save_model
@@ -105,6 +105,17 @@ def test_what_cannot_be_done_is_refused_before_the_video_is_read(clip_model, fra
     ):
         assert run(model, [video, *videos], tmp_path / name, *words) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_video_without_observation_is_refused_before_the_model_is_loaded(
+    clip_model, video, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.delattr("hf_video.inference.suggestion.load_trained_model")
+    encode_video(tmp_path / "seen.mp4", make_frames(20, 16, 16), fps=10)
+    events = [[0.0, "fly", "walk", "", "", 0], [1.0, "fly", "walk", "", "", 10]]
+    project = boris(tmp_path, {"day 1": {"type": "MEDIA", "file": {"1": ["seen.mp4"]}, "events": events}})
+    assert run(clip_model, [video], tmp_path / "next.boris", "--annotations", project) == 2
+    assert "has no observation of noise.mp4" in capsys.readouterr().err
 
 
 def test_a_damaged_video_is_told_and_the_others_go_on(clip_model, video, tmp_path, capsys):

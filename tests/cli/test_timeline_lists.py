@@ -39,7 +39,14 @@ def test_a_copy_of_the_project_of_the_person(model_folder, video, sees_light, tm
     assert json.loads((folder / "p.boris").read_text())["observations"]["day 1"] == observation
 
 
-def test_what_cannot_be_written_is_refused_at_once(model_folder, video, tmp_path, capsys):  # noqa: F811
+def test_what_cannot_be_written_is_refused_before_the_model_is_loaded(
+    model_folder,  # noqa: F811
+    video,  # noqa: F811
+    tmp_path,
+    capsys,
+    monkeypatch,
+):
+    monkeypatch.delattr("hf_video.inference.timeline.load_trained_model")
     project, folder = boris(tmp_path, {}), tmp_path / "found"
     for words, message in (
         (["--format", "eaf"], "need --output DIR"),

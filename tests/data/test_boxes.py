@@ -105,6 +105,7 @@ HEADER = "video,second,x1,y1,x2,y2,action\n"
         (HEADER + "a,1,0,0,1,1,walk\na,1,0,0,1.2,1,walk\n", ValueError, "row 2: the box is 0, 0, 1.2, 1"),
         (HEADER + "a,1,0.5,zero,0.6,1,walk\n", ValueError, "row 1: y1 is 'zero'"),
         (HEADER + "a,nan,0.5,0,0.6,1,walk\n", ValueError, "row 1: second is 'nan'"),
+        (HEADER + ",,,,,,\na,nan,0.5,0,0.6,1,walk\n", ValueError, "^[^\n]*row 2: second is 'nan'"),
         (HEADER + "a,1,0,0,1,1,\n", ValueError, "no action"),
         (HEADER + "a,-1,0,0,1,1,walk\n", ValueError, "row 1: second is -1"),
         (HEADER + "a,1,0,0,1,1,walk\nc,1,0,0,1,1,walk\n", FileNotFoundError, "row 2: .*c"),

@@ -39,6 +39,16 @@ def test_lists_of_kinetics(root, tmp_path, name, lines):
     assert read(write(root, name, *lines)) == expected
 
 
+@pytest.mark.parametrize("header", ["path;label;start;end;note", None])
+def test_a_list_as_excel_saves_it(root, tmp_path, header):
+    """In the code page of Windows, with rows of empty cells at the end."""
+    lines = [*filter(None, [header]), "a.mp4;Käfig;1;2", "b c.mp4;Gehege;0;1", ";;;", " ; ;;"]
+    path = tmp_path / "list.csv"
+    path.write_bytes("\r\n".join(lines).encode("cp1252"))
+    expected = [(str(root / "a.mp4"), "Käfig", 1.0, 2.0), (str(root / "b c.mp4"), "Gehege", 0.0, 1.0)]
+    assert read(path, video_root=root) == expected
+
+
 def test_a_list_of_addresses(tmp_path):
     found = read(write(tmp_path, "list.txt", "https://example.com/a.mp4 run", "s3://bucket/b.mp4 sit"))
     assert [row[:2] for row in found] == [("https://example.com/a.mp4", "run"), ("s3://bucket/b.mp4", "sit")]

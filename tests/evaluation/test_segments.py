@@ -64,8 +64,9 @@ def test_predictions_elsewhere_are_wrong():
     for video in ("b", "z"):
         assert average_precisions({video: [dive(0, 10, 0.9)], "a": [dive(0, 10, 0.5)]}, truth) == [0.5]
     result = evaluate_segments({"z": [dive(0, 10)] * 3, "a": [], "b": []}, truth)
-    (warning,) = result["warnings"]
-    assert "3 predictions" in warning and "('z')" in warning
+    elsewhere, missed = result["warnings"]
+    assert "3 predictions" in elsewhere and "('z')" in elsewhere
+    assert "1 annotation" in missed and "('run')" in missed
     with pytest.raises(ValueError, match="No prediction is for a video of the ground truth: 'a.mp4' against 'a', 'b'"):
         evaluate_segments({"a.mp4": [dive(0, 10)]}, truth)
 

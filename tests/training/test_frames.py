@@ -76,6 +76,25 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     assert "warning: trained on: 2 of these 3 videos" in capsys.readouterr().out
 
 
+def test_a_broken_video_is_named_and_can_be_left_out(times, tmp_path, capsys):
+    (tmp_path / "broken.mp4").write_text("no video")
+    shutil.copytree(times.parent, tmp_path, dirs_exist_ok=True)
+    with open(tmp_path / times.name, "a") as file:
+        file.write("broken.mp4,bright,0,1\n")
+    words = ("--epochs", "1", "--num-frames", "8", "--image-size", "16", "--background", "rest", *SCRATCH)
+    assert run(tmp_path / times.name, tmp_path / "model", *words) == 2
+    error = capsys.readouterr().err
+    assert "broken.mp4" in error and "--on-error skip" in error
+    assert run(tmp_path / times.name, tmp_path / "model", *words, "--on-error", "skip") == 0
+    assert "broken.mp4" in (tmp_path / "model" / "report" / "report.md").read_text()
+    measured = measure(tmp_path / times.name, tmp_path / "model", capsys)
+    assert (measured["part_of_training"], measured["num_videos"]) == ("held out", 1)
+    other = tmp_path / "other.csv"
+    other.write_text((tmp_path / times.name).read_text().replace("bright,1,2", "bright,1,1.5"))
+    measured = measure(other, tmp_path / "model", capsys, "--on-error", "skip")
+    assert measured["num_videos"] == 3 and measured["broken_videos"] == [str(tmp_path / "broken.mp4")]
+
+
 def test_the_bundled_model_gives_its_encoder_unless_another_kind_is_asked_for(times, tmp_path, capsys):
     folder = tmp_path / "model"
     assert run(times, folder, "--background", "rest", "--max-steps", "1") == 0

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from hf_video.data.folders import listed, without_suffix
-from hf_video.data.rows import UNKNOWN_SPANS
+from hf_video.data.rows import UNKNOWN_SPANS, nothing_labelled
 from hf_video.io import check_regular_file, replace_file
 from hf_video.texts import count
 
@@ -128,15 +129,21 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
         if split_of.get(row["media"]) != "inference" and (with_points or "start" in row)
     ]
     if not rows:
+        kinds = Counter(report["kind"] for report in found.reports)
+        if kinds["to_label"] and not kinds["missing_media"]:
+            raise nothing_labelled(file, kinds["to_label"])
+        way_out = "`video_root` (--video-root) says where videos are"
+        if not kinds["missing_media"] and (kinds["by_model"] or kinds["by_person"]):
+            way_out = "--choose by=all reads what persons and models wrote"
         raise ValueError(
-            f"{file} has no segment of a video that is found; `video_root` (--video-root) says where videos are: "
+            f"{file} has no segment of a video that is found; {way_out}: "
             f"{listed(map(_tell, found.reports), separator='; ')}."
         )
-    kinds: dict[str, Any] = dict.fromkeys(rows[0], pa.string()) | {"start": pa.float64(), "end": pa.float64()}
-    kinds[UNKNOWN_SPANS] = pa.list_(pa.list_(pa.float64()))
+    types: dict[str, Any] = dict.fromkeys(rows[0], pa.string()) | {"start": pa.float64(), "end": pa.float64()}
+    types[UNKNOWN_SPANS] = pa.list_(pa.list_(pa.float64()))
     if not found.splits:
-        del kinds["split"]
-    return pa.Table.from_pylist(rows, pa.schema(kinds))
+        del types["split"]
+    return pa.Table.from_pylist(rows, pa.schema(types))
 
 
 def _modifiers(answers: Mapping[str, Sequence[str]]) -> str:

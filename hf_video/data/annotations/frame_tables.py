@@ -29,7 +29,7 @@ def read(table: Table) -> None:
 def _columns(table: Table) -> tuple[list[str], list[str], list[list[str]]]:
     """The names of the columns, those of classes, and the rows."""
     delimiter = next((each for each in (",", ";", "\t") if each in table.text.partition("\n")[0]), ",")
-    names, *rows = [row for row in csv.reader(io.StringIO(table.text, newline=""), delimiter=delimiter) if row]
+    names, *rows = [row for row in csv.reader(io.StringIO(table.text, newline=""), delimiter=delimiter) if any(row)]
     names = [name.strip() for name in names]
     chosen = table.choices.get("classes")
     if chosen is None and BACKGROUND not in names:

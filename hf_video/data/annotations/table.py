@@ -20,7 +20,7 @@ import numpy as np
 
 from hf_video.data.folders import is_named_video
 from hf_video.data.rows import TO_LABEL
-from hf_video.io import check_regular_file
+from hf_video.io import check_regular_file, decode_table
 from hf_video.reading import probe_video
 from hf_video.reading.sources import is_url
 
@@ -101,14 +101,10 @@ class Table:
 
     @cached_property
     def text(self) -> str:
-        """The text of the file. Tables that a spreadsheet program saved again are in the code page of Windows."""
+        """The text of the file."""
         check_regular_file(self.file)
         content = self.file.read_bytes()
-        content = gzip.decompress(content) if self.file.suffix == ".gz" else content
-        try:
-            return content.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            return content.decode("cp1252", errors="replace")
+        return decode_table(self.file, gzip.decompress(content) if self.file.suffix == ".gz" else content)
 
     @cached_property
     def json(self) -> Any:

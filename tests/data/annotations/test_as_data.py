@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from hf_video.data import load_video_dataset
+from hf_video.data.annotations.new import write_new_annotations
 from hf_video.data.frame_labels import UNKNOWN, annotated_videos, split_videos
+from hf_video.data.rows import TO_LABEL
 from hf_video.evaluation import read_ground_truth, read_predictions
 from hf_video.inference.segments import Segment
+from tests.testing.videos import encode_video, make_frames
 
 from .test_readers import NAMES, place
 
@@ -42,6 +45,19 @@ def test_files_without_any_row(tmp_path):
     for video in tmp_path.rglob("*.mp4"):
         video.unlink()
     with pytest.raises(ValueError, match="no segment of a video that is found; .* missing media: media aviary"):
+        load_video_dataset(file)
+
+
+@pytest.mark.parametrize("ending", ["boris", "csv"])
+def test_files_in_which_nothing_is_labelled_yet(ending, tmp_path):
+    file = tmp_path / f"next.{ending}"
+    video = encode_video(tmp_path / "a.mp4", make_frames(20, 16, 16), fps=10)
+    if ending == "csv":
+        file.write_text(f"path,start,end,label\n{video},0,1,{TO_LABEL}\n")
+    else:
+        row = {"media": str(video), "class": TO_LABEL, "start": 0.0, "end": 1.0, "score": 1.0}
+        write_new_annotations(ending, [row], file, ["dig"])
+    with pytest.raises(ValueError, match="nothing is labelled yet"):
         load_video_dataset(file)
 
 
