@@ -98,12 +98,13 @@ class TrainingFactsCallback(TrainerCallback):
         if state.global_step > 0 and "source" in (first := read_facts(folder)):
             self.facts["source"] = first["source"]
         write_facts(folder, self.facts)
-        # Where the last model is kept, nothing is chosen on the evaluation sets.
-        chosen_on = self.eval_sets if args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST else {}
-        sets = {name: getattr(each, "rows", None) for name, each in {"train": dataset, **chosen_on}.items()}
+        sets = {name: getattr(each, "rows", None) for name, each in {"train": dataset, **self.eval_sets}.items()}
         listed = {name: rows for name, rows in sets.items() if isinstance(rows, Dataset) and "video" in rows.features}
-        if listed:
-            write_trained_videos(folder, listed)
+        # Where the last model is kept, nothing is chosen on the evaluation sets.
+        is_chosen = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
+        held_out = {} if is_chosen else {name: listed.pop(name) for name in self.eval_sets if name in listed}
+        if listed or held_out:
+            write_trained_videos(folder, listed, held_out)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
