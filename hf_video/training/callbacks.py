@@ -49,14 +49,18 @@ class BarCallback(ProgressCallback):
 
 
 class EpochLineCallback(TrainerCallback):
-    """Prints a line for each evaluation of a training; without evaluations, for each logged loss. The loss of a line
-    is the mean over the steps since the line before."""
+    """Prints where a resumed training goes on, and a line for each evaluation; without evaluations, for each logged
+    loss. The loss of a line is the mean over the steps since the line before."""
 
     def __init__(self) -> None:
         self._sum, self._num_steps, self._last_step = 0.0, 0, 0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._last_step = state.global_step
+        self._last_step = step = state.global_step
+        if step and state.is_world_process_zero:
+            done = f"epoch {state.epoch or 0:g} of {state.num_train_epochs:g}"
+            done = f"step {step:,} of {state.max_steps:,}" if args.max_steps > 0 else done
+            tqdm.write(f"Continues after {done} (checkpoint-{step}).")
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
