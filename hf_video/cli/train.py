@@ -57,7 +57,8 @@ TRAIN = _training(
     """\
 Fine-tune a video classifier on your own labelled videos: the one that --model names, or the bundled model, a
 small VideoViT that knows motion and shapes. With more than 1,000 clips, or a size such as --image-size, it is a
-VideoViT with random weights; so it is with --model scratch.
+VideoViT with random weights; so it is with --model scratch. With --task frames it is a VideoMamba with random weights
+if a size, --family or --causal is given.
 
 DATA is one of these:
   a folder of class folders (DATA/<class>/<video>), or such folders inside train/, validation/ and test/

@@ -44,7 +44,7 @@ from .losses import CrossEntropy, make_distillation, make_loss
 from .model_loading import load_model, sizes_of
 from .optimization import EMACallback, parameter_groups, settings_by_arguments
 from .report import Measured, clip_reader, measure_classes
-from .run import ModelChoice, RunPlan
+from .run import OTHERS, ModelChoice, RunPlan
 from .task import Task, TaskData
 from .task_settings import MAX_CLIPS_FOR_START, HeadSettings, RegularizationSettings, ScratchSettings, TrainSettings
 from .trainer import BaseTrainer
@@ -53,7 +53,6 @@ from .values import make
 # How often a training on a stream evaluates, where nothing else is said.
 NUM_EVALUATIONS = 20
 # The settings that make a model of another size than the bundled one.
-_OTHERS = "--model takes another: a folder, a name on the Hub or one of `hf-video models`, or "
 SIZES = ("num_frames", "image_size", *settings_of(ScratchSettings))
 
 
@@ -230,11 +229,11 @@ class ClassificationTask(Task):
                 text = (
                     f"Model: the bundled model, because there are {known}, at most {MAX_CLIPS_FOR_START:,}. It is a "
                     "small VideoViT that knows motion and shapes, and hardly any objects. "
-                    f"{_OTHERS}scratch for random weights."
+                    f"{OTHERS}scratch for random weights."
                 )
                 return ModelChoice(SHIPPED, text)
             reason = f"there are {known}, more than {MAX_CLIPS_FOR_START:,}"
-        text = f"Model: a VideoViT from random weights, because {reason}. {_OTHERS}start for the bundled model."
+        text = f"Model: a VideoViT from random weights, because {reason}. {OTHERS}start for the bundled model."
         return ModelChoice(None, text)
 
     def load_data(self, run: RunPlan) -> TaskData:

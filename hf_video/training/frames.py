@@ -1,7 +1,7 @@
 """Training a classifier of frames on segments of videos: the task `frames`."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -26,6 +26,7 @@ from hf_video.inference.scores import scores_of
 from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.configurations import load_config
 from hf_video.loading.heads import load_frame_classifier
+from hf_video.loading.released import SHIPPED, model_path
 from hf_video.metrics import wilson_interval
 from hf_video.processes import is_first_process
 from hf_video.settings import settings_of
@@ -36,15 +37,17 @@ from .data import require_training
 from .losses import make_distillation
 from .report import Measured, class_table, clip_reader, clip_table, table
 from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix
-from .run import RunPlan
+from .run import OTHERS, ModelChoice, RunPlan
 from .task import Task, TaskData
-from .task_settings import RegularizationSettings, ScratchSettings
+from .task_settings import RegularizationSettings, ScratchSettings, TrainFrameSettings
 from .trainer import BaseTrainer
 from .values import make
 
 # Frames a second of a model that has no rate.
 FPS = 8.0
 _NUM_WORST_CLIPS = 8
+# The settings that make a model of another size or kind than the bundled one.
+_OF_OTHERS = ("num_frames", "image_size", "family", "causal", *settings_of(ScratchSettings))
 
 
 class FrameClassificationTrainer(BaseTrainer):
@@ -82,13 +85,24 @@ class FramesTask(Task):
     fps = FPS
     model: Any = None
 
+    def choose_model(self, named: Collection[str], chosen: Any) -> ModelChoice:
+        """The bundled model, unless a size or kind of another one is given."""
+        if chosen.recipe is not None:
+            return ModelChoice(None)
+        known = settings_of(TrainFrameSettings)
+        if given := next((known[name].flag for name in _OF_OTHERS if name in named), None):
+            text = f"Model: a {chosen.family} from random weights, because {given} is given. {OTHERS}"
+            return ModelChoice(None, f"{text}start for the bundled model.")
+        text = "Model: the bundled model, a small VideoViT that knows motion and shapes, and hardly any objects. "
+        return ModelChoice(SHIPPED, f"{text}{OTHERS}scratch for random weights.")
+
     def load_data(self, run: RunPlan) -> TaskData:
         chosen = run.chosen
         choices = annotation_choices(chosen)
         self.point_width = choices.pop("point_width", POINT_WIDTH)
         self.background = chosen.background
         if chosen.background is None and chosen.model is not None:
-            self.background = next(iter(background_of(load_config(chosen.model))), None)
+            self.background = next(iter(background_of(load_config(model_path(chosen.model)))), None)
             if self.background is not None and is_first_process():
                 print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
         options: dict[str, Any] = {
@@ -123,7 +137,7 @@ class FramesTask(Task):
             if chosen.family == "videovit":
                 changes |= heads | {"intermediate_size": 4 * chosen.hidden_size}
             changes |= sizes | {"family": chosen.family}
-        found = load_frame_classifier(chosen.model, names, problem_type, **options, **changes)
+        found = load_frame_classifier(model_path(chosen.model), names, problem_type, **options, **changes)
         self.model, processor = found
         freeze_layers(self.model, chosen.freeze_layers)
         known_fps = 1 / processor.frame_interval if processor.frame_interval else processor.fps

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from datasets import DatasetDict
 
 
+# Ends with the name that stands for the model that was not chosen.
+OTHERS = "--model takes another: a folder, a name on the Hub or one of `hf-video models`, or "
+
+
 class ModelChoice(NamedTuple):
     """What a training begins with: `model`, None for random weights, and a sentence that says what was chosen, why,
     and how to choose the other one."""

@@ -238,7 +238,7 @@ class FrameTrainingSettings(OptimizationSettings, EvaluationSettings, FineTuning
     background: str | None = setting(
         None, "Class of frames outside of all segments; else the model's, or none, and they teach nothing.", "NAME"
     )
-    family: Literal["videomamba", "videovit"] = setting("videomamba", "What is trained without --model.")
+    family: Literal["videomamba", "videovit"] = setting("videomamba", "What begins with random weights.")
     causal: bool = setting(False, "Make a VideoMamba that sees no later frames, and answers live.")
     delay: NotNegative[int] | None = setting(
         None, "Token frames that the model sees behind the one it answers for; by default the model's, or 0."

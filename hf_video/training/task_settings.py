@@ -303,7 +303,7 @@ class TrainSettings(
 
 
 @dataclass(kw_only=True)
-@with_defaults(learning_rate=Mark(from_scratch=1e-3))
+@with_defaults(learning_rate=Mark(from_scratch=1e-3, from_start=8e-4))
 class TrainFrameSettings(
     RunSettings,
     KeptFramesSettings,
@@ -324,7 +324,10 @@ class TrainFrameSettings(
     no_effect = _OF_CLASS_LOSSES
 
     model: Common[str | None] = setting(
-        None, "The VideoMamba or VideoViT to fine-tune; by default a model with random weights.", "MODEL"
+        None,
+        "The VideoMamba or VideoViT to fine-tune; start: the bundled model, by default without a size, --family or "
+        "--causal; scratch: random weights.",
+        "MODEL",
     )
     num_frames: Common[Annotated[AtLeast1[int] | None, Mark(from_scratch=32)]] = setting(
         None, "Frames of a training clip."

@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from datasets import Dataset, Video
+from transformers import AutoModelForVideoClassification, AutoVideoProcessor
 
 from hf_video.cli.main import main
 
@@ -37,6 +39,18 @@ def test_every_video_gets_its_best_classes_whatever_the_batch_size(trained, vide
     for one, other in zip(together, singly, strict=False):
         assert [p["label"] for p in one["predictions"]] == [p["label"] for p in other["predictions"]]
         assert [p["score"] for p in one["predictions"]] == pytest.approx([p["score"] for p in other["predictions"]])
+
+
+def test_a_regression_gives_a_number(trained, videos, tmp_path, capsys):
+    model = AutoModelForVideoClassification.from_pretrained(
+        trained, num_labels=1, id2label={0: "jumps"}, problem_type="regression", ignore_mismatched_sizes=True
+    )
+    torch.nn.init.constant_(model.classifier.bias, 250.0)
+    torch.nn.init.zeros_(model.classifier.weight)
+    model.save_pretrained(tmp_path)
+    AutoVideoProcessor.from_pretrained(trained).save_pretrained(tmp_path)
+    assert main(["predict", videos[0], "--model", str(tmp_path), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.split() == [videos[0], "250", "jumps"]
 
 
 def test_the_others_are_classified_whatever_fails(trained, videos, tmp_path, capsys):

@@ -144,6 +144,15 @@ def test_a_cut_off_checkpoint_is_refused(tmp_path, refused):
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"<!DOCTYPE html><html>Virus scan warning</html>", "web page"), (b"\0\0\0 ftypisom" * 9, "no checkpoint")],
+)
+def test_a_file_that_pytorch_has_not_written_is_refused(content, message, tmp_path, refused):
+    (tmp_path / "checkpoint.pth").write_bytes(content)
+    assert message in refused(main, tmp_path / "checkpoint.pth")
+
+
+@pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"num_heads": 4, "embed_dim": 96}, "embed_dim=96, the tensors say 48"),

@@ -138,3 +138,5 @@ def test_the_shipped_start_is_small_and_its_processor_fits():
     config = VideoViTForVideoClassification.config_class.from_pretrained(START)
     processor = load_processor(START, config)
     assert (processor.num_frames, processor.crop_size["height"]) == (config.num_frames, config.image_size)
+    # Who trains it further would train in the precision of the file.
+    assert VideoViTForVideoClassification.from_pretrained(START).dtype == torch.float32

@@ -15,6 +15,7 @@ from transformers import (
     VivitVideoProcessor,
 )
 
+from hf_video import VideoViTForVideoClassification
 from hf_video.inference import predict_scores
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.clip_size import check_clips, check_views, clip_size, set_input_size
@@ -182,6 +183,20 @@ def ours(tmp_path):
     model = make_model(num_labels=3, id2label=dict(enumerate(NAMES)))
     model.save_pretrained(tmp_path / "model")
     return tmp_path / "model", model
+
+
+def test_a_head_of_ones_own_is_not_left_out_silently(ours):
+    class WithGate(VideoViTForVideoClassification):
+        def __init__(self, config):
+            super().__init__(config)
+            self.gate = torch.nn.Linear(config.hidden_size, 1)
+            self.post_init()
+
+    folder, _ = ours
+    assert type(load_trained_classifier(folder)) is VideoViTForVideoClassification
+    WithGate.from_pretrained(folder).save_pretrained(folder)
+    with pytest.raises(ValueError, match=r"saved as WithGate; .*gate\.weight.*WithGate\.from_pretrained"):
+        load_trained_classifier(folder)
 
 
 def test_a_head_is_kept_for_the_same_classes_alone(ours, caplog):

@@ -6,12 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForTokenClassification, AutoVideoProcessor, VJEPA2Model
+from transformers import (
+    AutoModelForTokenClassification,
+    AutoModelForVideoClassification,
+    AutoVideoProcessor,
+    VJEPA2Model,
+)
 
 from hf_video import VideoMambaConfig, VideoMambaForFrameClassification, VideoMambaForVideoClassification
 from hf_video.cli.main import main
+from hf_video.loading.released import START_FOLDER
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import Distillation
+from hf_video.training import Distillation, TrainFrameSettings
+from hf_video.training.frames import FramesTask
+from hf_video.training.values import choose_values
 from tests.testing.transformers_families import FAMILIES, save_family
 
 from ..data.frame_videos import write_flashes, write_points
@@ -71,6 +79,27 @@ def test_a_causal_model_learns_when_it_is_bright_and_is_loaded_again(times, tmp_
     other.write_text("\n".join([*rows, f"{trained[0]},to label,1.5,2"]))
     assert main(["evaluate", str(other), *OPTIONS[:4], "--model", str(folder)]) == 0
     assert "warning: 2 of these 2 videos were trained on" in capsys.readouterr().out
+
+
+def test_the_bundled_model_gives_its_encoder_unless_another_kind_is_asked_for(times, tmp_path, capsys):
+    folder = tmp_path / "model"
+    assert run(times, folder, "--background", "rest", "--max-steps", "1") == 0
+    assert "Model: the bundled model" in capsys.readouterr().out
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    assert type(model).__name__ == "VideoViTForFrameClassification" and model.config.num_frames == 8
+    begun = AutoModelForVideoClassification.from_pretrained(START_FOLDER, dtype=torch.float32)
+    weight = "videovit.layers.0.mlp.fc1.weight"
+    torch.testing.assert_close(model.state_dict()[weight], begun.state_dict()[weight], atol=0.01, rtol=0)
+    options = json.loads((folder / "train_options.json").read_text())
+    assert (options["model"], options["learning_rate"]) == ("start", 8e-4)
+    assert run(times, tmp_path / "named", "--model", "start", "--background", "rest", "--max-steps", "1") == 0
+    named = AutoModelForTokenClassification.from_pretrained(tmp_path / "named").state_dict()
+    assert all(torch.equal(value, named[name]) for name, value in model.state_dict().items())
+    for other in ({"causal": True}, {"family": "videovit"}, {"hidden_size": 24}):
+        chosen = choose_values(TrainFrameSettings(data=str(times), output_dir="out", **other))
+        choice = FramesTask().choose_model(other.keys(), chosen)
+        assert choice.model is None and chosen.family in choice.sentence
+        assert f"--{next(iter(other)).replace('_', '-')} is given" in choice.sentence
 
 
 def test_labels_of_feral_are_learned_and_measured_by_its_average_precision(times, tmp_path, capsys):
