@@ -139,7 +139,8 @@ def test_what_cannot_be_explained_is_one_sentence_and_leaves_nothing(model_folde
 
 
 def test_the_start_is_explained(video, says):
-    assert "what spoke most for " in says("explain", video, "--model", "start", "--device", "cpu")
+    # A square that moves steadily: no frame stands out.
+    assert "speak about evenly for " in says("explain", video, "--model", "start", "--device", "cpu")
 
 
 @pytest.mark.parametrize("length", [3, 0])
