@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 import textwrap
 import traceback
@@ -21,7 +22,7 @@ from hf_video.processes import is_first_process
 
 from . import BUG, CLOSED_OUTPUT, INTERRUPTED, TERMINATED, USER_ERROR
 from .printing import say
-from .signals import Terminated, sigterm_interrupts
+from .signals import Terminated, signals_interrupt
 
 USER_ERRORS = (ValueError, OSError, ImportError)
 OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|can(no|')t allocate memory|ALLOC_FAILED")
@@ -57,11 +58,16 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         # A file name may have bytes that are not UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with sigterm_interrupts():
+        with signals_interrupt() as received:
             try:
                 code = command(words) or 0
             except SystemExit as exit_request:  # argparse has already printed help or the mistake
                 code = int(exit_request.code or 0)
+            except Exception as error:
+                if not received or _debugging:
+                    raise
+                # A library made another error of the interruption, as imports do.
+                raise (Terminated if signal.SIGTERM in received else KeyboardInterrupt) from error
             if sys.stdout is not None:
                 sys.stdout.flush()
         return code

@@ -37,6 +37,9 @@ from .printing import say_files
 if TYPE_CHECKING:
     from hf_video.inference import Clip
 
+# Where no frame has so many times an even share, none is named.
+_ABOUT_EVEN = 1.2
+
 
 @dataclass(kw_only=True)
 class ExplainSettings(FrameSourceSettings, TrainedModelSettings, Settings):
@@ -69,7 +72,7 @@ def run(settings: ExplainSettings) -> int:
     details = {"video": name_of(settings.video), "model": settings.model} | found
     if settings.output is not None:
         _write(settings.output, details, clip, heat_map)
-    print(json.dumps(details) if settings.json else "\n".join(_lines(settings.video, details)), flush=True)
+    print(json.dumps(details) if settings.json else "\n".join(_lines(settings, details)), flush=True)
     return 0
 
 
@@ -170,8 +173,8 @@ def _write(output: str, details: dict[str, Any], clip: Clip, heat_map: Any) -> N
     say_files(output)
 
 
-def _lines(video: str, details: dict[str, Any]) -> Iterator[str]:
-    yield public_url(video)
+def _lines(settings: ExplainSettings, details: dict[str, Any]) -> Iterator[str]:
+    yield public_url(settings.video)
     yield from (f"  {each['score']:6.1%}  {one_line(each['label'])}" for each in details.get("predictions", ()))
     if "answer" in details:
         yield f"  {one_line(details['answer'])}"
@@ -184,6 +187,15 @@ def _lines(video: str, details: dict[str, Any]) -> Iterator[str]:
     from hf_video.inference import top_frames
 
     frames, explained = details["frames"], f"{one_line(details['label'])} ({details['score']:.1%})"
-    top = top_frames(np.array([frame["share"] for frame in frames]))
-    yield f"what spoke most for {explained}:" if top else f"nothing in the clip speaks for {explained}"
-    yield from (f"  {frames[each]['share']:6.1%}  {clock(frames[each]['seconds'], 2)}" for each in top)
+    shares = np.array([frame["share"] for frame in frames])
+    top = top_frames(shares)
+    if top and shares.max() < _ABOUT_EVEN * shares.mean():
+        yield (
+            f"all frames speak about evenly for {explained}: none has more than {shares.max():.1%} of the evidence, "
+            f"where 1 of {len(shares)} would have {shares.mean():.1%}"
+        )
+    else:
+        yield f"what spoke most for {explained}:" if top else f"nothing in the clip speaks for {explained}"
+        yield from (f"  {frames[each]['share']:6.1%}  {clock(frames[each]['seconds'], 2)}" for each in top)
+    if settings.output is None:
+        yield "--output DIR draws where in each frame"

@@ -42,7 +42,6 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
     from hf_video.loading.released import told_name
 
     more, classes, doubts = result["more"], result["classes"], result["doubts"]
-    low, gain, high = result["gain"]
     others = "other videos" if result["by_video"] else "other clips, perhaps of the same videos,"
     lines = [
         f"{count(result['num_clips'], 'clip')} of {count(len(classes), 'class', 'classes')}",
@@ -51,26 +50,31 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
         *tell_known(result),
     ]
     lines += [f"{each['clips_a_class']:6.0f} clips a class   {_share(each['accuracy'])}" for each in result["curve"]]
-    lines.append(f"with all of them       {_share(result['now'])}")
-    lines.append(f"{count(more, 'more clip')} of each class would bring {gain:+.1%} ({low:+.1%} to {high:+.1%})")
+    lines.append(f"with all of them       {_share(result['now'])}; a training of the whole model mostly reaches more")
+    lines.append(f"{count(more, 'more clip')} of each class would bring {_gain(result['gain'])}")
     width = max(map(len, classes))
     for name, each in classes.items():
-        low, gain, high = each["gain"]
-        lines.append(f"  {name:{width}}  {each['clips']:4} clips   {_share(each['now'])}  {gain:+.1%}")
+        lines.append(f"  {name:{width}}  {each['clips']:4} clips   {_share(each['now'])}  {_gain(each['gain'])}")
     if result["is_chance"]:
         lines.append(
             f"The features do not tell these classes apart: by chance, {1 / len(classes):.0%} of each class are "
             "right. Nothing follows for your clips or labels; try another --model, such as one trained on these clips."
         )
     if doubts:
-        lines.append(f"{count(len(doubts), 'label')} in doubt, the least probable first; look at these:")
+        rest = "look at it" if len(doubts) == 1 else "the least probable first; look at these"
+        lines.append(f"{count(len(doubts), 'label')} in doubt{';' if len(doubts) == 1 else ','} {rest}:")
     for each in doubts[:_SHOWN]:
         end = "its end" if each["end"] is None else f"{each['end']:g} s"
         span = "" if each["start"] is each["end"] is None else f" ({each['start'] or 0:g} s to {end})"
         lines.append(f"  {each['video']}{span} is {each['label']!r}, and always taken for {each['taken_for']!r}")
-    return [*lines, "  ..."] if len(doubts) > _SHOWN else lines
+    return [*lines, f"  and {len(doubts) - _SHOWN} more, which --json lists"] if len(doubts) > _SHOWN else lines
 
 
 def _share(band: Sequence[float]) -> str:
     low, middle, high = band
     return f"{middle:6.1%} ({low:.1%} to {high:.1%})"
+
+
+def _gain(band: Sequence[float]) -> str:
+    low, middle, high = band
+    return f"{middle:+.1%} ({low:+.1%} to {high:+.1%})"

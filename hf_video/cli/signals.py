@@ -35,9 +35,10 @@ def _received(receive: Callable[[int], None], numbers: Collection[int]) -> Itera
     process = os.getpid()
 
     def handle(number: int, frame: object) -> None:
-        if os.getpid() != process:  # a forked worker, ended by its parent process
-            signal.signal(number, signal.SIG_DFL)
+        if os.getpid() != process:  # a forked worker, where the signal has its usual effect
+            signal.signal(number, previous[number])
             os.kill(os.getpid(), number)
+            return
         receive(number)
 
     previous = {number: signal.signal(number, handle) for number in numbers}
@@ -49,12 +50,19 @@ def _received(receive: Callable[[int], None], numbers: Collection[int]) -> Itera
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Makes SIGTERM raise `Terminated` in the block, unless the program handles the signal already."""
+def signals_interrupt() -> Iterator[list[int]]:
+    """Makes SIGTERM raise `Terminated` in the block, and SIGINT `KeyboardInterrupt`, unless the program handles them
+    already. Gives a list of those that came: an import that is interrupted may end with another error."""
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
     is_main = threading.current_thread() is threading.main_thread()
-    is_free = is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    with _received(_interrupt, [signal.SIGTERM] if is_free else []):
-        yield
+    received = list[int]()
+
+    def receive(number: int) -> None:
+        received.append(number)
+        _interrupt(number)
+
+    with _received(receive, [each for each in usual if is_main and signal.getsignal(each) == usual[each]]):
+        yield received
 
 
 class StopRequest:

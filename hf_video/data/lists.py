@@ -35,17 +35,19 @@ _UNNAMED = ("video", "label", "start", "end")
 NOT_OF_TYPE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
-def read_list(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int], str]:
-    """The columns of a list, the number of each row in the file, and what that counts. Paths count from `root`."""
+def read_list(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int], str, dict[str, str]]:
+    """The columns of a list, the number of each row in the file, what that counts, and the names of the columns in the
+    file. Paths count from `root`."""
     suffix = path.suffix.lower()
     if suffix not in LIST_SUFFIXES:
         raise ValueError(f"{path} is neither a list nor a table. {expected}")
-    columns, lines = _read_json(path, expected) if suffix in (".json", ".jsonl") else _read_text(path, root, expected)
+    read = _read_json(path, expected) if suffix in (".json", ".jsonl") else _read_text(path, root, expected)
+    columns, lines, own_names = read
     if not lines:
         raise ValueError(f"{path} has no rows. {expected}")
     if {"label", "labels"} <= columns.keys():
         raise ValueError(f"{path} has the columns label and labels; keep one of them.")
-    return columns, lines, "entry" if suffix == ".json" else "line"
+    return columns, lines, "entry" if suffix == ".json" else "line", own_names
 
 
 def known_names(source: str, names: Sequence[str]) -> list[str]:
@@ -72,13 +74,14 @@ def find_delimiter(line: str) -> str | None:
     return next((each for each in (",", ";", "\t") if each in line), None)
 
 
-def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int]]:
+def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int], dict[str, str]]:
     text = read_table(path)
     lines = lines_of(text)
     first = next(filter(str.strip, lines), "")
     delimiter = find_delimiter(first) or ","
     rows = parse_csv(path, text, delimiter)
-    names = known_names(str(path), next(rows, (0, []))[1])
+    own = next(rows, (0, []))[1]
+    names = known_names(str(path), own)
     if "video" in names:
         if delimiter != ",":
             logger.warning(f"{path}: cells are read as separated by {delimiter!r}.")
@@ -97,13 +100,13 @@ def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array
         if not numbered or (path.suffix.lower() != ".txt" and not exists(numbered[0][1][0])):
             what = f"names no column path or video, and is no video in {root}"
             raise ValueError(f"The first line of {path} is {first!r}, which {what}. {expected}")
-        names = [*_UNNAMED[: max(len(cells) for _, cells in numbered)]]
+        own = names = [*_UNNAMED[: max(len(cells) for _, cells in numbered)]]
     if too_long := [number for number, cells in numbered if len(cells) > len(names)]:
         known = f"the columns {', '.join(names)}: put a value with a comma into quotes"
         raise ValueError(f"{path}, line {too_long[0]} has more cells than {known}.")
     columns = zip_longest(names, *(cells for _, cells in numbered), fillvalue="")
     found = {name: pc.utf8_trim_whitespace(pa.array(values, pa.string())) for name, *values in columns if name}
-    return found, [number for number, _ in numbered]
+    return found, [number for number, _ in numbered], dict(zip(names, own, strict=True))
 
 
 def _cells(where: str, line: str, root: str, exists: Callable[[str], bool]) -> list[str]:
@@ -121,7 +124,7 @@ def _cells(where: str, line: str, root: str, exists: Callable[[str], bool]) -> l
     return cells
 
 
-def _read_json(path: Path, expected: str) -> tuple[dict[str, pa.Array], Sequence[int]]:
+def _read_json(path: Path, expected: str) -> tuple[dict[str, pa.Array], Sequence[int], dict[str, str]]:
     content = read_json_lines(path) if path.suffix.lower() == ".jsonl" else read_json(path)
     if not isinstance(content, list):
         raise ValueError(f"{path} holds a {type(content).__name__}; a list of objects is expected. {expected}")
@@ -142,7 +145,7 @@ def _read_json(path: Path, expected: str) -> tuple[dict[str, pa.Array], Sequence
     if "video" not in columns.values() and entries:
         raise ValueError(f"{path}, entry 1 is {entries[0]!r}, without path or video. {expected}")
     found = {new: _array([entry.get(name) for entry in entries]) for name, new in columns.items()}
-    return found, [number for number, _ in numbered]
+    return found, [number for number, _ in numbered], {new: name for name, new in columns.items()}
 
 
 def _array(values: list[Any]) -> pa.Array:

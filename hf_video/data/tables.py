@@ -12,7 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import compress
 from pathlib import Path, PurePath
@@ -64,6 +64,8 @@ class Table:
     word: str = "line"
     # Whether the rows are what a folder holds, as it is.
     is_folder: bool = False
+    # What a file calls its columns, by the names that they have here.
+    own_names: Mapping[str, str] = field(default_factory=dict)
     # Seconds around instants; 0 keeps them as they are, and None refuses them.
     point_width: float | None = None
 
@@ -259,8 +261,9 @@ def open_tables(
         if find_format(source, choices) is not None:
             rows = read_as_rows(source, video_root, choices or {})
             return Table(Dataset(rows), str(source), root, range(1, len(rows) + 1), "row", point_width=width)
-        columns, lines, word = read_list(source, root, expected)
-        return _without_open(Table(Dataset(pa.table(columns)), str(source), root, lines, word, point_width=width))
+        columns, lines, word, own_names = read_list(source, root, expected)
+        options: dict[str, Any] = {"own_names": own_names, "point_width": width}
+        return _without_open(Table(Dataset(pa.table(columns)), str(source), root, lines, word, **options))
 
     return _by_column({split: read(source) for split, source in sources.items()})
 
@@ -351,9 +354,9 @@ def known_splits(
     return {split: known[split] for split in folders.SPLITS if split in known}
 
 
-def column_of(source: str, features: Features, what: str) -> str:
+def column_of(source: str, features: Features, what: str, own_names: Mapping[str, str] | None = None) -> str:
     """The name of the column of "video" or "label": one of the usual names, or else the only column that has the
-    feature of these, or else what programs call it."""
+    feature of these, or else what programs call it. `own_names` are those of the file, for the error."""
     names, kind, last = _COLUMNS_OF[what]
     found = [name for name in names if name in features]
     found = found or [name for name in features if isinstance(item_of(features[name]), kind)]
@@ -361,9 +364,8 @@ def column_of(source: str, features: Features, what: str) -> str:
     if len(found) != 1:
         told = "the feature Video" if what == "video" else "labels"
         have = f"{len(found)} columns of {told}: {', '.join(found)}" if found else f"no column of {told}"
-        raise ValueError(
-            f"{source} has {have}; its columns are {', '.join(features)}. Call one {what!r}. {folders.LAYOUTS}"
-        )
+        columns = ", ".join((own_names or {}).get(name, name) for name in features)
+        raise ValueError(f"{source} has {have}; its columns are {columns}. Call one {what!r}. {folders.LAYOUTS}")
     return found[0]
 
 

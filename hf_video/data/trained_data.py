@@ -16,10 +16,10 @@ from hf_video.io import read_own_json, replace_text
 from hf_video.output_folders import OPTIONS_FILE
 from hf_video.texts import count
 
-from .checks import readable_videos, spans
+from .checks import MAX_OPENED, find_broken, readable_videos, spans
 from .folders import listed
 from .holding_out import hold_out
-from .rows import BYTES, KNOWN_COLUMNS
+from .rows import BYTES, KNOWN_COLUMNS, rows_without
 
 TRAINED_VIDEOS_FILE = "trained_videos.json"
 
@@ -61,11 +61,18 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
     )
 
 
-def write_trained_videos(folder: Path, splits: Mapping[str, Dataset]) -> None:
-    """Writes path, start and end of the rows of each split whose videos are not stored inside the data set."""
-    rows = {name: dict.fromkeys(spans(split)) for name, split in splits.items() if BYTES not in split.column_names}
-    clips = {name: [(v, start, None if math.isinf(end) else end) for v, start, end in rows[name]] for name in rows}
-    content = {"columns": ("path", "start", "end"), "splits": clips}
+def write_trained_videos(
+    folder: Path, splits: Mapping[str, Dataset], held_out: Mapping[str, Dataset] | None = None
+) -> None:
+    """Writes path, start and end of the rows that a model is trained and chosen on, by split, and of those that are
+    held out and choose nothing; not of videos that are stored inside the data set."""
+
+    def clips(split: Dataset) -> list[tuple[str, float, float | None]]:
+        return [(v, start, None if math.isinf(end) else end) for v, start, end in dict.fromkeys(spans(split))]
+
+    content: dict[str, Any] = {"columns": ("path", "start", "end")}
+    for key, of_key in {"splits": splits, "held_out": held_out or {}}.items():
+        content[key] = {name: clips(split) for name, split in of_key.items() if BYTES not in split.column_names}
     replace_text(folder / TRAINED_VIDEOS_FILE, json.dumps(content) + "\n")
 
 
@@ -75,20 +82,26 @@ def _run_folder(folder: Path) -> Path:
     return folder.parent if folder.name.startswith("checkpoint-") else folder
 
 
-def count_trained(folder: Path, rows: Dataset) -> dict[str, int] | None:
-    """How many rows share seconds of a video with those that the model in a folder was trained on, or chosen on, by
-    split; None if nothing says so."""
+def _read_trained_videos(folder: Path) -> dict[str, Any] | None:
     kept = read_own_json(_run_folder(folder) / TRAINED_VIDEOS_FILE)
-    if BYTES in rows.column_names or not isinstance(kept, dict) or "splits" not in kept:
+    return kept if isinstance(kept, dict) and "splits" in kept else None
+
+
+def count_trained(folder: Path, rows: Dataset, by_video: bool = False) -> dict[str, int] | None:
+    """How many rows, or videos of these, share seconds of a video with those that the model in a folder was trained
+    on, or chosen on, by split; None if nothing says so."""
+    kept = _read_trained_videos(folder)
+    if BYTES in rows.column_names or kept is None:
         return None
     asked, counts = spans(rows), {}
     for name, of_split in kept["splits"].items():
         known: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for video, start, end in of_split:
             known[video].append((start or 0.0, math.inf if end is None else end))
-        counts[name] = sum(
-            any(first < end and start < last for first, last in known[video]) for video, start, end in asked
-        )
+        found = [
+            video for video, start, end in asked if any(first < end and start < last for first, last in known[video])
+        ]
+        counts[name] = len(set(found) if by_video else found)
     return counts
 
 
@@ -112,11 +125,33 @@ def read_in_training(training: dict[str, Any], data: Mapping[str, Dataset]) -> M
 
 
 def parts_of_training(
-    training: dict[str, Any], data: DatasetDict, class_names: list[str] | None
+    model: str | Path, training: dict[str, Any], data: DatasetDict, class_names: list[str] | None
 ) -> DatasetDict | None:
     """What a training of clips trained on and what it held out of these data; None if it held none out."""
     if not was_split_by(training, data, class_names):
-        return None
+        return parts_by_file(Path(model), data)
     rows = read_in_training(training, data)["train"]
     train, validation = hold_out(rows, training["validation_fraction"], training["seed"], training.get("split_by"))
     return DatasetDict(train=train, validation=validation)
+
+
+def parts_by_file(folder: Path, data: DatasetDict) -> DatasetDict | None:
+    """What the model in a folder was trained on and what was held out of these data, which have no other splits; None
+    if they are other files than those of the training, or a file is in both parts."""
+    kept, rows = _read_trained_videos(folder), data.get("train")
+    if kept is None or rows is None or len(data) > 1 or BYTES in rows.column_names:
+        return None
+    splits = kept["splits"] | kept.get("held_out", {})
+    trained, held_out = set[str](), set[str]()
+    for name, clips in splits.items():
+        (trained if name == "train" else held_out).update(video for video, *_ in clips)
+    if not trained or not held_out or trained & held_out or not trained | held_out <= {*rows["video"]}:
+        return None
+    # A training may have left out what it could not read.
+    others = rows.select(rows_without(rows, trained | held_out))
+    if len(find_broken(others, decode=True, at_most=MAX_OPENED)) < len({*others["video"]}):
+        return None
+    parts = {"train": held_out, "validation": trained}
+    return DatasetDict(
+        {name: rows.select(rows_without(rows, {*without, *others["video"]})) for name, without in parts.items()}
+    )

@@ -93,7 +93,9 @@ def load_video_dataset(
     if known := KNOWN_COLUMNS.intersection(columns or ()):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
     tables = open_tables(data, video_root, read_folder=_classes_in, **options)
-    label_of = {name: column_of(table.name, table.rows.features, "label") for name, table in tables.items()}
+    label_of = {
+        name: column_of(table.name, table.rows.features, "label", table.own_names) for name, table in tables.items()
+    }
     for name, label in label_of.items():
         if all(value.as_py() in _UNKNOWN for value in tables[name].column(label)):
             logger.warning(f"The {name} split is left out: none of its rows has a label.")

@@ -167,7 +167,7 @@ def load_measured_clips(
     model, processor = load_trained_model(settings.model, device=settings.device, dtype=settings.dtype, **views)
     names = class_names_of(model.config)
     training, data = load_measured(settings, names)
-    parts = parts_of_training(training, data, names)
+    parts = parts_of_training(settings.model or "", training, data, names)
     split = settings.choose_split(parts or data)
     rows = (parts or data)[split]
     if (several := is_multi_label(rows)) != (model.config.problem_type == "multi_label_classification"):
@@ -257,9 +257,9 @@ def measured_part(settings: MeasuredSettings, split: str, is_part: bool = False)
     return {"model": settings.model, "data": settings.data, "split": whole, **part}
 
 
-def trained_rows(settings: ClassificationSettings, rows: datasets.Dataset) -> dict[str, Any]:
-    """How many of the rows the model knows."""
-    found = count_trained(Path(settings.model or ""), rows)
+def trained_rows(settings: ClassificationSettings, rows: datasets.Dataset, by_video: bool = False) -> dict[str, Any]:
+    """How many of the rows, or of their videos, the model knows."""
+    found = count_trained(Path(settings.model or ""), rows, by_video)
     return {} if found is None else {"known_videos": found}
 
 

@@ -12,6 +12,7 @@ around. The definitions are those of MS-TCN (https://arxiv.org/abs/1903.01945):
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -27,7 +28,7 @@ from hf_video.data.frame_labels import (
     split_videos,
 )
 from hf_video.data.rows import BYTES, is_multi_label, open_video, rows_without
-from hf_video.data.trained_data import read_in_training, was_split_by
+from hf_video.data.trained_data import parts_by_file, read_in_training, was_split_by
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.scores import is_frame_classifier, problem_type_of, score_frames
 from hf_video.inference.segments import Segment
@@ -208,7 +209,8 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
     training, data = load_measured(settings, names, point_width=0.0)
     width = getattr(model.config, "point_width", None) or POINT_WIDTH
     is_split = was_split_by(training, data, names)
-    data = read_in_training(training, data) if is_split else data
+    parts = None if is_split else parts_by_file(Path(settings.model or ""), data)
+    data = read_in_training(training, data) if is_split else parts or data
     split = settings.choose_split(("train", "validation") if is_split else data)
     rows = data["train"] if is_split else data[split]
     # Segments may end after the video.
@@ -255,11 +257,11 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         if video.row["video"] not in broken
     ]
     result = {
-        **measured_part(settings, split, is_split),
+        **measured_part(settings, split, is_split or parts is not None),
         **evaluate_frames(predictions, references, names, background, probabilities),
         **measure_points(spotted, names, points_of(model.config), width),
         "agreement": measure_agreement(compared, [name for name in names if name not in background]),
-        **trained_rows(settings, datasets.Dataset.from_list(measured)),
+        **trained_rows(settings, datasets.Dataset.from_list(measured), by_video=True),
         **({"broken_videos": broken} if broken else {}),
     }
     tell(result)

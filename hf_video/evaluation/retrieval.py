@@ -143,7 +143,7 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
     setting or a video cannot be used, or there is no such model."""
     splits = load_captions(settings.data, video_root=settings.video_root, **dataset_options(settings))
     training = {"on_error": "error", "split_by": VIDEO} | read_training(settings.model or "")
-    parts = parts_of_training(training, splits, None)
+    parts = parts_of_training(settings.model or "", training, splits, None)
     split = settings.choose_split(parts or splits)
     model, processor = load_video_text_model(settings.model, device=settings.device, dtype=settings.dtype)
     videos, texts, relevant = group_captions(

@@ -46,8 +46,16 @@ def locate_model(name: str, option: str = "") -> str:
         validate_repo_id(name)
     except HFValidationError as error:
         named = f"{option} {name}".strip()
-        raise ValueError(f"{named}: there is no such folder, and the Hub allows no such name.") from error
+        said = f"{named}: there is no such folder, and the Hub allows no such name. {_near(name)}".rstrip()
+        raise ValueError(said) from error
     return name
+
+
+def _near(name: str) -> str:
+    """Asks for the folder of a model in the same place, or the released model, whose name is the closest."""
+    path = Path(name).expanduser()
+    folders = [each.parent.name for each in path.parent.glob("*/config.json")]
+    return closest(path.name, folders) or closest(name, released_models())
 
 
 def require_model(name: str, option: str = "") -> str:
@@ -66,7 +74,7 @@ def require_model(name: str, option: str = "") -> str:
         return name
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return name
-    near = closest(name, released_models())
+    near = _near(name)
     try:
         with naming(f"{name} ({near})" if near else name):
             HfApi().model_info(name, timeout=SECONDS_FOR_AN_ANSWER)

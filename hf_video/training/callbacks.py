@@ -50,14 +50,18 @@ class BarCallback(ProgressCallback):
 
 
 class EpochLineCallback(TrainerCallback):
-    """Prints a line for each evaluation of a training; without evaluations, for each logged loss. The loss of a line
-    is the mean over the steps since the line before."""
+    """Prints where a resumed training goes on, and a line for each evaluation; without evaluations, for each logged
+    loss. The loss of a line is the mean over the steps since the line before."""
 
     def __init__(self) -> None:
         self._sum, self._num_steps, self._last_step = 0.0, 0, 0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._last_step = state.global_step
+        self._last_step = step = state.global_step
+        if step and state.is_world_process_zero:
+            done = f"epoch {state.epoch or 0:g} of {state.num_train_epochs:g}"
+            done = f"step {step:,} of {state.max_steps:,}" if args.max_steps > 0 else done
+            tqdm.write(f"Continues after {done} (checkpoint-{step}).")
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
@@ -101,12 +105,13 @@ class TrainingFactsCallback(TrainerCallback):
         if state.global_step > 0 and "source" in (first := read_facts(folder)):
             self.facts["source"] = first["source"]
         write_facts(folder, self.facts)
-        # Where the last model is kept, nothing is chosen on the evaluation sets.
-        chosen_on = self.eval_sets if args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST else {}
-        sets = {name: getattr(each, "rows", None) for name, each in {"train": dataset, **chosen_on}.items()}
+        sets = {name: getattr(each, "rows", None) for name, each in {"train": dataset, **self.eval_sets}.items()}
         listed = {name: rows for name, rows in sets.items() if isinstance(rows, Dataset) and "video" in rows.features}
-        if listed:
-            write_trained_videos(folder, listed)
+        # Where the last model is kept, nothing is chosen on the evaluation sets.
+        is_chosen = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
+        held_out = {} if is_chosen else {name: listed.pop(name) for name in self.eval_sets if name in listed}
+        if listed or held_out:
+            write_trained_videos(folder, listed, held_out)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not state.is_world_process_zero:

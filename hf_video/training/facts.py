@@ -64,13 +64,11 @@ def describe_training(args: TrainingArguments, model: Any, processor: Any, datas
 
 
 def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
-    """The model that the training started from: the name of a repository, or the last part of a folder's path with the
-    licence of its card or of its original, or the bundled model with the digest of its weights. None if the
-    training started from random weights."""
+    """The model that the training started from: the name of a repository, or the last part of a folder's path, or the
+    bundled model with the digest of its weights; of the latter two with the licence of its card or of its original.
+    None if the training started from random weights."""
     if not name_or_path:
         return None
-    if name_or_path == model_path(SHIPPED):
-        return {"name": "the bundled model of hf_video", "sha256": start_sha256()}
     folder = Path(name_or_path)
     if not folder.is_dir():
         return {"name": name_or_path}
@@ -79,7 +77,10 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
         license = ModelCard.load(card, ignore_metadata_errors=True).data.license
     else:
         license = ((read_own_json(folder / FACTS_FILE) or {}).get("source") or {}).get("license")
-    return {"name": folder.resolve().name} | ({"license": license} if license else {})
+    described = {"name": folder.resolve().name}
+    if name_or_path == model_path(SHIPPED):
+        described = {"name": "the bundled model of hf_video", "sha256": start_sha256()}
+    return described | ({"license": license} if license else {})
 
 
 def describe_data(dataset: Any) -> dict[str, Any]:

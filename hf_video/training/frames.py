@@ -102,7 +102,7 @@ class FramesTask(Task):
         self.point_width = choices.pop("point_width", POINT_WIDTH)
         self.background = chosen.background
         if chosen.background is None and chosen.model is not None:
-            self.background = next(iter(background_of(load_config(model_path(chosen.model)))), None)
+            self.background = next(iter(background_of(load_config(model_path(chosen.model) or ""))), None)
             if self.background is not None and is_first_process():
                 print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
         options: dict[str, Any] = {

@@ -44,13 +44,14 @@ class ThroughputCallback(TrainerCallback):
     Attributes:
         kept: what frames the training keeps. If it is known, the speed is printed after 20 steps and at the end, and
             how long the rest of a long training will take, and what shortens it if most of its time is waiting.
-            If frames are kept, these steps come after all are decoded or after the first epoch, and after a minute of
-            decoding it is printed how long the rest of it will take.
+            If frames are kept, these steps come after all are decoded or after the first whole epoch, also of a
+            resumed run, and after a minute of decoding it is printed how long the rest of it will take.
     """
 
     kept: KeptFrames | None = None
     _begin: float | None = None
     _is_decoding: bool = False
+    _decoded_after: int = 1
 
     def __init__(self) -> None:
         self._step, self._logged, self._first, self._all = _Steps(), _Steps(), _Steps(), _Steps()
@@ -59,6 +60,7 @@ class ThroughputCallback(TrainerCallback):
         self._begin = None
         self._step, self._logged, self._first, self._all = _Steps(), _Steps(), _Steps(), _Steps()
         self._is_decoding = self.kept is not None and bool(str(self.kept))
+        self._decoded_after = math.ceil(state.epoch or 0) + 1
         if self._is_decoding and state.is_world_process_zero:
             # The first step may decode hours of video.
             timer = Timer(DECODING_SECONDS, self._tell_decoding, [self.kept])
@@ -95,7 +97,9 @@ class ThroughputCallback(TrainerCallback):
             steps.lasted += step.lasted
         if self._is_decoding:
             self._first = _Steps()
-            self._is_decoding = self.kept is not None and (state.epoch or 0) < 1 and self.kept.share_decoded() < 1
+            self._is_decoding = self.kept is not None and (
+                (state.epoch or 0) < self._decoded_after and self.kept.share_decoded() < 1
+            )
         if self._first.number == FIRST_STEPS and self.kept is not None and state.is_world_process_zero:
             tqdm.write(_describe(self._first, args) + self._estimate(args, state, self.kept))
 

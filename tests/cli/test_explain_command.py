@@ -112,6 +112,16 @@ def test_a_class_without_a_font_and_one_without_evidence_are_drawn(model_folder,
     assert json.loads((tmp_path / "out" / "explanation.json").read_text())["frames"][0]["highest"] is None
 
 
+@pytest.mark.parametrize(("highest", "said"), [(1.1, "speak about evenly"), (1.5, "what spoke most")])
+def test_no_frame_is_named_where_all_speak_about_evenly(highest, said, model_folder, video, monkeypatch, capsys):
+    heat_map = torch.ones(1, 8, 32, 32)
+    heat_map[:, 3] = highest
+    monkeypatch.setattr("hf_video.inference.explanation.explain", lambda model, clips, target: heat_map)
+    assert run(model_folder, video) == 0
+    printed = capsys.readouterr().out
+    assert said in printed and "--output" in printed.splitlines()[-1]
+
+
 def test_what_cannot_be_explained_is_one_sentence_and_leaves_nothing(model_folder, video, tmp_path, fails):
     broken = damage_frame(video, 29)
     for file, words, named in (
@@ -129,7 +139,8 @@ def test_what_cannot_be_explained_is_one_sentence_and_leaves_nothing(model_folde
 
 
 def test_the_start_is_explained(video, says):
-    assert "what spoke most for " in says("explain", video, "--model", "start", "--device", "cpu")
+    # A square that moves steadily: no frame stands out.
+    assert "speak about evenly for " in says("explain", video, "--model", "start", "--device", "cpu")
 
 
 @pytest.mark.parametrize("length", [3, 0])

@@ -1,5 +1,6 @@
 """What signals do to a command: they end it at once, or a long one after what it is at, with what it has."""
 
+import contextlib
 import multiprocessing
 import signal
 import threading
@@ -26,6 +27,29 @@ def test_sigterm_is_as_ctrl_c_with_code_143(rewrites, ends):
 
     assert ends(body) == (143, f"\nhf-video: terminated.{' All is kept.' if rewrites else ''}\n")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.fixture
+def heard_ctrl_c():
+    """SIGINT is ignored in a process that a shell starts in the background."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.parametrize(
+    ("number", "end"), [(signal.SIGINT, (130, "interrupted")), (signal.SIGTERM, (143, "terminated"))]
+)
+def test_a_signal_that_a_library_makes_another_error_of_is_no_bug(number, end, heard_ctrl_c, ends):
+    """As of an import that is interrupted: what it left half done fails later, with an error of its own."""
+
+    def body():
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        raise ImportError("cannot load module more than once per process")
+
+    assert ends(body) == (end[0], f"\nhf-video: {end[1]}.\n")
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 def test_of_the_processes_of_a_launcher_the_first_one_says_that_a_signal_came(ends, monkeypatch):

@@ -63,6 +63,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_weights(digits, trained, tmp_
     # A checkpoint whose writing was interrupted is passed over.
     (output_dir / "checkpoint-9").mkdir()
     assert main([*command, "--resume"]) == 0
+    assert "Continues after epoch 1 of 2 (checkpoint-1).\n" in capsys.readouterr().out
     expected = AutoModelForVideoClassification.from_pretrained(trained).state_dict()
     resumed = AutoModelForVideoClassification.from_pretrained(output_dir).state_dict()
     torch.testing.assert_close(resumed, expected, rtol=0, atol=0)

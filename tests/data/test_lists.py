@@ -84,6 +84,7 @@ def test_something_something(root, tmp_path):
         ("train.txt", ["a.mp4,0", "a.mp4,0,1,2,3"], ValueError, "line 2 has more cells"),
         ("train.txt", ["a.mp4 0 5 2", "b c.mp4 1"], ValueError, "line 1: end is 2.0 s"),
         ("train.csv", ["path", "a.mp4"], ValueError, "no column of labels"),
+        ("train.csv", ["File Name,Defect", "a.mp4,jam"], ValueError, "its columns are File Name, Defect"),
         ("train.csv", ["path,label"], ValueError, "no rows"),
         ("train.csv", ["path,label", "a.mp4,run", "b.mp4,run"], ValueError, "'run'"),
         ("train.csv", ["path,label", "a.mp4,run,fast"], ValueError, "line 2"),

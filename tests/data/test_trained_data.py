@@ -2,10 +2,10 @@
 
 import json
 
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from hf_video.data import load_video_dataset
-from hf_video.data.trained_data import TRAINED_VIDEOS_FILE, count_trained, write_trained_videos
+from hf_video.data.trained_data import TRAINED_VIDEOS_FILE, count_trained, parts_by_file, write_trained_videos
 
 
 def test_rows_that_share_seconds_with_those_of_a_training_are_counted(tmp_path):
@@ -35,3 +35,29 @@ def test_videos_inside_a_data_set_have_no_path_and_a_file_of_the_user_says_nothi
     (tmp_path / TRAINED_VIDEOS_FILE).write_text("[1]")
     assert count_trained(tmp_path, stored.remove_columns("bytes")) is None
     assert count_trained(tmp_path / "other", stored.remove_columns("bytes")) is None
+
+
+def test_the_same_files_by_another_name_are_split_as_the_training_split_them(tmp_path):
+    folder, table = tmp_path / "data", tmp_path / "table.csv"
+    for name in ("run/a", "run/b", "sit/c", "sit/d", "sit/broken"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.mp4").touch()
+    rows = load_video_dataset(folder)["train"]
+    videos = [video.removeprefix(f"{folder}/") for video in rows["video"]]
+    # What could not be read is in neither part.
+    held_out = rows.select([videos.index("sit/d.mp4")])
+    trained = rows.select([videos.index(name) for name in ("run/a.mp4", "run/b.mp4", "sit/c.mp4")])
+    write_trained_videos(tmp_path, {"train": trained}, {"validation": held_out})
+    assert count_trained(tmp_path, rows) == {"train": 3}, "the validation chose nothing"
+    table.write_text("\n".join(["path,label", *(f"{folder / video},{video[:3]}" for video in reversed(videos))]))
+    for data in (folder, table):
+        parts = parts_by_file(tmp_path / "checkpoint-3", load_video_dataset(data))
+        assert {name: {*part["video"]} for name, part in parts.items()} == {
+            "train": {*trained["video"]},
+            "validation": {*held_out["video"]},
+        }
+    some = DatasetDict(train=trained)
+    assert parts_by_file(tmp_path, some) is None, "a part of the data alone is measured as it is"
+    assert parts_by_file(tmp_path, DatasetDict(train=rows, test=trained)) is None, "data with splits keep them"
+    write_trained_videos(tmp_path, {"train": trained, "validation": trained})
+    assert parts_by_file(tmp_path, load_video_dataset(folder)) is None, "a video that is in both parts"

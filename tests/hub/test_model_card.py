@@ -208,11 +208,16 @@ def test_a_source_is_named_with_the_licence_that_the_hub_knows(trained_videovit,
     assert "fine-tuned from `alice/base`" in card.text
 
 
-@pytest.mark.parametrize("license", [None, "mit"])
-def test_a_licence_is_stated_when_it_is_named(license, trained_videovit, card_of, caplog):
-    facts = {"source": describe_source(model_path(SHIPPED))}
-    card = card_of(trained_videovit, facts=facts, license=license)
-    assert card.data.license == license and ("name one with --license" in caplog.text) == (license is None)
+@pytest.mark.parametrize(
+    ("start", "named", "stated"),
+    [(SHIPPED, None, "apache-2.0"), (SHIPPED, "mit", "mit"), (None, "mit", "mit"), (None, None, None)],
+)
+def test_a_licence_is_that_which_is_named_or_that_of_the_start(
+    start, named, stated, trained_videovit, card_of, caplog
+):
+    facts = {"source": describe_source(start and model_path(start))}
+    card = card_of(trained_videovit, facts=facts, license=named)
+    assert card.data.license == stated and ("name one with --license" in caplog.text) == (stated is None)
 
 
 def test_a_model_of_videos_and_texts_says_so(tmp_path, card_of):

@@ -23,6 +23,12 @@ def test_a_name_that_is_no_folder_is_said_to_be_none_where_the_hub_does_not_answ
     assert time.monotonic() - begin < 5 and explain(caught.value) == str(caught.value)
     with pytest.raises(OSError, match=r"Did you mean MCG-NJU/videomae-base\?"):
         require_model("MCG-NJU/videomae-bse")
+    (tmp_path / "my model").mkdir()
+    (tmp_path / "my model" / "config.json").touch()
+    monkeypatch.chdir(tmp_path)
+    for wrong in ("my-modle", "my modle", f"{tmp_path}/my-modle"):
+        with pytest.raises((OSError, ValueError), match=r"Did you mean my model\?"):
+            require_model(wrong)
 
 
 def test_a_folder_without_a_model_is_refused_and_one_inside_it_is_named(tmp_path):

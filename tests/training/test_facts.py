@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_video.cli.main import main
 from hf_video.data import ClipTask, VideoDataset, load_video_dataset
 from hf_video.training import VideoTrainer, VideoTrainingArguments
 from hf_video.training.facts import describe_data, describe_source
@@ -89,3 +90,17 @@ def _copy(video, folder):
     target.parent.mkdir(exist_ok=True)
     target.write_bytes(Path(video).read_bytes())
     return target
+
+
+def test_what_a_trainer_held_out_is_found_again_among_its_data(make_trainer, digits, capsys):
+    """Files of a training are told by their paths, whether or not they choose the checkpoint."""
+    trainer = make_trainer(max_steps=1, load_best_model_at_end=False)
+    trainer.train()
+    trainer.save_model()
+    together = Path(trainer.args.output_dir).with_name("all.csv")
+    rows = [f"{video},{video.parent.name}" for video in sorted(digits.rglob("*.mp4"))]
+    together.write_text("\n".join(["path,label", *rows]))
+    capsys.readouterr()
+    assert main(["evaluate", str(together), "--model", trainer.args.output_dir, "--device", "cpu", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["num_videos"], result["part_of_training"], result["known_videos"]) == (8, "held out", {"train": 0})

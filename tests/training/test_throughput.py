@@ -14,14 +14,15 @@ from hf_video.training.throughput import THROUGHPUT_SCALARS, ThroughputCallback
 from tests.testing.trainers import make_trainer
 
 
-def told(monkeypatch, capsys, waited, computed, kept=None, num_steps=40, max_steps=1000, num_workers=0):
-    """What is printed in steps that wait and compute for so many seconds, of which ten are an epoch."""
+def told(monkeypatch, capsys, waited, computed, kept=None, num_steps=40, max_steps=1000, num_workers=0, begin=0):
+    """What is printed in steps that wait and compute for so many seconds, of which ten are an epoch. A resumed run
+    has had some to `begin` with."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(throughput, "available_cores", lambda: 8)
     callback = ThroughputCallback()
     callback.kept = kept or KeptFrames([])
-    state = SimpleNamespace(global_step=0, max_steps=max_steps, epoch=0.0, is_world_process_zero=True)
+    state = SimpleNamespace(global_step=begin, max_steps=max_steps, epoch=begin / 10, is_world_process_zero=True)
     args = SimpleNamespace(dataloader_num_workers=num_workers, world_size=2)
     callback.on_train_begin(args, state, None)
 
@@ -32,7 +33,7 @@ def told(monkeypatch, capsys, waited, computed, kept=None, num_steps=40, max_ste
     for step in range(num_steps):
         list(callback.watch(batches(waited(step) if callable(waited) else waited)))
         clock.now += computed
-        state.global_step, state.epoch = step + 1, (step + 1) / 10
+        state.global_step, state.epoch = begin + step + 1, (begin + step + 1) / 10
         callback.on_step_end(args, state, None)
         if state.epoch.is_integer():
             clock.now += 100
@@ -73,6 +74,11 @@ def test_where_frames_are_kept_the_steps_that_decode_do_not_count(monkeypatch, c
     first, last = told(monkeypatch, capsys, lambda step: 9 if step < 10 else 0, 1, Keeping([])).splitlines()
     assert ", 0% of the time" in first and ", 69% of the time" in last
     assert "970 steps" in told(monkeypatch, capsys, 9, 1, Keeping([]))
+    # Resumed at the end of an epoch, and in the middle of one, which leaves clips to the next.
+    for begin, decoding in ((30, range(10)), (25, range(15))):
+        waits = [9 if step in decoding else 0 for step in range(40)]
+        resumed = told(monkeypatch, capsys, waits.__getitem__, 1, Keeping([]), begin=begin)
+        assert ", 0% of the time" in resumed.splitlines()[0]
     kept = Keeping([])
     kept.decoded_after = 3
     first, _ = told(monkeypatch, capsys, lambda step: 900 if step < 3 else 9, 1, kept).splitlines()
