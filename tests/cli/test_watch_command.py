@@ -115,7 +115,7 @@ def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypa
     finally:
         signal.signal(number, previous)
     printed = capsys.readouterr()
-    assert len(answers(printed.out)) == 1 and "holds the 17 frames so far" in printed.err
+    assert len(answers(printed.out)) == 1 and "holds 17 frames so far" in printed.err
     assert MemoryBank.load(memory).frames_seen.tolist() == [17]
 
 
