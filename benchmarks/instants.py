@@ -4,8 +4,7 @@ Whether `hf-video train --task frames` finds instants: average precision at tole
 In videos of 24 seconds a ball goes from side to side over a ground of its own, and a light flashes. Of each flash and
 each turn of the ball one moment is labelled. Twelve videos train the bundled model with default options, and all
 moments of eight others are measured, once a seed. Chance is as many moments for each class at random. Wanted: a mean
-over both classes of 90 % for flashes and 50 % for turns at tolerances of 1 to 5 seconds. It takes about ten minutes of
-two CPU cores a seed.
+of 90 % for flashes and 50 % for turns over tolerances of 1 to 5 seconds. It takes some minutes of one CPU core a seed.
 
     python benchmarks/instants.py [--seeds 0] [--smoke]
 """

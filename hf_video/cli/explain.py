@@ -192,7 +192,7 @@ def _lines(settings: ExplainSettings, details: dict[str, Any]) -> Iterator[str]:
     if top and shares.max() < _ABOUT_EVEN * shares.mean():
         yield (
             f"all frames speak about evenly for {explained}: none has more than {shares.max():.1%} of the evidence, "
-            f"where 1 of {len(shares)} would have {shares.mean():.1%}"
+            f"and an even share is {shares.mean():.1%}"
         )
     else:
         yield f"what spoke most for {explained}:" if top else f"nothing in the clip speaks for {explained}"

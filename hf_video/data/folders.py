@@ -134,9 +134,7 @@ def find_videos(folder: Path) -> tuple[list[Path], list[Path]]:
 def tell_others(folder: Path, others: Iterable[Path]) -> None:
     """Logs how many files of a folder are not taken, and names them."""
     if names := [entry.relative_to(folder).as_posix() for entry in others]:
-        logger.warning(
-            f"{count(len(names), 'file')} of {folder} left out, for lack of the name of a video: {listed(names)}."
-        )
+        logger.warning(f"{count(len(names), 'file')} of {folder} left out, not named as a video: {listed(names)}.")
 
 
 def listed(items: Iterable[object], limit: int = 5, separator: str = ", ") -> str:

@@ -282,7 +282,7 @@ def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Containe
         f"Counted as wrong: {count(number, 'prediction')}, whose video the ground truth does not have": unknown,
         f"Without predictions: {len(silent)} of {count(len(ground_truth), 'video')}": silent,
         of_no_label: dict.fromkeys(strange),
-        f"{without}, as if it were a background": missed,
+        f"{without}, such as a background": missed,
     }
     return [f"{line} ({_some(names)})." for line, names in lines.items() if names]
 

@@ -109,7 +109,7 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
         logger.warning(f"{file}: {_tell(report)}")
     if not with_points and (points := sum("instant" in row for row in found.rows)):
         logger.warning(
-            f"{file}: {count(points, 'point')} left out, for lack of a length: say --choose point_width=SECONDS."
+            f"{file}: {count(points, 'point')} left out, without a length: say --choose point_width=SECONDS."
         )
     split_of = {video: split for split, videos in found.splits.items() for video in videos}
     unknown: dict[str, list[list[float]]] = {}
