@@ -1,14 +1,19 @@
 """Check a model folder, add the code and a model card, load it where hf_video is not installed, and upload it as one
-commit. After an interruption, run the same command again: the upload continues.
+commit. After an interruption, run the same command again: the upload continues. With --output-dir, write what would go
+up into a folder.
 """
 
+import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from hf_video.data.folders import require_inputs
+from hf_video.io import new_folder
 from hf_video.loading.class_names import read_class_names
+from hf_video.output_folders import KEEP, require_fresh
 from hf_video.settings import Mark, Settings, setting
 from hf_video.texts import count
 
@@ -39,6 +44,9 @@ class PublishSettings(Settings):
     )
     with_training_state: bool = setting(False, "Also upload the optimizer's state and the like.")
     allow_tokens: bool = setting(False, "Publish texts in which something looks like a token, too.")
+    output_dir: str | None = setting(
+        None, "Write the repository into this folder, and upload nothing: for a colleague, or `hf upload` later.", "DIR"
+    )
     dry_run: bool = setting(False, "Check everything, show what would go up and the card, and stop.")
 
 
@@ -46,6 +54,8 @@ class PublishSettings(Settings):
 def run(settings: PublishSettings) -> int:
     """Prints what happens to every file, and the address of the commit, or for a dry run the card."""
     require_inputs([settings.folder], "The folder of a model is expected.")
+    if settings.output_dir is not None:
+        require_fresh(Path(settings.output_dir), KEEP)
     labels = None if settings.labels is None else read_class_names(settings.labels)
 
     from hf_video.hub import PublishError, push, stage
@@ -56,13 +66,14 @@ def run(settings: PublishSettings) -> int:
         options = {"labels": labels, "license": settings.license, "allow_tokens": settings.allow_tokens}
         options["with_training_state"] = settings.with_training_state
         publication = stage(settings.folder, staging, settings.repo_id, **options)
-        try:
-            files, stale = plan(publication, settings.revision)
-        except PublishError as error:
-            if not settings.dry_run:
-                raise
-            files, stale = publication.files, []
-            print(f"The Hub cannot be reached: treated as a new repository: {error.__cause__}")
+        files, stale = publication.files, []
+        if settings.output_dir is None:
+            try:
+                files, stale = plan(publication, settings.revision)
+            except PublishError as error:
+                if not settings.dry_run:
+                    raise
+                print(f"The Hub cannot be reached: treated as a new repository: {error.__cause__}")
         for name, size in files.items():
             print(f"{size:>14,}  {_printable(name)}")
         for name in stale:
@@ -77,6 +88,11 @@ def run(settings: PublishSettings) -> int:
             if CARD in files:
                 print(f"\n{CARD}:\n{(publication.folder / CARD).read_text(encoding='utf-8')}")
             print("Nothing was uploaded: --dry-run.")
+            return 0
+        if settings.output_dir is not None:
+            with new_folder(settings.output_dir) as folder:
+                shutil.copytree(publication.folder, folder, dirs_exist_ok=True)
+            print(f"written to {settings.output_dir}; nothing was uploaded")
             return 0
         place = {"revision": settings.revision, "tag": settings.tag}
         commit = push(publication, settings.repo_id, private=settings.private or None, **place)

@@ -55,6 +55,18 @@ def test_a_dry_run_works_without_the_hub(trained, unverified, says, monkeypatch,
     assert "The Hub cannot be reached" in says("publish", trained, REPO, "--dry-run")
 
 
+def test_a_folder_takes_what_would_go_up_without_the_hub(trained, unverified, says, monkeypatch, tmp_path):  # noqa: F811
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    folder = tmp_path / "for_ben"
+    listed = listing(says("publish", trained, REPO, "--output-dir", folder))
+    written = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    assert written.keys() == {name for name, line in listed.items() if line[0].isdigit()}
+    weights = written["model.safetensors"]
+    assert not weights.is_symlink() and weights.read_bytes() == (trained / "model.safetensors").read_bytes()
+    assert REPO in written["README.md"].read_text(encoding="utf-8")
+    assert main(["publish", str(trained), REPO, "--output-dir", str(folder)]) == 2
+
+
 # `tests/hub` loads what was published in another process.
 @pytest.mark.parametrize("verified", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_trained_model_is_published_in_one_command(trained, hub, capsys, request, verified):  # noqa: F811
