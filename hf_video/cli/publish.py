@@ -45,7 +45,7 @@ class PublishSettings(Settings):
     with_training_state: bool = setting(False, "Also upload the optimizer's state and the like.")
     allow_tokens: bool = setting(False, "Publish texts in which something looks like a token, too.")
     output_dir: str | None = setting(
-        None, "Write the repository into this folder, and upload nothing: for a colleague, or `hf upload` later.", "DIR"
+        None, "Write what would go up into this folder instead, for a colleague or `hf upload`.", "DIR"
     )
     dry_run: bool = setting(False, "Check everything, show what would go up and the card, and stop.")
 
