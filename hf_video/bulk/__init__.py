@@ -1,6 +1,6 @@
 """The same over many videos: rows in, rows out, one row a piece, in this process or on Ray."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "commands": "build_index detect extract predict Prediction RowsResult",

@@ -1,6 +1,6 @@
 """Finds labelled videos, reads them as clips, and joins clips into batches."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "annotations": "read_annotations write_annotations",

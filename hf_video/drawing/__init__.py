@@ -1,6 +1,6 @@
 """Pictures and videos of what models see: timelines, heat maps, annotated videos."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "heat_maps": "draw_heat_maps overlay_heat_maps write_heat_map_video",

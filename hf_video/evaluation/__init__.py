@@ -1,6 +1,6 @@
 """Measures predictions: classes of clips and frames, segments, detections, and search by texts."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "agreement": "Compared measure_agreement",

@@ -1,6 +1,6 @@
 """Publishes models on the Hugging Face Hub, self-contained, checked and with a card, and verifies published ones."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "folder_checks": "PublishError",

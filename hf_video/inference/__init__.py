@@ -1,6 +1,6 @@
 """Runs trained models on videos: windows, features, class scores, segments."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "detection": "detect_actions KeyFrame Person",

@@ -1,6 +1,6 @@
 """Loads models and their processors from folders and from the Hub."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "heads": "load_classifier",

@@ -4,7 +4,7 @@
 # starts to load, or it would find it half-loaded.
 import transformers  # noqa: F401
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "clip_sampling": "sample_clip_indices SAMPLING_STRATEGIES",

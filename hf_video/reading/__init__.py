@@ -1,6 +1,6 @@
 """Frames of videos, wherever they are: files, addresses, folders, streams, windows."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "sources": "VideoReadError",

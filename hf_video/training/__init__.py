@@ -1,6 +1,6 @@
 """Trains and evaluates video classifiers and models that answer, with `transformers.Trainer`."""
 
-from hf_video.lazy import lazy_names
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "adaptation": "add_lora freeze_layers make_linear_probe to_plain_model",

@@ -26,7 +26,7 @@ from hf_video.inference.scores import scores_of
 from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.configurations import load_config
 from hf_video.loading.heads import load_frame_classifier
-from hf_video.loading.released import SHIPPED, model_path
+from hf_video.loading.released import model_path
 from hf_video.metrics import wilson_interval
 from hf_video.processes import is_first_process
 from hf_video.settings import settings_of
@@ -37,7 +37,7 @@ from .data import require_training
 from .losses import make_distillation
 from .report import Measured, class_table, clip_reader, clip_table, table
 from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix
-from .run import OTHERS, ModelChoice, RunPlan
+from .run import ModelChoice, RunPlan
 from .task import Task, TaskData
 from .task_settings import RegularizationSettings, ScratchSettings, TrainFrameSettings
 from .trainer import BaseTrainer
@@ -91,10 +91,8 @@ class FramesTask(Task):
             return ModelChoice(None)
         known = settings_of(TrainFrameSettings)
         if given := next((known[name].flag for name in _OF_OTHERS if name in named), None):
-            text = f"Model: a {chosen.family} from random weights, because {given} is given. {OTHERS}"
-            return ModelChoice(None, f"{text}start for the bundled model.")
-        text = "Model: the bundled model, a small VideoViT that knows motion and shapes, and hardly any objects. "
-        return ModelChoice(SHIPPED, f"{text}{OTHERS}scratch for random weights.")
+            return ModelChoice.of_random(chosen.family, f"{given} is given")
+        return ModelChoice.of_bundled()
 
     def load_data(self, run: RunPlan) -> TaskData:
         chosen = run.chosen

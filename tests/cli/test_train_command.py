@@ -7,6 +7,7 @@ from PIL import Image
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
+from hf_video.data import VideoDataset
 from hf_video.demo import MOTIONS
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import train
@@ -130,9 +131,16 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
         (["--model", "start", "--hidden-size", "8"], "--hidden-size is for a model from scratch"),
         (["--image-size", "8"], "8 pixels hold no patch"),
         (["--resume"], "There is nothing to resume:"),
+        (["--focal-gamma=3"], "focal_gamma is 3.0, which has no effect without loss=focal"),
+        (["--model=scratch", "--drop-path-rate=1"], "--drop-path-rate is 1; a number of at least 0 and below 1"),
+        (["--model=scratch", "--metric-for-best-model=nope"], "metric_for_best_model is 'nope'"),
+        (["--model=scratch", '--accelerator-config={"no_such_option": 1}'], "no_such_option"),
     ],
 )
-def test_wrong_options_are_named_and_nothing_is_written(digits, tmp_path, fails, words, message):
+def test_wrong_options_are_named_before_a_video_is_read_or_anything_is_written(
+    digits, tmp_path, fails, monkeypatch, words, message
+):
+    monkeypatch.setattr(VideoDataset, "__getitem__", lambda *args: pytest.fail("a video was read"))
     assert message in fails("train", digits, "--output-dir", tmp_path / "out", "--device", "cpu", *words)
     assert not list(tmp_path.iterdir())
 

@@ -52,26 +52,6 @@ def test_what_changes_the_result_is_fixed_and_the_rest_is_free(saved):
         assert resumed(saved, *flags_of({name: value}))[find_setting(TrainSettings, name).name] == value
 
 
-def test_flags_replace_the_values_of_a_recipe(tmp_path):
-    (tmp_path / "own.yaml").write_text("weight_decay: 0.3\nlayer_decay: 0.5")
-    words = ["train", "data", "--output-dir", "out", "--recipe"]
-    chosen = choose_values(read([*words, str(tmp_path / "own.yaml"), "--weight-decay", "0.1"]))
-    assert (chosen.data, chosen.weight_decay, chosen.layer_decay) == ("data", 0.1, 0.5)
-    assert choose_values(read([*words, "videomae_base_kinetics400"])).layer_decay == 0.75
-
-
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ({"dataloader_drop_lust": True}, "dataloader_drop_last"),
-        ({"dataloader_drop_last": "maybe"}, "'maybe'"),
-    ],
-)
-def test_a_wrong_field_of_a_program_is_named(fields, name):
-    with pytest.raises(ValueError, match=name):
-        choose_values(TrainSettings(data="data", output_dir="out", training_arguments=fields))
-
-
 @pytest.mark.parametrize("name", ["optim", "lr_scheduler_type"])
 def test_transformers_knows_which_optimizers_and_schedules_there_are(name, tmp_path):
     with pytest.raises(ValueError, match="nonsense"):
