@@ -9,7 +9,7 @@ _PUBLIC_NAMES = {
     "checks": "inspect_videos",
     "dataset": "VideoDataset",
     "holding_out": "hold_out",
-    "key_frames": "key_frame_times read_key_frame_clip",
+    "key_frames": "read_key_frame_clip",
     "loader": "ReadAheadLoader",
     "mixing": "augment_batch ClipMixing collate_clips MixingCollator",
     "rows": "is_multi_label label_names",
