@@ -1,5 +1,7 @@
 import dataclasses
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,12 @@ def trained(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "model"
     assert main(["train", str(digits), "--output-dir", str(folder), *TINY_MODEL, *TINY_RUN]) == 0
     return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of `trained`, to change."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")

@@ -179,12 +179,3 @@ def test_the_data_are_never_renamed_away(digits, tmp_path, fails):
     message = fails("train", tmp_path / "out" / "data", "--output-dir", tmp_path / "out", "--overwrite-output-dir")
     assert "lies inside --output-dir" in message
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_resumed_run_cannot_become_another_one(digits, trained, fails):
-    for words, message in (
-        (("--num-frames", "8"), "--num-frames 8 differs from the run being resumed (4)"),
-        (("--batch-size=8",), "--per-device-train-batch-size 8 differs from the run being resumed (16)"),
-        (("--base-learning-rate=0.5",), "--base-learning-rate 0.5 differs from the run being resumed (not set)"),
-    ):
-        assert message in fails("train", digits, "--output-dir", trained, "--resume", *words)
