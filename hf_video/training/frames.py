@@ -103,12 +103,9 @@ class FramesTask(Task):
             self.background = next(iter(background_of(load_config(model_path(chosen.model) or ""))), None)
             if self.background is not None and is_first_process():
                 print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
-        options: dict[str, Any] = {
-            "columns": further_columns(chosen.split_by),
-            "choices": choices | {"point_width": 0},
-        }
-        options["min_classes"] = 2 if self.background is None else 1
-        splits = load_video_dataset(chosen.data, video_root=chosen.video_root, **options)
+        options: dict[str, Any] = {"columns": further_columns(chosen.split_by), "video_root": chosen.video_root}
+        options |= {"choices": choices | {"point_width": 0}, "min_classes": 2 if self.background is None else 1}
+        splits = load_video_dataset(chosen.data, **options)
         require_training(chosen.data, splits)
         self.points = point_classes(splits["train"])
         if self.points and self.background is None:
@@ -193,16 +190,13 @@ class FramesTask(Task):
         metrics |= {"chance": float(counts.max() / counts.sum()), "interval": [*interval]}
         labels = [np.asarray(row) for row in dataset.rows["frame_labels"]]
         confused = _confusions(found.predictions, labels, len(names))
-
         clips = _worst_clips(found.predictions, labels, names, dataset)
 
         def draw(split: str) -> Iterator[tuple[str, Any]]:
             yield "confusion_matrix.png", plot_confusion_matrix(confused, names)
             if clips:
-                yield (
-                    "worst_clips.png",
-                    plot_clips(clips, f"The {len(clips)} {split} clips with the fewest right frames"),
-                )
+                title = f"The {len(clips)} {split} clips with the fewest right frames"
+                yield "worst_clips.png", plot_clips(clips, title)
 
         return Measured(
             metrics,

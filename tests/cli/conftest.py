@@ -1,8 +1,12 @@
 import dataclasses
+import shutil
+import signal
+from pathlib import Path
 
 import pytest
 
 from hf_video.cli.main import COMMANDS, main
+from hf_video.demo import write_moving_digits
 from tests.testing.small_tasks import small_commands, write_small_tasks
 from tests.testing.undrawn_reports import undrawn_reports
 
@@ -18,6 +22,27 @@ def trained(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "model"
     assert main(["train", str(digits), "--output-dir", str(folder), *TINY_MODEL, *TINY_RUN]) == 0
     return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of `trained`, to change."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """Videos of eight classes, two for training and one to test each."""
+    folder = tmp_path_factory.mktemp("few") / "digits"
+    return write_moving_digits(folder, train_per_class=2, test_per_class=1, num_frames=8, image_size=32)
+
+
+@pytest.fixture
+def heard_ctrl_c():
+    """SIGINT is ignored in a process that a shell starts in the background."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from tests.testing.small_tasks import small_commands, write_small_tasks
 
 from .conftest import TINY_MODEL, TINY_RUN
 from .ended_command import ending
-from .test_output_folder import hold  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 ENDED_COMMAND = str(Path(__file__).with_name("ended_command.py"))
@@ -150,12 +148,6 @@ def test_sigterm_on_one_process_saves_the_same_step_on_all(commands, undisturbed
     assert (kept in ended[0].stderr or ended[0].returncode == -signal.SIGKILL) and kept not in ended[1].stderr
     assert newest_complete(out)[0] == out / "checkpoint-5" and not (out / "model.safetensors").exists()
     check_restarts(words, 2, out, undisturbed(command, 2))
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    """A finished run, which `TINY_MODEL` and `TINY_RUN` began."""
-    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def words_of(digits, folder, *more):

@@ -14,6 +14,7 @@ FIXED = {
     **{"weight_decay": 0.1, "adam_beta1": 0.8, "lr_scheduler_type": "linear", "warmup_steps": 5, "optim": "sgd"},
     **{"label_smoothing_factor": 0.1, "max_grad_norm": 0.5, "data_seed": 3, "mixup_alpha": 0.8, "ema_decay": 0.9},
     **{"gradient_accumulation_steps": 2, "bf16": True, "eval_steps": 10, "erasing_prob": 0.25, "lora_rank": 2},
+    **{"num_frames": 8, "per_device_train_batch_size": 16, "base_learning_rate": 0.5},
     **{"loss": "focal", "focal_gamma": 1.5, "class_weights": "balanced", "sampler": "sqrt"},
     **{"dataloader_drop_last": True, "full_determinism": True, "train_sampling_strategy": "group_by_length"},
 }
