@@ -13,5 +13,10 @@ from .version import __version__
 
 wrapt.register_post_import_hook(lambda transformers: register_auto_classes(), "transformers")
 
-__all__, __dir__, __getattr__ = lazy_names(__name__, PUBLIC_NAMES)
+_FILES = {
+    file.removeprefix("."): " ".join(name for name, other in PUBLIC_NAMES.items() if other == file)
+    for file in PUBLIC_NAMES.values()
+}
+
+__all__, __dir__, __getattr__ = lazy_names(__name__, _FILES)
 __all__ += ["__version__"]

@@ -3,16 +3,10 @@
 from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
-    "build_index": ".commands",
-    "detect": ".commands",
-    "DetectionResult": ".export",
-    "extract": ".commands",
-    "extract_features": ".feature_cache",
-    "Features": ".feature_cache",
-    "predict": ".commands",
-    "Prediction": ".commands",
-    "read_detections": ".rows",
-    "RowsResult": ".commands",
+    "commands": "build_index detect extract predict Prediction RowsResult",
+    "export": "DetectionResult",
+    "feature_cache": "extract_features Features",
+    "rows": "read_detections",
 }
 
 __all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)

@@ -3,14 +3,9 @@
 from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
-    "Publication": ".publishing",
-    "publish": ".publishing",
-    "PublishError": ".folder_checks",
-    "push": ".publishing",
-    "stage": ".publishing",
-    "Finding": ".self_test",
-    "Verification": ".self_test",
-    "verify_model": ".self_test",
+    "folder_checks": "PublishError",
+    "publishing": "Publication publish push stage",
+    "self_test": "Finding Verification verify_model",
 }
 
 __all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)

@@ -3,14 +3,9 @@
 from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
-    "group_samples": ".windows",
-    "probe_video": ".video",
-    "read_video": ".video",
-    "Sample": ".windows",
-    "SampleGroup": ".windows",
-    "timed_samples": ".windows",
-    "VideoReader": ".video",
-    "VideoReadError": ".sources",
+    "sources": "VideoReadError",
+    "video": "probe_video read_video VideoReader",
+    "windows": "group_samples Sample SampleGroup timed_samples",
 }
 
 __all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)
