@@ -37,7 +37,11 @@ def run(settings: EvaluateCommandSettings) -> int:
     """Prints the metrics, and writes the files that the options name."""
     from hf_video.training.task import evaluate, find_task
 
-    for name in ("output", "predictions", "detections"):
-        check_output_file(name, getattr(settings, name))
+    names = ("output", "predictions", "detections")
+    output, *tables = (check_output_file(name, getattr(settings, name)) for name in names)
+    for name, table in zip(names[1:], tables, strict=True):
+        if output is not None and table is not None and output.resolve() == table.resolve():
+            raise ValueError(f"--output and --{name} are both {output}. Give each its own file.")
+
     evaluate(settings, lambda result: print_result(settings, result, find_task(settings.task).load("show")))
     return 0

@@ -53,7 +53,7 @@ def test_several_views_another_split_and_a_table(digits, trained, says):
     assert "top-1 accuracy" in out and "top-5 accuracy" in out and "\ndown-left " in out
 
 
-def test_wrong_options_are_named(digits, trained, fails):
+def test_wrong_options_are_named(digits, trained, tmp_path, fails):
     for words, named in (
         (["--split", "validation"], "--split validation"),
         (["--output", "/no/such/folder/result.json"], "/no/such/folder"),
@@ -62,6 +62,10 @@ def test_wrong_options_are_named(digits, trained, fails):
     ):
         assert named in fails("evaluate", digits, "--model", trained, *words)
     assert "--model" in fails("evaluate", digits)
+    (tmp_path / "link").symlink_to(tmp_path)
+    words = ["--output", tmp_path / "table.csv", "--predictions", tmp_path / "link" / "table.csv"]
+    message = fails("evaluate", digits, "--model", trained, *words)
+    assert f"--output and --predictions are both {tmp_path / 'table.csv'}" in message
 
 
 def test_classes_that_the_model_does_not_know(digits, trained, tmp_path, fails):
