@@ -18,9 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from helpers.event_training import NUM_FRAMES, make_processor, make_window_classifier, read_windows, train
 from helpers.event_video import write_event_video, write_ground_truth
 from PIL import Image
-from timeline import make_processor, read_windows, train
+from timeline import TRAINING_STRIDE
 from transformers import set_seed
 
 from hf_video.demo import write_moving_digits
@@ -70,7 +71,8 @@ def train_on_motions(folder: Path, model_folder: Path) -> None:
     set_seed(0)
     video = folder / "training.mp4"
     events = write_event_video(video, seconds=TRAINING_SECONDS, seed=0, held_out=False)
-    train(*read_windows(video, events), EPOCHS).save_pretrained(model_folder)
+    windows = read_windows(video, events, NUM_FRAMES, TRAINING_STRIDE)
+    train(make_window_classifier(), *windows, EPOCHS).save_pretrained(model_folder)
     make_processor().save_pretrained(model_folder)
 
 

@@ -5,23 +5,18 @@ Importing this package registers every family with the Auto classes of Transform
 use Transformers: the registration happens when `transformers` is imported, or at once when it already is.
 """
 
-from typing import Any
-
 import wrapt
 
-from .auto import PUBLIC_NAMES, find_public, register_auto_classes
+from .auto import PUBLIC_NAMES, register_auto_classes
+from .lazy_names import lazy_names
 from .version import __version__
 
 wrapt.register_post_import_hook(lambda transformers: register_auto_classes(), "transformers")
 
-__all__ = ["__version__", *PUBLIC_NAMES]
+_FILES = {
+    file.removeprefix("."): " ".join(name for name, other in PUBLIC_NAMES.items() if other == file)
+    for file in PUBLIC_NAMES.values()
+}
 
-
-def __getattr__(name: str) -> Any:
-    if name in PUBLIC_NAMES:
-        return find_public(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__, __dir__, __getattr__ = lazy_names(__name__, _FILES)
+__all__ += ["__version__"]

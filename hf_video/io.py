@@ -71,10 +71,9 @@ def read_own_json(path: Path) -> Any:
 
 
 @contextmanager
-def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> Iterator[Path]:
+def replacing_files(folder: str | os.PathLike) -> Iterator[Path]:
     """Gives a temporary folder to fill, and moves each of its files to its place in `folder` after the block; after an
-    error, none. The names of the pattern `last` are moved last, such as the weights, which complete a model. An
-    `OSError` of writing names `folder`."""
+    error, none. Weights are moved last, because they complete a model. An `OSError` of writing names `folder`."""
     folder = Path(folder)
     unfinished = folder / f".{os.getpid()}.partial"
     unfinished.mkdir(parents=True)
@@ -84,7 +83,7 @@ def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> I
             files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
             for path in files:
                 sync_file(path)
-            for path in sorted(files, key=lambda path: path.match(last)):
+            for path in sorted(files, key=lambda path: path.match("*.safetensors")):
                 target = folder / path.relative_to(unfinished)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(path, target)

@@ -20,7 +20,8 @@ class GriffeReading(Extension):
         if mod.path == "hf_video":
             names = PUBLIC_NAMES
         elif "_PUBLIC_NAMES" in mod.members:
-            names = ast.literal_eval(str(mod["_PUBLIC_NAMES"].value))
+            table = ast.literal_eval(str(mod["_PUBLIC_NAMES"].value))
+            names = {name: f".{module}" for module, defined in table.items() for name in defined.split()}
         else:
             return
         for name, module in names.items():

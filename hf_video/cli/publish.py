@@ -66,7 +66,7 @@ def run(settings: PublishSettings) -> int:
         options = {"labels": labels, "license": settings.license, "allow_tokens": settings.allow_tokens}
         options["with_training_state"] = settings.with_training_state
         publication = stage(settings.folder, staging, settings.repo_id, **options)
-        files, stale = publication.files, []
+        files, stale = publication.files, list[str]()
         if settings.output_dir is None:
             try:
                 files, stale = plan(publication, settings.revision)
@@ -75,7 +75,7 @@ def run(settings: PublishSettings) -> int:
                     raise
                 print(f"The Hub cannot be reached: treated as a new repository: {error.__cause__}")
         for name, size in files.items():
-            print(f"{size:>14,}  {_printable(name)}")
+            print(f"{size:>14,}  {name}")
         for name in stale:
             print(f"{'deleted':>14}  {name}: weights of an earlier upload")
         left_out = Counter((_top_level(name), reason) for name, reason in publication.left_out.items())
@@ -102,9 +102,4 @@ def run(settings: PublishSettings) -> int:
 
 def _top_level(name: str) -> str:
     folder, slash, _ = name.partition("/")
-    return _printable(folder + slash)
-
-
-def _printable(name: str) -> str:
-    """A name that can be printed: bytes that are not UTF-8 are escaped."""
-    return name.encode(errors="backslashreplace").decode()
+    return folder + slash

@@ -1,42 +1,21 @@
 """Finds labelled videos, reads them as clips, and joins clips into batches."""
 
-from importlib import import_module
-from typing import Any
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
-    "augment_batch": ".mixing",
-    "BoxTask": ".tasks",
-    "ClipAugmentation": ".augmentation",
-    "ClipMixing": ".mixing",
-    "ClipTask": ".tasks",
-    "collate_clips": ".mixing",
-    "cut_clips": ".tasks",
-    "FrameTask": ".tasks",
-    "hold_out": ".holding_out",
-    "inspect_videos": ".checks",
-    "is_multi_label": ".rows",
-    "key_frame_times": ".key_frames",
-    "label_names": ".rows",
-    "load_detections": ".boxes",
-    "load_unlabelled_videos": ".video_dataset",
-    "load_video_dataset": ".video_dataset",
-    "load_video_stream": ".video_stream",
-    "MixingCollator": ".mixing",
-    "read_annotations": ".annotations",
-    "read_key_frame_clip": ".key_frames",
-    "ReadAheadLoader": ".loader",
-    "Task": ".tasks",
-    "TextTask": ".tasks",
-    "VideoDataset": ".dataset",
-    "VideoStream": ".video_stream",
-    "write_annotations": ".annotations",
+    "annotations": "read_annotations write_annotations",
+    "augmentation": "ClipAugmentation",
+    "boxes": "load_detections",
+    "checks": "inspect_videos",
+    "dataset": "VideoDataset",
+    "holding_out": "hold_out",
+    "key_frames": "read_key_frame_clip",
+    "loader": "ReadAheadLoader",
+    "mixing": "augment_batch ClipMixing collate_clips MixingCollator",
+    "rows": "is_multi_label label_names",
+    "tasks": "BoxTask ClipTask cut_clips FrameTask Task TextTask",
+    "video_dataset": "load_unlabelled_videos load_video_dataset",
+    "video_stream": "load_video_stream VideoStream",
 }
 
-__all__ = list(_PUBLIC_NAMES)
-__dir__ = __all__.copy
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC_NAMES:
-        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)

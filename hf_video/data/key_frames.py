@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from hf_video.processing import VideoDetectionProcessor
-from hf_video.reading import VideoReader, VideoReadError, probe_video
-from hf_video.reading.video import TIME_ROUNDING, VideoSource
+from hf_video.reading import VideoReader, VideoReadError
+from hf_video.reading.video import VideoSource
 
 
 def read_key_frame_clip(video: VideoSource, second: float, processor: VideoDetectionProcessor) -> np.ndarray:
@@ -32,10 +32,3 @@ def read_key_frame_clip(video: VideoSource, second: float, processor: VideoDetec
                 "elsewhere, first_second (--first-second) says where: 900 for AVA's files of 15 minutes."
             )
         return reader.read(reader.shown_at(processor.key_frame_times(second), processor.fps))
-
-
-def key_frame_times(video: VideoSource, processor: VideoDetectionProcessor, every: float = 1.0) -> list[float]:
-    """The multiples of `every` seconds in a video, from 0. Frames of a folder count as `processor.fps` a second."""
-    metadata = probe_video(video)
-    duration = metadata.duration if metadata.duration is not None else metadata.total_num_frames / processor.fps
-    return [number * every for number in range(math.ceil((duration - TIME_ROUNDING) / every))]

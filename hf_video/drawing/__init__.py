@@ -1,22 +1,11 @@
 """Pictures and videos of what models see: timelines, heat maps, annotated videos."""
 
-from importlib import import_module
-from typing import Any
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
-    "annotate_detections": ".video",
-    "annotate_video": ".video",
-    "draw_heat_maps": ".heat_maps",
-    "draw_timeline": ".timeline_picture",
-    "overlay_heat_maps": ".heat_maps",
-    "write_heat_map_video": ".heat_maps",
+    "heat_maps": "draw_heat_maps overlay_heat_maps write_heat_map_video",
+    "timeline_picture": "draw_timeline",
+    "video": "annotate_detections annotate_video",
 }
 
-__all__ = list(_PUBLIC_NAMES)
-__dir__ = __all__.copy
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC_NAMES:
-        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)

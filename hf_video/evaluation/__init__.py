@@ -1,36 +1,16 @@
 """Measures predictions: classes of clips and frames, segments, detections, and search by texts."""
 
-from importlib import import_module
-from typing import Any
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
-    "annotated_boxes": ".detections",
-    "audit_model": ".audit",
-    "CaptionedVideos": ".retrieval",
-    "Compared": ".agreement",
-    "detected_boxes": ".detections",
-    "evaluate_dataset": ".classes",
-    "evaluate_detection_file": ".detections",
-    "evaluate_detections": ".detections",
-    "evaluate_frames": ".frames",
-    "evaluate_points": ".points",
-    "evaluate_retrieval": ".retrieval",
-    "evaluate_segments": ".segments",
-    "frame_mean_ap": ".detections",
-    "group_captions": ".retrieval",
-    "measure_agreement": ".agreement",
-    "read_ground_truth": ".segments",
-    "read_predictions": ".segments",
-    "retrieval_scores": ".retrieval",
-    "RetrievalScores": ".retrieval",
-    "write_predictions": ".classes",
+    "agreement": "Compared measure_agreement",
+    "audit": "audit_model",
+    "classes": "evaluate_dataset write_predictions",
+    "detections": "annotated_boxes detected_boxes evaluate_detection_file evaluate_detections frame_mean_ap",
+    "frames": "evaluate_frames",
+    "points": "evaluate_points",
+    "retrieval": "CaptionedVideos evaluate_retrieval group_captions retrieval_scores RetrievalScores",
+    "segments": "evaluate_segments read_ground_truth read_predictions",
 }
 
-__all__ = list(_PUBLIC_NAMES)
-__dir__ = __all__.copy
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC_NAMES:
-        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)

@@ -178,16 +178,20 @@ def load_measured_clips(
         )
     check_readable(settings, rows)
     rows = cut_splits({split: rows}, (training.get("data") or {}).get("clip_duration"))[split]
-    dataset = VideoDataset(rows, make_task(processor), training=False, on_error=settings.on_error)
-    broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
-    facts = {
-        **measured_part(settings, split, parts is not None),
-        **count_clips(dataset.rows["video"][:]),
-        "views": tell_views(processor.num_clips, processor.num_crops),
-        **trained_rows(settings, dataset.rows),
-        **({"broken_videos": broken} if broken else {}),
-    }
+    dataset, facts = measured_clips(settings, rows, make_task(processor), split, parts is not None)
+    facts |= count_clips(dataset.rows["video"][:])
+    facts["views"] = tell_views(processor.num_clips, processor.num_crops)
     return model, dataset, facts
+
+
+def measured_clips(
+    settings: MeasuredSettings, rows: datasets.Dataset, task: ClipTask, split: str, is_part: bool
+) -> tuple[VideoDataset, dict[str, Any]]:
+    """The clips of rows that can be read, and what a result says of them."""
+    dataset = VideoDataset(rows, task, training=False, on_error=settings.on_error)
+    broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
+    facts = measured_part(settings, split, is_part) | trained_rows(settings, dataset.rows)
+    return dataset, facts | ({"broken_videos": broken} if broken else {})
 
 
 def check_readable(settings: MeasuredSettings, rows: datasets.Dataset) -> None:

@@ -1,12 +1,31 @@
 """Matches predictions with annotations and measures their ranking, for segments of time as for boxes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hf_video.inference.segments import Segment
+
 # Is called with the result of an evaluation.
 Tell = Callable[[dict[str, Any]], object]
+
+
+def by_class(
+    predictions: Mapping[str, Sequence[Segment]], ground_truth: Mapping[str, Sequence[Segment]]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Each annotated class with its predictions, the most confident first, and its annotations: score, number of the
+    video, start and end of each, (n, 4) float64."""
+    videos = {video: number for number, video in enumerate({**predictions, **ground_truth})}
+    labels, cells = list[np.ndarray](), list[np.ndarray]()
+    for kind in (predictions, ground_truth):
+        pairs = [(videos[video], each) for video, of_video in kind.items() for each in of_video]
+        labels.append(np.array([each.label for _, each in pairs], object))
+        rows = [(each.score, number, each.start, each.end) for number, each in pairs]
+        cells.append(np.array(rows, np.float64).reshape(-1, 4))
+    for label in sorted({*labels[1]}):
+        found, true = (values[names == label] for values, names in zip(cells, labels, strict=True))
+        yield label, found[np.argsort(-found[:, 0], kind="stable")], true
 
 
 def iou(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ only multiples of 1/199. A class without an instant has no average precision, in
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from hf_video.inference.points import find_points
 from hf_video.inference.segments import Segment
 from hf_video.texts import count, table_lines
 
-from .matching import find_annotations, interpolated_average_precision
+from .matching import by_class, find_annotations, interpolated_average_precision
 
 FINE, COARSE = (0.1, 0.2, 0.3, 0.4, 0.5), (1.0, 2.0, 3.0, 4.0, 5.0)
 # Seconds: 1.05 - 1 is more than 0.05.
@@ -51,21 +52,20 @@ def evaluate_points(
     Raises:
         ValueError: there is no annotated instant.
     """
-    videos = {video: number for number, video in enumerate({**ground_truth, **predictions})}
-    # Video, time and score of each by class, the predictions with the most confident one first.
-    rows = tuple(defaultdict[str, list[tuple[float, float, float]]](list) for _ in range(2))
-    for of_class, kind in zip(rows, (ground_truth, predictions), strict=True):
-        for video, each in ((video, each) for video, points in kind.items() for each in points):
-            of_class[each.label].append((videos[video], each.start, each.score))
-    if not rows[0]:
+    videos = {**ground_truth, **predictions}
+    # Instants choose in the order of their times.
+    in_order = [
+        {video: sorted(kind.get(video, ()), key=attrgetter("start", "score")) for video in videos}
+        for kind in (predictions, ground_truth)
+    ]
+    num_predictions, num_points = (sum(map(len, kind.values())) for kind in in_order)
+    if not num_points:
         raise ValueError("The ground truth has no instant, so nothing can be measured.")
     tolerances, num_right = FINE + COARSE, np.zeros(len(FINE + COARSE))
     classes: dict[str, dict[str, Any]] = {}
-    for label in sorted(rows[0]):
-        true, found = (np.array(sorted(of_class[label]), np.float64).reshape(-1, 3) for of_class in rows)
-        found = found[np.argsort(-found[:, 2], kind="stable")]
+    for label, found, true in by_class(*in_order):
         is_right = np.stack([_are_right(true, found, tolerance) for tolerance in tolerances])
-        num_right += (is_right & (found[:, 2] >= ONSET)).sum(axis=1)
+        num_right += (is_right & (found[:, 0] >= ONSET)).sum(axis=1)
         precisions = [interpolated_average_precision(row, len(true), np.arange(11) / 10) for row in is_right]
         classes[label] = {"num_points": len(true), "average_precision": precisions}
     mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
@@ -73,8 +73,7 @@ def evaluate_points(
         float(np.trapezoid(values, times) / (times[-1] - times[0]))
         for values, times in ((mean[: len(FINE)], FINE), (mean[len(FINE) :], COARSE))
     )
-    num_points, num_predictions = (sum(map(len, of_class.values())) for of_class in rows)
-    num_sure = sum(score >= ONSET for of_class in rows[1].values() for *_, score in of_class)
+    num_sure = sum(each.score >= ONSET for points in predictions.values() for each in points)
     return {
         "tolerances": list(tolerances),
         "num_points": num_points,
@@ -88,14 +87,14 @@ def evaluate_points(
 
 
 def _are_right(true: np.ndarray, found: np.ndarray, tolerance: float) -> np.ndarray:
-    """Which predictions are right. Both are (n, 3), video, time and score."""
+    """Which predictions are right, see `by_class`."""
 
     def confidence(instants: np.ndarray, others: np.ndarray) -> np.ndarray:
-        is_near = np.abs(instants[:, 1] - others[:, 1]) <= tolerance / 2 + _ROUNDING
-        return np.where(is_near, others[:, 2], -np.inf)
+        is_near = np.abs(instants[:, 2] - others[:, 2]) <= tolerance / 2 + _ROUNDING
+        return np.where(is_near, others[:, 0], -np.inf)
 
     least = [np.finfo(np.float64).min]
-    taken = find_annotations(true, true[:, 0], found, found[:, 0], least, tries_next=True, overlap=confidence)[0]
+    taken = find_annotations(true, true[:, 1], found, found[:, 1], least, tries_next=True, overlap=confidence)[0]
     return np.isin(np.arange(len(found)), taken)
 
 

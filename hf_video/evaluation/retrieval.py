@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
+from hf_video.data import ClipTask
 from hf_video.data.holding_out import VIDEO
 from hf_video.data.rows import BYTES, rows_without
 from hf_video.data.trained_data import parts_of_training, read_training
@@ -23,7 +23,7 @@ from hf_video.loading import load_video_text_model
 from hf_video.metrics import retrieval_recall
 from hf_video.texts import count, table_lines
 
-from .classes import check_readable, measured_part, reading_options, tell_known, tell_split, trained_rows
+from .classes import check_readable, measured_clips, read_batches, reading_options, tell_known, tell_split
 from .matching import Tell
 
 # The score of a pair that is not among those which are ranked again.
@@ -114,19 +114,13 @@ def group_captions(
 ) -> CaptionedVideos:
     """The videos of rows of `load_captions`, each once, and their captions, which `paragraph` joins to one text. With
     `first_seconds`, not more is read of each video."""
-    first, captions = list[int](), list[list[str]]()
-    number_of: dict[tuple[Any, ...], int] = {}
-    columns = (rows[name][:] for name in ("video", "start", "end", "caption"))
-    for index, (*place, caption) in enumerate(zip(*columns, strict=True)):
-        number = number_of.setdefault(tuple(place), len(first))
-        if number == len(first):
-            first.append(index)
-            captions.append([])
-        captions[number].append(caption)
+    place = ["video", "start", "end"]
+    groups = rows.select_columns([*place, "caption"]).to_pandas().groupby(place, sort=False, dropna=False)
+    captions = groups["caption"].agg(list).tolist()
     if paragraph:
         captions = [[" ".join(each)] for each in captions]
-    videos = rows.select_columns([name for name in ("video", "start", "end", BYTES) if name in rows.column_names])
-    videos = videos.select(first)
+    videos = rows.select_columns([name for name in (*place, BYTES) if name in rows.column_names])
+    videos = videos.select(groups.head(1).index)
     if first_seconds is not None:
         bounds = zip(videos["start"], videos["end"], strict=True)
         ends = [min((start or 0.0) + first_seconds, math.inf if end is None else end) for start, end in bounds]
@@ -150,27 +144,20 @@ def evaluate_retrieval(settings: EvaluateSettings, tell: Tell = lambda result: N
         (parts or splits)[split], paragraph=settings.paragraph, first_seconds=settings.first_seconds
     )
     check_readable(settings, videos)
-    clips = VideoDataset(videos, ClipTask(processor.video_processor), training=False, on_error=settings.on_error)
-    broken = clips.drop_broken(num_workers=settings.num_workers).broken_videos()
-    if broken:
+    clips, facts = measured_clips(settings, videos, ClipTask(processor.video_processor), split, parts is not None)
+    if broken := facts.get("broken_videos"):
         relevant = relevant[rows_without(videos, broken)]
         kept = np.flatnonzero(relevant.any(axis=0))
         relevant, texts = relevant[:, kept], [texts[number] for number in kept]
     inputs = processor(text=texts, max_length=settings.max_length, return_tensors="pt")
-    loader = ReadAheadLoader(clips, collate_fn=collate_clips, **reading_options(settings))
-    batches = (batch["pixel_values"] for batch in loader)
+    batches = (batch["pixel_values"] for batch in read_batches(clips, progress=False, **reading_options(settings)))
     options = {"k_test": settings.k_test, "batch_size": settings.batch_size}
     scores = retrieval_scores(model, batches, inputs, progress=True, **options)
-    result = {
-        **measured_part(settings, split, parts is not None),
-        "num_videos": len(relevant),
-        "num_texts": len(texts),
-        "dual_encoder": retrieval_recall(scores.similarity, relevant),
-    }
+    result = facts | {"num_videos": len(relevant), "num_texts": len(texts)}
+    result["dual_encoder"] = retrieval_recall(scores.similarity, relevant)
     if scores.of_texts is not None:
         result["k_test"] = settings.k_test
         result["reranked"] = retrieval_recall(scores.of_texts, relevant, scores.of_videos)
-    result |= trained_rows(settings, clips.rows) | ({"broken_videos": broken} if broken else {})
     tell(result)
     return result
 

@@ -36,7 +36,7 @@ from hf_video.settings import few
 from hf_video.texts import count, table_lines
 
 from .agreement import Compared, measure_agreement, tell_agreement
-from .matching import Tell, find_annotations, interpolated_average_precision
+from .matching import Tell, by_class, find_annotations, interpolated_average_precision
 from .points import are_points, evaluate_points, tell_points
 
 # The usual thresholds for THUMOS14.
@@ -220,46 +220,35 @@ def evaluate_segments(
     if not tious or not all(0 < tiou <= 1 for tiou in tious):
         raise ValueError(f"Thresholds of temporal IoU above 0 and up to 1 are expected, got {[*tious]}.")
     tious = sorted(set(tious))
-    videos = {video: number for number, video in enumerate({**predictions, **ground_truth})}
-    (found_labels, found), (true_labels, true) = _arrays(predictions, videos), _arrays(ground_truth, videos)
-    if not len(true):
+    num_found, num_true = (sum(map(len, kind.values())) for kind in (predictions, ground_truth))
+    if not num_true:
         raise ValueError("The ground truth has no annotated segment, so nothing can be measured.")
     classes: dict[str, dict[str, Any]] = {}
     num_right, errors = np.zeros(len(tious)), [list[np.ndarray]() for _ in tious]
-    for label in sorted({*true_labels}):
-        of_true, of_found = true[true_labels == label], found[found_labels == label]
-        of_found = of_found[np.argsort(-of_found[:, 0], kind="stable")]
-        pair = of_found[:, 2:], of_found[:, 1], of_true[:, 2:], of_true[:, 1]
-        places = find_annotations(*pair, tious, tries_next=True)
-        precisions = [interpolated_average_precision(row >= 0, len(of_true)) for row in places]
-        classes[label] = {"num_segments": len(of_true), "average_precision": precisions}
+    for label, found, true in by_class(predictions, ground_truth):
+        places = find_annotations(found[:, 2:], found[:, 1], true[:, 2:], true[:, 1], tious, tries_next=True)
+        precisions = [interpolated_average_precision(row >= 0, len(true)) for row in places]
+        classes[label] = {"num_segments": len(true), "average_precision": precisions}
         num_right += (places >= 0).sum(axis=1)
         for of_threshold, row in zip(errors, places, strict=True):
-            of_threshold.append(np.abs(of_found - of_true[row])[row >= 0, 2:].ravel())
+            of_threshold.append(np.abs(found - true[row])[row >= 0, 2:].ravel())
     mean = np.mean([each["average_precision"] for each in classes.values()], axis=0)
     of_borders = [np.concatenate(each) for each in errors]
     return {
         "tious": tious,
         "num_videos": len(ground_truth),
-        "num_segments": len(true),
-        "num_predictions": len(found),
+        "num_segments": num_true,
+        "num_predictions": num_found,
         "mean_average_precision": mean.tolist(),
         "average_map": float(mean.mean()),
-        "precision": (num_right / max(len(found), 1)).tolist(),
-        "recall": (num_right / len(true)).tolist(),
-        "f1": (2 * num_right / (len(true) + len(found))).tolist(),
+        "precision": (num_right / max(num_found, 1)).tolist(),
+        "recall": (num_right / num_true).tolist(),
+        "f1": (2 * num_right / (num_true + num_found)).tolist(),
         "median_border_error": [float(np.median(each)) if each.size else None for each in of_borders],
         "p90_border_error": [float(np.percentile(each, 90)) if each.size else None for each in of_borders],
         "classes": classes,
         "warnings": _warnings(predictions, ground_truth, classes),
     }
-
-
-def _arrays(segments: _Segments, videos: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of all segments, and score, number of the video, start and end of each, (n, 4) float64."""
-    pairs = [(videos[video], each) for video, of_video in segments.items() for each in of_video]
-    cells = [(each.score, number, each.start, each.end) for number, each in pairs]
-    return np.array([each.label for _, each in pairs], object), np.array(cells, np.float64).reshape(-1, 4)
 
 
 def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Container[str]) -> list[str]:

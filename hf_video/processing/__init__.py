@@ -1,27 +1,16 @@
 """From video files to the input of a model."""
 
-from importlib import import_module
-from typing import Any
-
 # Importing Transformers registers the processor, which imports its module: it must be complete before that module
 # starts to load, or it would find it half-loaded.
 import transformers  # noqa: F401
 
+from hf_video.lazy_names import lazy_names
+
 _PUBLIC_NAMES = {
-    "CenterCropImageProcessor": ".image_processing_center_crop",
-    "sample_clip_indices": ".clip_sampling",
-    "SAMPLING_STRATEGIES": ".clip_sampling",
-    "VideoClipProcessor": ".video_processing_clip",
-    "VideoClipProcessorKwargs": ".video_processing_clip",
-    "VideoDetectionProcessor": ".video_processing_detection",
-    "VideoDetectionProcessorKwargs": ".video_processing_detection",
+    "clip_sampling": "sample_clip_indices SAMPLING_STRATEGIES",
+    "image_processing_center_crop": "CenterCropImageProcessor",
+    "video_processing_clip": "VideoClipProcessor VideoClipProcessorKwargs",
+    "video_processing_detection": "VideoDetectionProcessor VideoDetectionProcessorKwargs",
 }
 
-__all__ = list(_PUBLIC_NAMES)
-__dir__ = __all__.copy
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC_NAMES:
-        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)

@@ -1,24 +1,11 @@
 """Frames of videos, wherever they are: files, addresses, folders, streams, windows."""
 
-from importlib import import_module
-from typing import Any
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
-    "group_samples": ".windows",
-    "probe_video": ".video",
-    "read_video": ".video",
-    "Sample": ".windows",
-    "SampleGroup": ".windows",
-    "timed_samples": ".windows",
-    "VideoReader": ".video",
-    "VideoReadError": ".sources",
+    "sources": "VideoReadError",
+    "video": "probe_video read_video VideoReader",
+    "windows": "group_samples Sample SampleGroup timed_samples",
 }
 
-__all__ = list(_PUBLIC_NAMES)
-__dir__ = __all__.copy
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC_NAMES:
-        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)

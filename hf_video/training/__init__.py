@@ -1,65 +1,31 @@
 """Trains and evaluates video classifiers and models that answer, with `transformers.Trainer`."""
 
-from importlib import import_module
-from typing import Any
+from hf_video.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
-    "ActionDetectionTrainer": ".detection",
-    "add_lora": ".adaptation",
-    "AnswerTrainer": ".answers",
-    "AnswerTrainingArguments": ".arguments",
-    "assess": ".report",
-    "BaseTrainer": ".trainer",
-    "CrossEntropy": ".losses",
-    "DetectionTrainingArguments": ".arguments",
-    "Distillation": ".losses",
-    "EMACallback": ".optimization",
-    "evaluate": ".task",
-    "find_task": ".task",
-    "FocalLoss": ".losses",
-    "FrameClassificationTrainer": ".frames",
-    "FrameTrainingArguments": ".arguments",
-    "freeze_layers": ".adaptation",
-    "LOSSES": ".settings",
-    "make_linear_probe": ".adaptation",
-    "measure_classes": ".report",
-    "Measured": ".report",
-    "NO_WEIGHT_DECAY": ".optimization",
-    "parameter_groups": ".optimization",
-    "parameter_settings": ".optimization",
-    "plan": ".planning",
-    "plan_labels": ".planning",
-    "PlanSettings": ".task_settings",
-    "PreTrainer": ".pretraining",
-    "PreTrainingArguments": ".arguments",
-    "PretrainSettings": ".task_settings",
-    "probe": ".probing",
-    "ProbeSettings": ".task_settings",
-    "register_task": ".task",
-    "RetrievalTrainer": ".retrieval",
-    "RetrievalTrainingArguments": ".arguments",
-    "Task": ".task",
-    "TaskData": ".task",
-    "TaskRow": ".task",
-    "TASKS": ".task",
-    "to_plain_model": ".adaptation",
-    "train": ".task",
-    "train_probe": ".probing",
-    "TrainAnswersSettings": ".task_settings",
-    "TrainDetectionSettings": ".task_settings",
-    "TrainFrameSettings": ".task_settings",
-    "TrainRetrievalSettings": ".task_settings",
-    "TrainSettings": ".task_settings",
-    "VideoTrainer": ".classification",
-    "VideoTrainingArguments": ".arguments",
-    "write_report": ".report",
+    "adaptation": "add_lora freeze_layers make_linear_probe to_plain_model",
+    "answers": "AnswerTrainer",
+    "arguments": (
+        "AnswerTrainingArguments DetectionTrainingArguments FrameTrainingArguments PreTrainingArguments "
+        "RetrievalTrainingArguments VideoTrainingArguments"
+    ),
+    "classification": "VideoTrainer",
+    "detection": "ActionDetectionTrainer",
+    "frames": "FrameClassificationTrainer",
+    "losses": "CrossEntropy Distillation FocalLoss",
+    "optimization": "EMACallback NO_WEIGHT_DECAY parameter_groups parameter_settings",
+    "planning": "plan plan_labels",
+    "pretraining": "PreTrainer",
+    "probing": "probe train_probe",
+    "report": "assess measure_classes Measured write_report",
+    "retrieval": "RetrievalTrainer",
+    "settings": "LOSSES",
+    "task": "evaluate find_task register_task Task TaskData TaskRow TASKS train",
+    "task_settings": (
+        "PlanSettings PretrainSettings ProbeSettings TrainAnswersSettings TrainDetectionSettings "
+        "TrainFrameSettings TrainRetrievalSettings TrainSettings"
+    ),
+    "trainer": "BaseTrainer",
 }
 
-__all__ = list(_PUBLIC_NAMES)
-__dir__ = __all__.copy
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC_NAMES:
-        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)

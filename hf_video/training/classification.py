@@ -44,7 +44,7 @@ from .losses import CrossEntropy, make_distillation, make_loss
 from .model_loading import load_model, sizes_of
 from .optimization import EMACallback, parameter_groups, settings_by_arguments
 from .report import Measured, clip_reader, measure_classes
-from .run import OTHERS, ModelChoice, RunPlan
+from .run import ModelChoice, RunPlan
 from .task import Task, TaskData
 from .task_settings import MAX_CLIPS_FOR_START, HeadSettings, RegularizationSettings, ScratchSettings, TrainSettings
 from .trainer import BaseTrainer
@@ -226,15 +226,9 @@ class ClassificationTask(Task):
             number = len(self.listed.get("train", ()))
             known = f"{number:,} clips"
             if number <= MAX_CLIPS_FOR_START:
-                text = (
-                    f"Model: the bundled model, because there are {known}, at most {MAX_CLIPS_FOR_START:,}. It is a "
-                    "small VideoViT that knows motion and shapes, and hardly any objects. "
-                    f"{OTHERS}scratch for random weights."
-                )
-                return ModelChoice(SHIPPED, text)
+                return ModelChoice.of_bundled(f"because there are {known}, at most {MAX_CLIPS_FOR_START:,}")
             reason = f"there are {known}, more than {MAX_CLIPS_FOR_START:,}"
-        text = f"Model: a VideoViT from random weights, because {reason}. {OTHERS}start for the bundled model."
-        return ModelChoice(None, text)
+        return ModelChoice.of_random("VideoViT", reason)
 
     def load_data(self, run: RunPlan) -> TaskData:
         chosen = run.chosen

@@ -1,16 +1,29 @@
 """Loads and checks the data of a training run."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from datasets import Dataset, DatasetDict, IterableDataset
+from huggingface_hub import HfApi
+
+from hf_video.data import hold_out, load_video_dataset, load_video_stream
+from hf_video.data.checks import (
+    MAX_OPENED,
+    find_copies,
+    find_overlaps,
+    find_repeated_clips,
+    repetition_warnings,
+    tell_copies,
+    tell_overlaps,
+)
+from hf_video.data.folders import is_hub_name, listed
+from hf_video.data.holding_out import further_columns
+from hf_video.data.rows import class_counts, label_names
+from hf_video.loading.class_names import class_names_of
+from hf_video.loading.configurations import load_config
 from hf_video.processes import is_first_process
-
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict, IterableDataset
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +37,6 @@ def load_data(
 ) -> DatasetDict:
     """The splits. Their class ids are in the order of the model if it has the same classes, else sorted. A column that
     the data are split by is kept. `options` are those of `load_video_dataset`."""
-    from hf_video.data import load_video_dataset
-    from hf_video.data.holding_out import further_columns
-
     columns = further_columns(split_by)
     return load_video_dataset(data, order=_known_names(model), video_root=video_root, columns=columns, **options)
 
@@ -35,9 +45,6 @@ def require_training(data: str, splits: Mapping[str, Dataset]) -> None:
     """Refuses (`ValueError`) data without a training split, and tells which classes that for validation lacks."""
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Name a file or folder of it train.")
-    from hf_video.data.folders import listed
-    from hf_video.data.rows import class_counts, label_names
-
     rows = splits.get("validation")
     counts = {} if rows is None else dict(zip(label_names(rows), class_counts(rows), strict=True))
     lacking = [repr(name) for name, count in counts.items() if not count]
@@ -50,8 +57,6 @@ def load_stream(
 ) -> tuple[IterableDataset, DatasetDict, list[str]]:
     """The stream of training videos, the other splits, and the class names by id: those that the data declare, in the
     order of a model with the same ones, or else those of the model."""
-    from hf_video.data import label_names, load_video_stream
-
     stream, others = load_video_stream(data, order=_known_names(model), video_root=video_root, **options)
     if "validation" not in others:
         raise ValueError(
@@ -72,20 +77,11 @@ def check_streamed(chosen: Any) -> None:
 
 def commit_of(data: str, revision: str | None) -> str | None:
     """The commit of a data set of the Hub; None for other data."""
-    from huggingface_hub import HfApi
-
-    from hf_video.data.folders import is_hub_name
-
     return HfApi().dataset_info(data, revision=revision).sha if is_hub_name(data) else None
 
 
 def _known_names(model: str | Path | None) -> list[str] | None:
-    if model is None:
-        return None
-    from hf_video.loading.class_names import class_names_of
-    from hf_video.loading.configurations import load_config
-
-    return class_names_of(load_config(model))
+    return None if model is None else class_names_of(load_config(model))
 
 
 def training_splits(
@@ -93,9 +89,6 @@ def training_splits(
 ) -> dict[str, Dataset]:
     """The training and the validation split. The latter is held out if the data have none, and a printed line says
     what is. Warns of copies and of repeated clips. Splits that share seconds of a video are a `ValueError`."""
-    from hf_video.data import hold_out
-    from hf_video.data.checks import MAX_OPENED, find_copies, find_overlaps, tell_copies, tell_overlaps
-
     copies = find_copies(data, at_most=MAX_OPENED)
     if copies and is_first_process():
         held_out = "" if "validation" in data else " In what is held out, a video and its copies count as one."
@@ -117,7 +110,5 @@ def warn_of_repetitions(splits: Mapping[str, Dataset], copies: Mapping[str, str]
     """Logs how many clips have different labels or stand in several splits, on the first process of a launcher."""
     if not is_first_process():
         return
-    from hf_video.data.checks import find_repeated_clips, repetition_warnings
-
     for sentence in repetition_warnings(find_repeated_clips(splits, copies)):
         logger.warning(sentence)

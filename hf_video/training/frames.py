@@ -26,7 +26,7 @@ from hf_video.inference.scores import scores_of
 from hf_video.loading.class_names import background_of, class_names_of, points_of
 from hf_video.loading.configurations import load_config
 from hf_video.loading.heads import load_frame_classifier
-from hf_video.loading.released import SHIPPED, model_path
+from hf_video.loading.released import model_path
 from hf_video.metrics import wilson_interval
 from hf_video.processes import is_first_process
 from hf_video.settings import settings_of
@@ -37,7 +37,7 @@ from .data import require_training
 from .losses import make_distillation
 from .report import Measured, class_table, clip_reader, clip_table, table
 from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix
-from .run import OTHERS, ModelChoice, RunPlan
+from .run import ModelChoice, RunPlan
 from .task import Task, TaskData
 from .task_settings import RegularizationSettings, ScratchSettings, TrainFrameSettings
 from .trainer import BaseTrainer
@@ -91,10 +91,8 @@ class FramesTask(Task):
             return ModelChoice(None)
         known = settings_of(TrainFrameSettings)
         if given := next((known[name].flag for name in _OF_OTHERS if name in named), None):
-            text = f"Model: a {chosen.family} from random weights, because {given} is given. {OTHERS}"
-            return ModelChoice(None, f"{text}start for the bundled model.")
-        text = "Model: the bundled model, a small VideoViT that knows motion and shapes, and hardly any objects. "
-        return ModelChoice(SHIPPED, f"{text}{OTHERS}scratch for random weights.")
+            return ModelChoice.of_random(chosen.family, f"{given} is given")
+        return ModelChoice.of_bundled()
 
     def load_data(self, run: RunPlan) -> TaskData:
         chosen = run.chosen
@@ -105,12 +103,9 @@ class FramesTask(Task):
             self.background = next(iter(background_of(load_config(model_path(chosen.model) or ""))), None)
             if self.background is not None and is_first_process():
                 print(f"Frames outside of all segments are {self.background!r}, as in {chosen.model}.", flush=True)
-        options: dict[str, Any] = {
-            "columns": further_columns(chosen.split_by),
-            "choices": choices | {"point_width": 0},
-        }
-        options["min_classes"] = 2 if self.background is None else 1
-        splits = load_video_dataset(chosen.data, video_root=chosen.video_root, **options)
+        options: dict[str, Any] = {"columns": further_columns(chosen.split_by), "video_root": chosen.video_root}
+        options |= {"choices": choices | {"point_width": 0}, "min_classes": 2 if self.background is None else 1}
+        splits = load_video_dataset(chosen.data, **options)
         require_training(chosen.data, splits)
         self.points = point_classes(splits["train"])
         if self.points and self.background is None:
@@ -195,16 +190,13 @@ class FramesTask(Task):
         metrics |= {"chance": float(counts.max() / counts.sum()), "interval": [*interval]}
         labels = [np.asarray(row) for row in dataset.rows["frame_labels"]]
         confused = _confusions(found.predictions, labels, len(names))
-
         clips = _worst_clips(found.predictions, labels, names, dataset)
 
         def draw(split: str) -> Iterator[tuple[str, Any]]:
             yield "confusion_matrix.png", plot_confusion_matrix(confused, names)
             if clips:
-                yield (
-                    "worst_clips.png",
-                    plot_clips(clips, f"The {len(clips)} {split} clips with the fewest right frames"),
-                )
+                title = f"The {len(clips)} {split} clips with the fewest right frames"
+                yield "worst_clips.png", plot_clips(clips, title)
 
         return Measured(
             metrics,

@@ -159,22 +159,17 @@ def steps_by_epoch(
 
 
 class EMACallback(TrainerCallback):
-    """Averages the trainable weights over the steps of a training run, in float32. In every step the old average is
-    multiplied by min(`decay`, (1 + steps) / (10 + steps)), whose second term soon forgets the first weights.
-    `VideoTrainer` saves the average in every checkpoint, resumes it and evaluates with it. At the end of training the
-    average becomes the weights of the model.
+    """Averages the trainable weights over the steps of a training run, in float32, if the arguments have `ema_decay`,
+    such as 0.9999 for runs of many thousand steps or 0.99 for a thousand. In every step the old average is multiplied
+    by min(`ema_decay`, (1 + steps) / (10 + steps)), whose second term soon forgets the first weights. `VideoTrainer`
+    saves the average in every checkpoint, resumes it and evaluates with it. At the end of training the average becomes
+    the weights of the model."""
 
-    Args:
-        decay: between 0 and 1, such as 0.9999 for runs of many thousand steps, 0.99 for a thousand steps; by default
-            `ema_decay` of the arguments, and no average without it.
-    """
-
-    def __init__(self, decay: float | None = None):
-        self.decay = decay
+    def __init__(self) -> None:
         self.average: dict[str, torch.Tensor] = {}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._decay(args) is None:
+        if getattr(args, "ema_decay", None) is None:
             self.average = {}
             return
         resumed = self.average if state.global_step > 0 else {}
@@ -186,7 +181,7 @@ class EMACallback(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self.average:
             return
-        decay = min(self._decay(args), (1 + state.global_step) / (10 + state.global_step))
+        decay = min(args.ema_decay, (1 + state.global_step) / (10 + state.global_step))
         with torch.no_grad():
             for name, weight in _weights(kwargs["model"]):
                 self.average[name].lerp_(weight.detach().float(), 1 - decay)
@@ -200,9 +195,6 @@ class EMACallback(TrainerCallback):
             for name, weight in _weights(kwargs["model"]):
                 weight.copy_(_sharded_as(weight, self.average[name]))
         self.average = {}
-
-    def _decay(self, args: Any) -> Any:
-        return getattr(args, "ema_decay", None) if self.decay is None else self.decay
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:

@@ -37,7 +37,7 @@ from hf_video.metrics import (
 from hf_video.texts import clock
 
 from .report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
-from .throughput import THROUGHPUT_SCALARS
+from .throughput import THROUGHPUT_SCALARS, WAITING_SHARE
 
 logger = logging.getLogger(__name__)
 # So many of the training clips show how well the model knows what it was trained on.
@@ -46,8 +46,6 @@ MAX_SEEN_CLIPS = 200
 LARGE_GAP, WIDE_INTERVAL = 0.15, 0.2
 # A model that knows fewer of its own training clips has not learned enough.
 WELL_LEARNED = 0.9
-# A training that waits longer for videos would gain by reading them faster.
-LONG_WAIT = 0.5
 TRAINING = "training_"
 # In place of the metric by which the best epoch is chosen.
 LAST = "last epoch"
@@ -231,7 +229,7 @@ def assess(metrics: Mapping[str, Any]) -> list[str]:
         if "kept_epoch" in metrics:
             lines.append(f"kept     epoch {metrics['kept_epoch']:g}, {_why_kept(metrics)}")
         lines.append(f"next     {_next_step(metrics, value, own)}")
-    if (wait := metrics.get("data_wait_fraction", 0.0)) > LONG_WAIT:
+    if (wait := metrics.get("data_wait_fraction", 0.0)) > WAITING_SHARE:
         lines.append(
             f"speed    {wait:.1%} of the training waited for videos: more --num-workers, or --kept-frames-gib"
         )

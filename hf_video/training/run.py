@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from datasets import DatasetDict
 
 
-# Ends with the name that stands for the model that was not chosen.
-OTHERS = "--model takes another: a folder, a name on the Hub or one of `hf-video models`, or "
+_OTHERS = "--model takes another: a folder, a name on the Hub or one of `hf-video models`, or"
 
 
 class ModelChoice(NamedTuple):
@@ -54,6 +53,19 @@ class ModelChoice(NamedTuple):
 
     model: str | None
     sentence: str = ""
+
+    @classmethod
+    def of_bundled(cls, why: str = "") -> ModelChoice:
+        """The bundled model."""
+        what = "a small VideoViT that knows motion and shapes, and hardly any objects."
+        what = f"{why}. It is {what}" if why else what
+        return cls(SHIPPED, f"Model: the bundled model, {what} {_OTHERS} scratch for random weights.")
+
+    @classmethod
+    def of_random(cls, family: str, why: str) -> ModelChoice:
+        """Random weights of a family."""
+        what = f"a {family} from random weights, because {why}."
+        return cls(None, f"Model: {what} {_OTHERS} start for the bundled model.")
 
 
 @dataclass

@@ -107,8 +107,8 @@ class ThroughputCallback(TrainerCallback):
         if self._all.number > FIRST_STEPS and self.kept is not None and state.is_world_process_zero:
             tqdm.write(f"In all: {_describe(self._all, args)}")
 
-    def collect(self, args: TrainingArguments) -> dict[str, float]:
-        """The scalars since the last call; empty if no step was measured.
+    def collect(self, args: TrainingArguments, of_all: bool = False) -> dict[str, float]:
+        """The scalars since the last call, or of all steps so far; empty if no step was measured.
 
         Returns:
             `clips_per_second`: clips per second of all processes together; each view of a video is a clip.
@@ -116,14 +116,7 @@ class ThroughputCallback(TrainerCallback):
             `peak_memory_gib`: the most memory so far, in GiB: allocated by PyTorch on a CUDA device, otherwise
             resident in this process. It is missing on Windows.
         """
-        steps, self._logged = self._logged, _Steps()
-        return self._measure(steps, args)
-
-    def collect_all(self, args: TrainingArguments) -> dict[str, float]:
-        """The scalars of all steps so far, as `collect` gives those of some."""
-        return self._measure(self._all, args)
-
-    def _measure(self, steps: _Steps, args: TrainingArguments) -> dict[str, float]:
+        steps, self._logged = self._all if of_all else self._logged, _Steps()
         if not steps.lasted:
             return {}
         scalars = {

@@ -254,7 +254,7 @@ class BaseTrainer(Trainer):
             self._noted.clear()
             self._num_noted_steps = 0
         elif "train_runtime" in logs:
-            logs |= self.throughput.collect_all(self.args)
+            logs |= self.throughput.collect(self.args, of_all=True)
         super().log(logs, start_time)
 
     def compute_loss(

@@ -1,12 +1,14 @@
 import dataclasses
-import json
+import shutil
+import signal
+from pathlib import Path
 
 import pytest
 
 from hf_video.cli.main import COMMANDS, main
-from tests.testing.answering import tiny_pair
+from hf_video.demo import write_moving_digits
+from tests.testing.small_tasks import small_commands, write_small_tasks
 from tests.testing.undrawn_reports import undrawn_reports
-from tests.testing.videos import encode_video, make_frames
 
 __all__ = ["undrawn_reports"]
 
@@ -23,18 +25,31 @@ def trained(digits, tmp_path_factory):
 
 
 @pytest.fixture
+def run(trained, tmp_path):
+    """A copy of `trained`, to change."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """Videos of eight classes, two for training and one to test each."""
+    folder = tmp_path_factory.mktemp("few") / "digits"
+    return write_moving_digits(folder, train_per_class=2, test_per_class=1, num_frames=8, image_size=32)
+
+
+@pytest.fixture
+def heard_ctrl_c():
+    """SIGINT is ignored in a process that a shell starts in the background."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.fixture
 def questions(tmp_path):
-    """Questions about four videos in each of two splits; beside them `start`, a tiny model that answers."""
-    for each in tiny_pair():
-        each.save_pretrained(tmp_path / "start")
-    rows = []
-    for number in range(8):
-        encode_video(tmp_path / f"{number}.mp4", make_frames(8 + number))
-        rows.append({"video": f"{number}.mp4", "question": "which digit", "answer": "one two"})
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.json").write_text(json.dumps(rows[:4]))
-    (tmp_path / "data" / "validation.json").write_text(json.dumps(rows[4:]))
-    return tmp_path / "data"
+    """The words of a training on questions about four videos, which is measured on seven."""
+    write_small_tasks(tmp_path)
+    return small_commands(tmp_path)["answers"]
 
 
 @pytest.fixture

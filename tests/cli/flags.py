@@ -4,6 +4,7 @@ import yaml
 
 from hf_video.cli.command import parse
 from hf_video.cli.main import COMMANDS
+from hf_video.settings import find_setting
 from hf_video.training.recipes import published_recipe
 
 
@@ -27,3 +28,15 @@ def flags_of(values):
         flag = name.replace("_", "-")
         words.append(f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag}={value}")
     return words
+
+
+def check_settings_land(trainer, values, kind):
+    """Whatever has a field of the name of a setting, among what a trainer trains with, has its value."""
+    processor, collate = trainer.processing_class, trainer.data_collator
+    places = [trainer.args, trainer.model.config, processor, getattr(processor, "video_processor", None)]
+    places += [trainer.train_dataset.task.augmentation, getattr(collate, "mixing", collate), trainer.model]
+    for name, value in values.items():
+        name = find_setting(kind, name).name
+        found = [getattr(place, name) for place in places if hasattr(place, name)]
+        assert found, name
+        assert all(each == (float(value) if isinstance(each, float) else value) for each in found), name

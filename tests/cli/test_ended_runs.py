@@ -1,6 +1,5 @@
 """A run that a signal or a full disk ends, resumed or started again, gives the bits of an undisturbed run."""
 
-import json
 import signal
 from pathlib import Path
 
@@ -11,9 +10,8 @@ from safetensors.torch import load_file
 from hf_video.cli.main import main
 from hf_video.demo import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
-from tests.testing.answering import tiny_pair
 from tests.testing.processes import launched, run_forked
-from tests.testing.videos import encode_video, make_frames
+from tests.testing.small_tasks import small_commands, write_small_tasks
 
 from .conftest import TINY_MODEL
 from .ended_command import OF_CHECKPOINT, ending
@@ -27,21 +25,12 @@ def commands(tmp_path_factory):
     """Both commands on one epoch of one step after another: three checkpoints, of which two are kept."""
     folder = tmp_path_factory.mktemp("data")
     digits = write_moving_digits(folder / "digits", train_per_class=2, test_per_class=1, num_frames=8, image_size=32)
-    for number in range(2):
-        encode_video(folder / f"{number}.mp4", make_frames(8))
-    rows = [{"video": f"{number}.mp4", "question": "which", "answer": "one"} for number in range(2)]
-    (folder / "rows.json").write_text(json.dumps(rows))
-    (folder / "answers").mkdir()
-    for name in ("train", "test"):
-        (folder / "answers" / f"{name}.json").write_text(json.dumps(rows[: 1 + (name == "train")]))
-    for each in tiny_pair():
-        each.save_pretrained(folder / "model")
+    write_small_tasks(folder)
     common = ["--max-steps=3", "--save-strategy=steps", "--save-steps=1", "--eval-strategy=no"]
     # The rate of other schedules ends at 0, where one step more would not show.
     common += ["--no-load-best-model-at-end", "--lr-scheduler-type=constant"]
     train = ["train", str(digits), *TINY_MODEL, "--num-attention-heads", "2", "--batch-size", "4", "--device", "cpu"]
-    answers = ["train-answers", str(folder / "answers"), f"--model={folder / 'model'}", f"--video-root={folder}"]
-    answers += ["--device=cpu", "--batch-size=1", "--num-frames=2", "--num-beams=1", "--max-new-tokens=2"]
+    answers = [*small_commands(folder)["answers"], "--batch-size=1", "--num-beams=1"]
     return {"train": [*train, *common], "train-answers": [*answers, *common]}
 
 

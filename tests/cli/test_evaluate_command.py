@@ -105,14 +105,6 @@ def test_a_table_of_predictions(digits, trained, tmp_path, says, fails):
     assert "table.txt is not a table" in fails(*words[:-1], tmp_path / "table.txt")
 
 
-@pytest.fixture
-def heard_ctrl_c():
-    """A shell starts what runs behind it with SIGINT ignored."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
-
-
 def test_ctrl_c_ends_the_command_and_its_reading_threads(heard_ctrl_c, digits, trained, capsys, monkeypatch):
     before = {*threading.enumerate()}
     monkeypatch.setattr(evaluation, "predict_scores", lambda *words: signal.raise_signal(signal.SIGINT))

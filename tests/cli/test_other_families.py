@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModelForVideoClassification, BertConfig, BertForSequenceClassification
 
 from hf_video.cli.main import main
-from hf_video.demo import write_moving_digits
 from hf_video.loading.heads import load_trained_classifier
 from hf_video.loading.processors import load_processor
 from tests.testing.transformers_families import FAMILIES, NUM_FRAMES, save_family
@@ -16,13 +15,6 @@ from tests.testing.transformers_families import FAMILIES, NUM_FRAMES, save_famil
 RUN = ["--epochs=2", "--batch-size=4", "--device=cpu", "--gradient-accumulation-steps=2", "--validation-fraction=0.5"]
 # `tests/loading/test_heads.py` quickly trains the others.
 EACH_FAMILY = [name if name == "vjepa2" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory):
-    """Videos of eight classes, two for training and one to test each."""
-    folder = tmp_path_factory.mktemp("few") / "digits"
-    return write_moving_digits(folder, train_per_class=2, test_per_class=1, num_frames=8, image_size=32)
 
 
 @pytest.fixture(scope="module")

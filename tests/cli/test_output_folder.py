@@ -53,11 +53,6 @@ def hold():
         process.stdout.close()
 
 
-@pytest.fixture
-def run(trained, tmp_path):
-    return Path(shutil.copytree(trained, tmp_path / "run"))
-
-
 def test_a_second_run_in_a_folder_is_refused(digits, run, tmp_path, hold, fails):
     process = hold(run)
     before = files_of(tmp_path)

@@ -19,10 +19,10 @@ from hf_video.models.videomamba import VideoMambaForPreTraining
 from hf_video.models.videovit import VideoViTForPreTraining
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import train
-from hf_video.training.callbacks import EpochLineCallback
 from tests.cli.flags import read
 
 from .conftest import TINY_RUN
+from .ended_command import ending
 from .test_launching import FORKED, launch
 
 TINY = ["--num-frames", "4", "--image-size", "32", "--patch-size", "8", "--hidden-size", "24", "--device", "cpu"]
@@ -101,16 +101,9 @@ def test_the_result_is_fine_tuned_by_train(pretrained, digits, tmp_path, says, f
 
 
 @pytest.mark.parametrize("family", ["videovit", pytest.param("videomamba", marks=pytest.mark.slow)])
-def test_an_interrupted_run_is_resumed_to_the_same_weights(
-    pretrained, commands, tmp_path, monkeypatch, capsys, family
-):
-    def interrupt(self, args, state, *rest, **kwargs):
-        if state.global_step == 2:
-            raise KeyboardInterrupt
-
+def test_an_interrupted_run_is_resumed_to_the_same_weights(pretrained, commands, tmp_path, capsys, family):
     words = [*commands[family], "--output-dir", str(tmp_path / "out")]
-    with monkeypatch.context() as patch:
-        patch.setattr(EpochLineCallback, "on_save", interrupt, raising=False)
+    with ending("after the mark", "SIGINT", 2):
         assert main(words) == 130
     assert "checkpoint-2 is kept; run the same command with --resume" in capsys.readouterr().err
     assert main(["pretrain", words[1], "--output-dir", str(tmp_path / "out"), "--resume"]) == 0

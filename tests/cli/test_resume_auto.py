@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -14,14 +13,12 @@ from hf_video.cli.main import main
 from hf_video.output_folders import LOCK_FILE
 from hf_video.training.checkpoints import mark_complete, newest_complete
 from tests.cli.flags import read
-from tests.testing.answering import tiny_pair
 from tests.testing.files import files_of
 from tests.testing.processes import launched, run_forked
-from tests.testing.videos import encode_video, make_frames
+from tests.testing.small_tasks import small_commands, write_small_tasks
 
 from .conftest import TINY_MODEL, TINY_RUN
 from .ended_command import ending
-from .test_output_folder import hold  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 ENDED_COMMAND = str(Path(__file__).with_name("ended_command.py"))
@@ -34,18 +31,9 @@ RUN += ["--eval-strategy=no", "--no-load-best-model-at-end", "--device", "cpu", 
 def commands(digits, tmp_path_factory):
     """Both commands. An epoch of two processes has 4 steps of `train`, and 2 of `train-answers`."""
     folder = tmp_path_factory.mktemp("data")
-    rows = []
-    for number in range(4):
-        encode_video(folder / f"{number}.mp4", make_frames(8))
-        rows.append({"video": f"{number}.mp4", "question": "which", "answer": "one"})
-    (folder / "answers").mkdir()
-    for name, number in (("train", 4), ("test", 1)):
-        (folder / "answers" / f"{name}.json").write_text(json.dumps(rows[:number]))
-    for each in tiny_pair():
-        each.save_pretrained(folder / "model")
+    write_small_tasks(folder)
     train = ["train", str(digits), *TINY_MODEL[:-1], "2", "--num-attention-heads", "2", "--batch-size", "2"]
-    answers = ["train-answers", str(folder / "answers"), f"--model={folder / 'model'}", f"--video-root={folder}"]
-    answers += ["--batch-size=1", "--num-frames=2", "--num-beams=1", "--max-new-tokens=2"]
+    answers = [*small_commands(folder)["answers"], "--batch-size=1", "--num-beams=1"]
     # Both draw random numbers in each step: the second of the layers is dropped at times.
     train += ["--mixup-alpha=0.8", "--drop-path-rate=0.2", "--sampler=balanced", "--class-weights=balanced"]
     return {"train": [*train, *RUN], "train-answers": [*answers, *RUN]}
@@ -160,12 +148,6 @@ def test_sigterm_on_one_process_saves_the_same_step_on_all(commands, undisturbed
     assert (kept in ended[0].stderr or ended[0].returncode == -signal.SIGKILL) and kept not in ended[1].stderr
     assert newest_complete(out)[0] == out / "checkpoint-5" and not (out / "model.safetensors").exists()
     check_restarts(words, 2, out, undisturbed(command, 2))
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    """A finished run, which `TINY_MODEL` and `TINY_RUN` began."""
-    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def words_of(digits, folder, *more):

@@ -121,23 +121,21 @@ def test_videomamba_is_sharded_too(videos, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_that_answers_is_sharded_too(questions, tmp_path):
-    options = [f"--video-root={tmp_path}", f"--model={tmp_path / 'start'}", "--max-new-tokens=3"]
-    options += "--epochs=2 --batch-size=1 --num-frames=3 --device=cpu --logging-steps=1".split()
-    found = {}
+    words, found = [*questions, "--max-steps=-1", "--epochs=2", "--batch-size=1", "--logging-steps=1"], {}
     for engine in ENGINES:
         folder = tmp_path / engine
-        out = launch(engine, "train-answers", questions, f"--output-dir={folder}", *options)
+        out = launch(engine, *words, f"--output-dir={folder}")
         assert out.count("right answers") == 1
         history = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
         found[engine] = [entry[name] for entry in history for name in ("loss", "eval_loss") if name in entry]
         answers = json.loads((folder / "answers.json").read_text())
-        assert len(answers["videos"]) == 4
+        assert len(answers["videos"]) == 7
     assert len(set(found["DDP"])) == 6
     np.testing.assert_allclose(*found.values(), rtol=0, atol=1e-6)
     folder, resumed = tmp_path / "FSDP2", tmp_path / "resumed"
     shutil.copytree(folder, resumed)
     shutil.rmtree(resumed / "checkpoint-4")
-    launch("FSDP2", "train-answers", "--resume", questions, f"--output-dir={resumed}", options[0])
+    launch("FSDP2", *words, "--resume", f"--output-dir={resumed}")
     states = []
     for each in (folder, resumed):
         model, report = AutoModelForImageTextToText.from_pretrained(each, output_loading_info=True)

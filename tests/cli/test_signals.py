@@ -29,14 +29,6 @@ def test_sigterm_is_as_ctrl_c_with_code_143(rewrites, ends):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-@pytest.fixture
-def heard_ctrl_c():
-    """SIGINT is ignored in a process that a shell starts in the background."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
-
-
 @pytest.mark.parametrize(
     ("number", "end"), [(signal.SIGINT, (130, "interrupted")), (signal.SIGTERM, (143, "terminated"))]
 )

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from hf_video.training import train
-from tests.cli.flags import flags_of, read, settings_of
+from hf_video.training import TrainAnswersSettings, train
+from tests.cli.flags import check_settings_land, flags_of, read, settings_of
 from tests.testing.answering import tiny_pair
 from tests.testing.videos import encode_video, make_frames
 
@@ -48,34 +48,24 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
     words += flags_of(CHANGED)
     trainer, metrics = train(read(["train-answers", "--recipe", str(recipe), *words]))
     assert trainer.state.global_step == 1 and metrics["split"] == "test" and metrics["num_videos"] == 1
-    generation = trainer.model.generation_config
-    args, dataset = trainer.args, trainer.train_dataset
-    places = {
-        "num_frames": (trainer.processing_class.video_processor, "num_frames"),
-        "sampling_strategy": (trainer.processing_class.video_processor, "sampling_strategy"),
-        "memory_bank_length": (trainer.model.config, "memory_bank_length"),
-        "epochs": (args, "num_train_epochs"),
-        "batch_size": (args, "per_device_train_batch_size"),
-        "prompt": (dataset.task, "prompt"),
-        "max_length": (trainer.data_collator.__self__, "max_length"),
-        "max_target_length": (trainer.data_collator.__self__, "max_target_length"),
-        "crop_min_area": (dataset.task.augmentation, "crop_min_area"),
-        "horizontal_flip": (dataset.task.augmentation, "horizontal_flip"),
-    }
-    for name in ("max_new_tokens", "min_new_tokens", "num_beams", "length_penalty", "repetition_penalty"):
-        places[name] = (generation, name)
-    for name, value in settings.items():
-        holder, name_there = places.get(name, (args, name))
-        found = getattr(holder, name_there)
-        assert found == (float(value) if isinstance(found, float) else value), name
+    generated = ("max_new_tokens", "min_new_tokens", "num_beams", "length_penalty", "repetition_penalty")
+    assert [getattr(trainer.model.generation_config, name) for name in generated] == [
+        settings[name] for name in generated
+    ]
+    assert trainer.train_dataset.task.prompt == settings["prompt"]
+    collate = trainer.data_collator.__self__
+    assert (collate.max_length, collate.max_target_length) == (settings["max_length"], settings["max_target_length"])
+    # A configuration for any number of frames has None.
+    num_frames = settings.pop("num_frames")
+    check_settings_land(trainer, settings, TrainAnswersSettings)
     assert trainer.optimizer.param_groups[0]["betas"] == (settings["adam_beta1"], settings["adam_beta2"])
     assert trainer.optimizer.param_groups[0]["weight_decay"] == settings["weight_decay"]
     answers = json.loads((tmp_path / "out" / "answers.json").read_text())
-    assert len(answers["videos"][0]["answers"]) == args.num_return_sequences
+    assert len(answers["videos"][0]["answers"]) == trainer.args.num_return_sequences
     saved = AutoModelForImageTextToText.from_pretrained(tmp_path / "out")
     assert saved.generation_config.max_new_tokens == settings["max_new_tokens"]
     assert saved.config.memory_bank_length == settings["memory_bank_length"]
-    assert AutoProcessor.from_pretrained(tmp_path / "out").video_processor.num_frames == CHANGED["num_frames"]
+    assert AutoProcessor.from_pretrained(tmp_path / "out").video_processor.num_frames == num_frames
 
 
 def test_only_first_words_are_compared_where_the_recipe_says_so(model, data, tmp_path, monkeypatch):

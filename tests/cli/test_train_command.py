@@ -7,14 +7,15 @@ from PIL import Image
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
+from hf_video.data import VideoDataset
 from hf_video.demo import MOTIONS
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import train
-from hf_video.training.callbacks import EpochLineCallback
 from hf_video.training.output_folder import is_leftover, require_fresh
 from tests.cli.flags import read
 
 from .conftest import TINY_MODEL, TINY_RUN
+from .ended_command import ending
 
 
 def test_a_run_leaves_a_model_its_processor_and_a_report(trained):
@@ -45,17 +46,12 @@ def test_a_log_has_a_line_for_each_epoch_and_neither_bars_nor_dictionaries(digit
     assert "{" not in out and "| 2/2 [" not in err
 
 
-def test_an_interrupted_run_is_resumed_to_the_same_weights(digits, trained, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_is_resumed_to_the_same_weights(digits, trained, tmp_path, capsys):
     output_dir = tmp_path / "model"
     command = ["train", str(digits), "--output-dir", str(output_dir)]
 
-    def interrupt(self, args, state, *rest, **kwargs):
-        if state.global_step == 1:  # one epoch has one step, its checkpoint is written
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(EpochLineCallback, "on_epoch_begin", lambda *a, **k: None, raising=False)
-        patch.setattr(EpochLineCallback, "on_save", interrupt, raising=False)
+    # One epoch has one step.
+    with ending("after the mark", "SIGINT"):
         assert main([*command, *TINY_MODEL, *TINY_RUN]) == 130
     kept = output_dir / "checkpoint-1"
     assert f"{kept} is kept; run the same command with --resume" in capsys.readouterr().err
@@ -69,13 +65,9 @@ def test_an_interrupted_run_is_resumed_to_the_same_weights(digits, trained, tmp_
     torch.testing.assert_close(resumed, expected, rtol=0, atol=0)
 
 
-def test_an_interruption_before_the_first_checkpoint_says_that_nothing_is_kept(digits, tmp_path, monkeypatch, capsys):
-    def interrupt(self, *args, **kwargs):
-        raise KeyboardInterrupt
-
+def test_an_interruption_before_the_first_checkpoint_says_that_nothing_is_kept(digits, tmp_path, capsys):
     command = ["train", str(digits), "--output-dir", str(tmp_path / "model"), *TINY_MODEL, *TINY_RUN]
-    with monkeypatch.context() as patch:
-        patch.setattr(EpochLineCallback, "on_train_begin", interrupt)
+    with ending("a step ends", "SIGINT"):
         assert main(command) == 130
     assert "nothing of the training is kept" in capsys.readouterr().err
     require_fresh(tmp_path / "model", "", is_leftover=is_leftover)  # the same command may start again
@@ -130,9 +122,16 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
         (["--model", "start", "--hidden-size", "8"], "--hidden-size is for a model from scratch"),
         (["--image-size", "8"], "8 pixels hold no patch"),
         (["--resume"], "There is nothing to resume:"),
+        (["--focal-gamma=3"], "focal_gamma is 3.0, which has no effect without loss=focal"),
+        (["--model=scratch", "--drop-path-rate=1"], "--drop-path-rate is 1; a number of at least 0 and below 1"),
+        (["--model=scratch", "--metric-for-best-model=nope"], "metric_for_best_model is 'nope'"),
+        (["--model=scratch", '--accelerator-config={"no_such_option": 1}'], "no_such_option"),
     ],
 )
-def test_wrong_options_are_named_and_nothing_is_written(digits, tmp_path, fails, words, message):
+def test_wrong_options_are_named_before_a_video_is_read_or_anything_is_written(
+    digits, tmp_path, fails, monkeypatch, words, message
+):
+    monkeypatch.setattr(VideoDataset, "__getitem__", lambda *args: pytest.fail("a video was read"))
     assert message in fails("train", digits, "--output-dir", tmp_path / "out", "--device", "cpu", *words)
     assert not list(tmp_path.iterdir())
 
@@ -180,12 +179,3 @@ def test_the_data_are_never_renamed_away(digits, tmp_path, fails):
     message = fails("train", tmp_path / "out" / "data", "--output-dir", tmp_path / "out", "--overwrite-output-dir")
     assert "lies inside --output-dir" in message
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_resumed_run_cannot_become_another_one(digits, trained, fails):
-    for words, message in (
-        (("--num-frames", "8"), "--num-frames 8 differs from the run being resumed (4)"),
-        (("--batch-size=8",), "--per-device-train-batch-size 8 differs from the run being resumed (16)"),
-        (("--base-learning-rate=0.5",), "--base-learning-rate 0.5 differs from the run being resumed (not set)"),
-    ):
-        assert message in fails("train", digits, "--output-dir", trained, "--resume", *words)

@@ -22,18 +22,11 @@ def test_a_narrow_student_learns_from_a_teacher_and_is_saved_without_it(digits, 
 
 
 def test_a_teacher_that_does_not_fit_is_named_before_anything_is_written(digits, trained, tmp_path, fails):
-    data = tmp_path / "data"
-    for name in ("left-up", "up-left"):
-        shutil.copytree(digits / "train" / name, data / name.upper())
-    command = ("train", data, "--output-dir", tmp_path / "out", *STUDENT)
-    message = fails(*command, f"--distillation-teacher={trained}")
-    assert "The teacher does not know 2 of 2 classes, such as 'LEFT-UP'" in message
-
     shutil.copytree(trained, tmp_path / "teacher")
     processor = AutoVideoProcessor.from_pretrained(trained)
     processor.image_mean = [0.5, 0.5, 0.5]
     processor.save_pretrained(tmp_path / "teacher")
-    command = ("train", digits, *command[2:])
-    message = fails(*command, f"--distillation-teacher={tmp_path / 'teacher'}")
+    words = [*STUDENT, f"--distillation-teacher={tmp_path / 'teacher'}"]
+    message = fails("train", digits, "--output-dir", tmp_path / "out", *words)
     assert "wants image_mean=0.5, 0.5, 0.5, the student gets" in message
     assert not (tmp_path / "out").exists()

@@ -11,11 +11,11 @@ from hf_video.cli.main import main
 from hf_video.hub.model_card import read_facts
 from hf_video.loading.released import SHIPPED, start_sha256
 from hf_video.training import TrainSettings
-from hf_video.training.callbacks import EpochLineCallback
 from hf_video.training.classification import ClassificationTask
 from hf_video.training.values import choose_values
 
 from .conftest import TINY_MODEL, TINY_RUN
+from .ended_command import ending
 
 SHORT = ["--epochs", "1", "--batch-size", "16", "--device", "cpu"]
 
@@ -76,17 +76,12 @@ def test_many_clips_begin_with_random_weights(digits, monkeypatch):
     assert choice.model is None and "24 clips" in choice.sentence
 
 
-def test_a_resumed_run_keeps_its_start(digits, tiny_start, tmp_path, monkeypatch, fails):
+def test_a_resumed_run_keeps_its_start(digits, tiny_start, tmp_path, fails):
     whole, out = tmp_path / "whole", tmp_path / "out"
     words = ["--epochs", "2", *SHORT[2:]]
     assert main(["train", str(digits), "--output-dir", str(whole), *words]) == 0
-
-    def interrupt(self, *rest, **kwargs):
-        raise KeyboardInterrupt
-
     command = ["train", str(digits), "--output-dir", str(out), *words, "--resume", "auto"]
-    with monkeypatch.context() as patch:
-        patch.setattr(EpochLineCallback, "on_save", interrupt, raising=False)
+    with ending("after the mark", "SIGINT"):
         assert main(command) == 130
     assert "--model scratch differs from the run being resumed (start)" in fails(*command, "--model", "scratch")
     assert main(command) == 0

@@ -15,7 +15,6 @@ from transformers import (
 
 from hf_video import VideoClipProcessor, VideoViTForVideoClassification, VideoViTModel
 from hf_video.cli.main import main
-from hf_video.demo import write_moving_digits
 from tests.data.detection_files import OWN, write_annotations, write_videos
 from tests.data.frame_videos import write_flashes
 from tests.hub_server.fixtures import hub, unverified  # noqa: F401
@@ -24,13 +23,6 @@ from tests.models.videovit.videovit_testing import ATTENTIVE, VJEPA2, VJEPA2_1, 
 SIZES = {"patch_size": 16, "num_frames": 4, "hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
 TRAIN = ["--epochs=1", "--batch-size=4", "--learning-rate=0.01", "--device=cpu", "--no-load-best-model-at-end"]
 CLIP = torch.randn(1, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory):
-    """Videos of eight classes, two for training and one to test each."""
-    folder = tmp_path_factory.mktemp("few") / "digits"
-    return write_moving_digits(folder, train_per_class=2, test_per_class=1, num_frames=8, image_size=32)
 
 
 @pytest.fixture(scope="module")

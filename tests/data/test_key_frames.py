@@ -5,13 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hf_video.data import (
-    BoxTask,
-    VideoDataset,
-    key_frame_times,
-    load_detections,
-    read_key_frame_clip,
-)
+from hf_video.data import BoxTask, VideoDataset, load_detections, read_key_frame_clip
 from hf_video.processing import VideoDetectionProcessor
 from hf_video.reading import VideoReadError
 from tests.testing.videos import decode_everything, encode_video, make_frames
@@ -61,7 +55,6 @@ def test_frames_of_a_folder_count_at_the_rate_of_the_processor(processor, tmp_pa
     for number, frame in enumerate(frames):
         Image.fromarray(frame).save(tmp_path / f"{number}.png")
     assert np.array_equal(read_key_frame_clip(tmp_path, 1, processor), frames[[24, 27, 30, 33]])
-    assert key_frame_times(tmp_path, processor) == [0, 1]
 
 
 @pytest.mark.parametrize("second", [-0.5, 3, 900])

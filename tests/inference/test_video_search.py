@@ -110,22 +110,16 @@ def test_a_video_finds_itself(kind, videos, models, tmp_path):
             searched.search(TEXT)
 
 
-def test_the_index_of_another_model_is_refused(videos, models, tmp_path):
-    index(videos, models["dual"], tmp_path / "index")
-    other = save_dual_encoder(tmp_path / "other", seed=1)
-    with pytest.raises(ValueError, match="is the index of another model"):
-        VideoSearch(tmp_path / "index", str(other), device="cpu")
-    with pytest.raises(FileNotFoundError, match="is no index of videos"):
-        open_index(tmp_path / "elsewhere")
-
-
-def test_an_index_is_searched_with_the_precision_that_made_it(videos, models, tmp_path):
+def test_an_index_is_searched_with_the_model_and_the_precision_that_made_it(videos, models, tmp_path):
     settings = {"videos": [str(videos)], "model": str(models["dual"]), "output": str(tmp_path / "index")}
     build_index(IndexSettings(**settings, device="cpu", dtype="bfloat16"))
     found = search(SearchSettings(text=TEXT, index=str(tmp_path / "index"), device="cpu"))
     assert len(found.hits) == 6
-    with pytest.raises(ValueError, match="is the index of another model"):
-        search(SearchSettings(text=TEXT, index=str(tmp_path / "index"), device="cpu", dtype="float32"))
+    for other in ({"dtype": "float32"}, {"model": str(save_dual_encoder(tmp_path / "other", seed=1))}):
+        with pytest.raises(ValueError, match="is the index of another model"):
+            search(SearchSettings(text=TEXT, index=str(tmp_path / "index"), device="cpu", **other))
+    with pytest.raises(FileNotFoundError, match="is no index of videos"):
+        open_index(tmp_path / "elsewhere")
 
 
 def test_what_is_gone_is_named(models, tmp_path):

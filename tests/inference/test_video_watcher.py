@@ -33,13 +33,15 @@ def test_answers_are_those_of_the_whole_video(pair, chunk_size):
     assert len(set(answers.values())) > 1
 
 
-def test_another_question_leaves_the_memory_as_it_is(pair):
+@pytest.mark.parametrize("question", [QUESTION, ""])
+def test_another_question_leaves_the_memory_as_it_is(pair, question):
+    """Also if the watcher has no question while it watches."""
     images = random_images(3)
-    watcher = VideoWatcher(*pair, QUESTION)
+    watcher = VideoWatcher(*pair, question)
     watcher.update(images[:2])
     assert watcher.answer(OTHER, **GREEDY) == expected_answer(*pair, images[:2], OTHER)
     watcher.update(images[2:])
-    assert watcher.answer(**GREEDY) == expected_answer(*pair, images, QUESTION)
+    assert watcher.answer(QUESTION, **GREEDY) == expected_answer(*pair, images, QUESTION)
 
 
 def test_a_model_is_asked_about_a_memory(pair):
@@ -51,14 +53,6 @@ def test_a_model_is_asked_about_a_memory(pair):
     ids = model.ask(watcher.memory, **processor(text=[QUESTION, OTHER], return_tensors="pt"), **GREEDY)
     answers = [text.strip() for text in processor.batch_decode(ids, skip_special_tokens=True)]
     assert answers == [expected_answer(*pair, images, question) for question in (QUESTION, OTHER)]
-
-
-def test_questions_may_come_later(pair):
-    """The watcher has no question while it watches."""
-    images = random_images(3)
-    watcher = VideoWatcher(*pair)
-    watcher.update(images)
-    assert watcher.answer(QUESTION, **GREEDY) == expected_answer(*pair, images, QUESTION)
 
 
 def test_a_qformer_without_text_answers_every_question_exactly():

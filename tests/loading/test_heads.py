@@ -112,7 +112,7 @@ def test_training_keeps_and_loads_the_best_weights_by_their_names(saved, tmp_pat
     torch.testing.assert_close(dict(loaded.state_dict()), best, rtol=0, atol=0)
 
 
-def test_frames_that_a_model_was_not_made_for_are_refused(saved):
+def test_frames_and_views_that_a_model_was_not_made_for_are_refused(saved):
     family, folder = saved
     model = load_trained_classifier(folder)
     check_clips(model, load_processor(folder, model.config))
@@ -125,6 +125,8 @@ def test_frames_that_a_model_was_not_made_for_are_refused(saved):
     uncropped = load_processor(folder, model.config, do_center_crop=False, size={"shortest_edge": 32})
     with pytest.raises(ValueError, match="gives frames of no fixed size"):
         check_clips(model, uncropped)
+    with pytest.raises(ValueError, match="takes one view of a video, not num_clips=5 x num_crops=3"):
+        check_views(model, 5, 3)
     with pytest.raises(ValueError, match="only takes the input size it was made for: image_size=32"):
         set_input_size(model, image_size=48)
 
@@ -231,10 +233,3 @@ def test_the_input_size_is_baked_in(ours):
     set_input_size(model, image_size=48, num_frames=8)
     assert (model.config.image_size, model.config.num_frames) == (48, 8)
     assert model(torch.zeros(1, 8, 3, 48, 48)).logits.shape == (1, 3)
-
-
-def test_models_that_average_no_views_are_refused_several(saved):
-    model = load_trained_classifier(saved[1])
-    check_views(model, 1, 1)
-    with pytest.raises(ValueError, match="takes one view of a video, not num_clips=5 x num_crops=3"):
-        check_views(model, 5, 3)

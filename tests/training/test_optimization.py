@@ -201,7 +201,7 @@ class WeightsOfEveryStep(EMACallback):
     """Keeps what the average is made of."""
 
     def __init__(self):
-        super().__init__(0.5)
+        super().__init__()
         self.steps = []
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -241,7 +241,7 @@ def test_evaluation_is_of_the_average_and_training_goes_on_with_the_weights(tmp_
 def test_the_best_average_is_what_is_loaded_at_the_end(tmp_path):
     trainer = make_averaging_trainer(tmp_path)
     trainer.train()
-    best = EMACallback(0.5)
+    best = EMACallback()
     best.load(trainer.state.best_model_checkpoint)
     model = weights_of(trainer.model)
     assert all(torch.equal(model[name], tensor) for name, tensor in best.average.items())

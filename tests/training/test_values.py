@@ -14,6 +14,7 @@ FIXED = {
     **{"weight_decay": 0.1, "adam_beta1": 0.8, "lr_scheduler_type": "linear", "warmup_steps": 5, "optim": "sgd"},
     **{"label_smoothing_factor": 0.1, "max_grad_norm": 0.5, "data_seed": 3, "mixup_alpha": 0.8, "ema_decay": 0.9},
     **{"gradient_accumulation_steps": 2, "bf16": True, "eval_steps": 10, "erasing_prob": 0.25, "lora_rank": 2},
+    **{"num_frames": 8, "per_device_train_batch_size": 16, "base_learning_rate": 0.5},
     **{"loss": "focal", "focal_gamma": 1.5, "class_weights": "balanced", "sampler": "sqrt"},
     **{"dataloader_drop_last": True, "full_determinism": True, "train_sampling_strategy": "group_by_length"},
 }
@@ -50,26 +51,6 @@ def test_what_changes_the_result_is_fixed_and_the_rest_is_free(saved):
             resumed(saved, word)
     for name, value in FREE.items():
         assert resumed(saved, *flags_of({name: value}))[find_setting(TrainSettings, name).name] == value
-
-
-def test_flags_replace_the_values_of_a_recipe(tmp_path):
-    (tmp_path / "own.yaml").write_text("weight_decay: 0.3\nlayer_decay: 0.5")
-    words = ["train", "data", "--output-dir", "out", "--recipe"]
-    chosen = choose_values(read([*words, str(tmp_path / "own.yaml"), "--weight-decay", "0.1"]))
-    assert (chosen.data, chosen.weight_decay, chosen.layer_decay) == ("data", 0.1, 0.5)
-    assert choose_values(read([*words, "videomae_base_kinetics400"])).layer_decay == 0.75
-
-
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ({"dataloader_drop_lust": True}, "dataloader_drop_last"),
-        ({"dataloader_drop_last": "maybe"}, "'maybe'"),
-    ],
-)
-def test_a_wrong_field_of_a_program_is_named(fields, name):
-    with pytest.raises(ValueError, match=name):
-        choose_values(TrainSettings(data="data", output_dir="out", training_arguments=fields))
 
 
 @pytest.mark.parametrize("name", ["optim", "lr_scheduler_type"])
