@@ -27,13 +27,12 @@ EPOCH = """
 import sys
 from itertools import islice
 from hf_video.data import ClipTask, VideoDataset, VideoStream, load_video_dataset, load_video_stream
-from hf_video.data.video_stream import open_video_streams
 from hf_video.processing import VideoClipProcessor
 
 data, way, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 task = ClipTask(VideoClipProcessor(num_frames=4, size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}))
 if way == "stream":
-    clips = islice(VideoStream(load_video_stream(open_video_streams(data))[0], task, seed=0), number)
+    clips = islice(VideoStream(load_video_stream(data)[0], task, seed=0), number)
 else:
     dataset = VideoDataset(load_video_dataset(data)["train"], task, training=True, seed=0)
     clips = (dataset[number] for number in range(len(dataset)))

@@ -27,7 +27,7 @@ from hf_video.texts import count
 
 from .folders import listed
 from .loader import map_ahead
-from .rows import BYTES, DURATION, FRAMES, VideoRows, arrow_column, label_ids, label_names, open_video, rows_without
+from .rows import BYTES, DURATION, FRAMES, VideoRows, label_ids, label_names, open_video, rows_without, times_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,13 +69,16 @@ def inspect_videos(
     Returns:
         One entry for each video, in the order of their first rows. A broken video raises no error.
     """
-    videos, times = VideoRows(dataset), _times(dataset)
+    videos, times = VideoRows(dataset), spans(dataset)
     files = dataset.select_columns([name for name in ("video", BYTES) if name in dataset.column_names])
 
     def inspect(video: int) -> InspectedVideo:
         rows = videos.rows(video)
-        # Of an instant the frame after it counts.
-        segments = [(start, None if start == end else end) for start, end in map(times.__getitem__, rows)]
+        # Of an instant the frame after it counts. Frames of a folder have no times.
+        segments = [
+            (start or None, None if end in (start, math.inf) else end)
+            for _, start, end in (times[row] for row in rows)
+        ]
         return inspect_video(files[rows[0]], segments, decode)
 
     numbers = range(len(videos)) if chosen is None else chosen
@@ -155,9 +158,9 @@ def write_manifest(
 ) -> None:
     """Writes the rows whose video can be read as a Parquet file that will be in a folder."""
     rows = concatenate_datasets([*splits.values()])
-    of_row = VideoRows(rows).of_row
+    of_row, known = VideoRows(rows).of_row, rows.with_format("arrow")[:]
     (label,) = {"label", "labels"}.intersection(rows.column_names)
-    ids, names = arrow_column(rows, label), pa.array(label_names(rows), pa.string())
+    ids, names = known[label].combine_chunks(), pa.array(label_names(rows), pa.string())
     prefix = f"{folder}{os.sep}"
     columns = {
         "path": pa.array([video.path.removeprefix(prefix) for video in inspected], pa.string()).take(of_row),
@@ -167,7 +170,7 @@ def write_manifest(
         FRAMES: pa.array([video.num_frames for video in inspected], pa.int64()).take(of_row),
     }
     others = [name for name in rows.column_names if name not in (*columns, "video")]
-    table = pa.table(columns | {name: arrow_column(rows, name) for name in others})
+    table = pa.table(columns | {name: known[name] for name in others})
     table = table.filter(pa.array([video.error is None for video in inspected]).take(of_row))
     if not len(table):
         raise ValueError(f"No video can be read. One of them: {inspected[0].error}")
@@ -175,17 +178,25 @@ def write_manifest(
 
 
 @dataclass(frozen=True)
-class RowOutside:
-    """A row that ends after its video, where it is cut off: the video, and start, end and duration of that in
-    seconds."""
+class _Span:
+    """A part of a video: start and end in seconds, None for those of the video."""
 
     video: str
-    start: float
-    end: float
+    start: float | None
+    end: float | None
+
+    def __str__(self) -> str:
+        return f"{self.video}, {self.start or 0:g} s to {'its end' if self.end is None else f'{self.end:g} s'}"
+
+
+@dataclass(frozen=True)
+class RowOutside(_Span):
+    """A row that ends after its video, where it is cut off, and the duration of that in seconds."""
+
     duration: float
 
     def __str__(self) -> str:
-        return f"{self.video}, {self.start:g} s to {self.end:g} s of {self.duration:g} s"
+        return f"{super().__str__()} of {self.duration:g} s"
 
 
 def find_rows_outside(dataset: Dataset, inspected: Sequence[InspectedVideo]) -> list[RowOutside]:
@@ -205,36 +216,29 @@ def tell_rows_outside(rows: Sequence[RowOutside]) -> str:
 
 
 @dataclass(frozen=True)
-class RepeatedClip:
-    """A clip that is in several rows: its video, start and end, None for those of the video; the splits that have it;
-    and its different labels, each the name of a class, or several names joined by semicolons."""
+class RepeatedClip(_Span):
+    """A clip that is in several rows: the splits that have it, and its different labels, each the name of a class, or
+    several names joined by semicolons."""
 
-    video: str
-    start: float | None
-    end: float | None
     splits: tuple[str, ...]
     labels: tuple[str, ...]
 
     def __str__(self) -> str:
-        segment = "" if self.start is self.end is None else f", {self.start or 0:g} s to {_told_end(self.end)}"
+        clip = self.video if self.start is self.end is None else super().__str__()
         labels = " or ".join(filter(None, self.labels))
-        return f"{self.video}{segment} ({', '.join(self.splits)}{': ' + labels if labels else ''})"
+        return f"{clip} ({', '.join(self.splits)}{': ' + labels if labels else ''})"
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """Seconds of a video that two rows of different splits have, to the end of the video if the end is None. Rows
-    count from 1 in their splits."""
+class Overlap(_Span):
+    """Seconds of a video that two rows of different splits have. Rows count from 1 in their splits."""
 
-    video: str
-    start: float
-    end: float | None
     splits: tuple[str, str]
     rows: tuple[int, int]
 
     def __str__(self) -> str:
         places = " and ".join(f"{split} row {row}" for split, row in zip(self.splits, self.rows, strict=True))
-        return f"{self.video}, {self.start:g} s to {_told_end(self.end)} ({places})"
+        return f"{super().__str__()} ({places})"
 
 
 def find_copies(splits: Mapping[str, Dataset], *, at_most: int | None = None) -> dict[str, str]:
@@ -319,19 +323,8 @@ def tell_overlaps(overlaps: Sequence[Overlap]) -> str:
 
 def spans(dataset: Dataset) -> list[tuple[str, float, float]]:
     """The video of each row, and start and end in seconds; infinity stands for the end of the video."""
-    times = ((start or 0.0, math.inf if end is None else end) for start, end in _times(dataset))
-    return [(video, *of_row) for video, of_row in zip(dataset["video"][:], times, strict=True)]
-
-
-def _times(dataset: Dataset) -> list[tuple[float | None, float | None]]:
-    columns = (
-        dataset[name][:] if name in dataset.column_names else [None] * len(dataset) for name in ("start", "end")
-    )
-    return [*zip(*columns, strict=True)]
-
-
-def _told_end(end: float | None) -> str:
-    return "its end" if end is None else f"{end:g} s"
+    starts, ends = times_of(dataset)
+    return [*zip(dataset["video"][:], starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _end_or_none(end: float) -> float | None:

@@ -13,7 +13,7 @@ from hf_video.texts import count
 
 from .checks import read_durations
 from .dataset import VideoDataset
-from .rows import DURATION, FRAMES, arrow_column, open_video, with_times
+from .rows import DURATION, FRAMES, arrow_column, open_video, times_of, with_times
 
 # What is looked at to say how long clips last.
 NUM_VIDEOS, NUM_CLIPS = 100, 32
@@ -29,11 +29,11 @@ def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
     """Cuts rows with times that last at least twice as long as a clip into equal windows of about its seconds."""
     if not {"start", "end"} <= set(rows.column_names):
         return rows
-    starts = arrow_column(rows, "start").to_numpy(zero_copy_only=False)
-    ends = arrow_column(rows, "end").to_numpy(zero_copy_only=False).copy()
-    has_times = ~(np.isnan(starts) & np.isnan(ends))
-    starts = np.nan_to_num(starts)
-    if (open_ended := np.flatnonzero(has_times & np.isnan(ends))).size:
+    starts, ends = times_of(rows)
+    has_times = np.isfinite(ends) | arrow_column(rows, "start").is_valid().to_numpy(zero_copy_only=False)
+    open_ended = np.flatnonzero(has_times & np.isinf(ends))
+    ends = np.where(np.isinf(ends), starts, ends)
+    if open_ended.size:
         of_video = rows.select(open_ended)
         durations = read_durations(of_video)
         ends[open_ended] = [durations[video] for video in of_video["video"]]

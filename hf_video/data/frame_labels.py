@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from .checks import read_durations
 from .holding_out import TIME, VIDEO, hold_out
 from .mixing import UNKNOWN
-from .rows import DURATION, UNKNOWN_SPANS, VideoRows, arrow_column, label_ids, label_names
+from .rows import DURATION, UNKNOWN_SPANS, VideoRows, label_ids, label_names, times_of
 
 # Seconds around an instant that have its class if nobody says otherwise.
 POINT_WIDTH = 0.5
@@ -76,17 +76,11 @@ def annotated_videos(dataset: Dataset, point_width: float = POINT_WIDTH) -> list
     return found
 
 
-def _times(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends, (num_rows,) float64 seconds."""
-    starts, ends = (arrow_column(dataset, name) for name in ("start", "end"))
-    return starts.fill_null(0.0).to_numpy(), ends.fill_null(np.inf).to_numpy()
-
-
 def _by_video(
     dataset: Dataset, point_width: float
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, list[list[int]], np.ndarray]]:
     """The rows of each video; their starts, ends and class ids; and the times of those that are instants, else NaN."""
-    starts, ends = _times(dataset)
+    starts, ends = times_of(dataset)
     is_point, instants = starts == ends, np.where(starts == ends, starts, np.nan)
     starts = np.where(is_point, np.maximum(starts - point_width / 2, 0.0), starts)
     ends = np.where(is_point, ends + point_width / 2, ends)
@@ -97,7 +91,7 @@ def _by_video(
 
 def point_classes(dataset: Dataset) -> list[str]:
     """The classes of points: those of which all rows are instants."""
-    starts, ends = _times(dataset)
+    starts, ends = times_of(dataset)
     kinds: dict[int, set[bool]] = defaultdict(set)
     for is_point, ids in zip((starts == ends).tolist(), label_ids(dataset), strict=True):
         for label in ids:
@@ -167,7 +161,7 @@ def _segments(videos: Sequence[AnnotatedVideo], names: list[str], background: st
 
 
 def _times_by_video(segments: Dataset) -> dict[str, np.ndarray]:
-    videos, times = VideoRows(segments), np.stack([segments["start"][:], segments["end"][:]], axis=1)
+    videos, times = VideoRows(segments), np.stack(times_of(segments), axis=1)
     return {video: times[videos.rows(number)] for number, video in enumerate(videos.videos.to_pylist())}
 
 

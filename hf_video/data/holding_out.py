@@ -13,7 +13,7 @@ from hf_video.texts import count
 
 from .checks import MAX_OPENED, find_copies, read_durations
 from .folders import listed
-from .rows import VideoRows, arrow_column, class_counts, label_ids, label_names, with_times
+from .rows import VideoRows, arrow_column, class_counts, label_ids, label_names, times_of, with_times
 
 TIME, VIDEO = "time", "video"
 # Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
@@ -136,24 +136,21 @@ def _choose_groups(group_of_row: np.ndarray, ids: Sequence[Sequence[int]], fract
 
 def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, Dataset, str]:
     """The two parts by time, and what is held out. Each recording is split by itself."""
-    videos = VideoRows(dataset)
-    starts = arrow_column(dataset, "start").fill_null(0.0).to_numpy()
-    ends = arrow_column(dataset, "end").to_numpy(zero_copy_only=False).copy()
+    videos, durations = VideoRows(dataset), read_durations(dataset)
+    starts, ends = times_of(dataset)
+    # A list may have ends that its videos do not reach.
+    ends = np.maximum(np.minimum(ends, [durations[video] for video in dataset["video"]]), starts)
     classes = [frozenset(of_row) for of_row in label_ids(dataset)]
     train, held_out = np.full((2, len(dataset), 2), np.nan)
     gaps = set[float]()
-    durations = read_durations(dataset)
-    for number, video in enumerate(videos.videos.to_pylist()):
-        rows = videos.rows(number)
-        # A list may have ends that its videos do not reach; NaN is the end of the video.
-        ends[rows] = np.maximum(np.fmin(ends[rows], durations[video]), starts[rows])
+    for rows in map(videos.rows, range(len(videos))):
         of_rows = [classes[row] for row in rows]
         train[rows], held_out[rows], gap = _split_recording(starts[rows], ends[rows], of_rows, fraction)
         if not np.isnan(held_out[rows]).all():
             gaps.add(gap)
     if not gaps:
         raise ValueError(f"No class has several videos ({len(videos)} in all) or long segments. {_WAY_OUT}")
-    where = f"{len(videos)} videos" if len(videos) > 1 else os.path.basename(video)
+    where = f"{len(videos)} videos" if len(videos) > 1 else os.path.basename(videos.videos[0].as_py())
     seconds = f"{min(gaps):g} to {max(gaps):g} s" if len(gaps) > 1 else f"{min(gaps):g} s"
     what = f"the last {100 * fraction:g} % of the seconds of each class of {where}"
     train_rows, held_out_rows = (_cut_rows(dataset, starts, ends, parts) for parts in (train, held_out))

@@ -199,6 +199,14 @@ def arrow_column(dataset: Dataset, name: str) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
+def times_of(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of rows in seconds, (num_rows,) float64; 0 and infinity where a row has none."""
+    nothing = pa.nulls(len(dataset))
+    times = (arrow_column(dataset, name) if name in dataset.column_names else nothing for name in ("start", "end"))
+    starts, ends = (column.cast(pa.float64()) for column in times)
+    return starts.fill_null(0.0).to_numpy(), ends.fill_null(np.inf).to_numpy()
+
+
 def with_times(dataset: Dataset, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Dataset:
     """Some rows with other starts and ends, in seconds; where these are NaN, they stay."""
     table = dataset.select(rows).with_format("arrow")[:]

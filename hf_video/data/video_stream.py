@@ -242,8 +242,11 @@ def load_video_stream(
     data: str | os.PathLike | Mapping[str, datasets.IterableDataset],
     *,
     labels: Sequence[str] | None = None,
+    order: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
-    **options: str | None,
+    train_split: str | None = None,
+    validation_split: str | None = None,
+    **version: str | None,
 ) -> tuple[datasets.IterableDataset, DatasetDict]:
     """Open the training split of a data set with a column of the feature `Video` as a stream for `VideoStream`.
 
@@ -251,8 +254,10 @@ def load_video_stream(
         data: The name of a data set on the Hub, a folder of Parquet files or tars, or streams by the names of their
             splits.
         labels: The class names by id, such as those of a trained model; by default those that the data set declares.
+        order: Class names whose order the ids have if the data set declares the same ones, or none, as those of a
+            model to train.
         video_root: The folder that relative paths of the other splits count from.
-        options: `config`, `revision`, `train_split` and `validation_split`; see `load_video_dataset`.
+        train_split, validation_split, version: The last are `config` and `revision`; see `load_video_dataset`.
 
     Returns:
         The stream, with the columns `video` (`Video(decode=False)`), `label` or `labels`, `start` and `end`; and the
@@ -262,32 +267,25 @@ def load_video_stream(
         FileNotFoundError: There are no such data.
         ValueError: They cannot be a stream, or a split, a clear column or the names of labels are missing.
     """
-    splits = open_video_streams(data, **options)
-    stream = splits.pop("train")
-    names = require_names(declared_names(stream) if labels is None else labels)
-    if not splits:
-        return stream, DatasetDict()
-    held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
-    return stream, load_video_dataset(DatasetDict(held), labels=names, video_root=video_root)
-
-
-def open_video_streams(
-    data: str | os.PathLike | Mapping[str, datasets.IterableDataset],
-    *,
-    train_split: str | None = None,
-    validation_split: str | None = None,
-    **version: str | None,
-) -> dict[str, datasets.IterableDataset]:
-    """All splits of `load_video_stream` as streams, by "train", "validation" and "test"; there is "train"."""
     found: object = data
     if isinstance(data, str | os.PathLike):
         found, _ = find_dataset(data, streaming=True, **version)
     if not isinstance(found, dict) or not all(isinstance(split, datasets.IterableDataset) for split in found.values()):
         raise ValueError(f"{data} cannot be a stream: only data sets on the Hub and Parquet files or tars can.")
-    splits = known_splits(found, train_split, validation_split)
-    if "train" not in splits:
-        raise ValueError(f"{data} has no training split, only {', '.join(splits)}: name one with train_split.")
-    return {name: _with_plain_columns(split) for name, split in splits.items()}
+    known = known_splits(found, train_split, validation_split)
+    if "train" not in known:
+        raise ValueError(f"{data} has no training split, only {', '.join(known)}: name one with train_split.")
+    splits = {name: _with_plain_columns(split) for name, split in known.items()}
+    stream = splits.pop("train")
+    declared = declared_names(stream)
+    if labels is None:
+        is_same = order is not None and (declared is None or sorted(order) == sorted(declared))
+        labels = order if is_same else declared
+    names = require_names(labels)
+    if not splits:
+        return stream, DatasetDict()
+    held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
+    return stream, load_video_dataset(DatasetDict(held), labels=names, video_root=video_root)
 
 
 def _with_plain_columns(stream: datasets.IterableDataset) -> datasets.IterableDataset:

@@ -20,8 +20,7 @@ from hf_video.data.checks import (
 )
 from hf_video.data.folders import is_hub_name, listed
 from hf_video.data.holding_out import further_columns
-from hf_video.data.rows import class_counts, declared_names, label_names
-from hf_video.data.video_stream import open_video_streams
+from hf_video.data.rows import class_counts, label_names
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.configurations import load_config
 from hf_video.processes import is_first_process
@@ -58,16 +57,13 @@ def load_stream(
 ) -> tuple[IterableDataset, DatasetDict, list[str]]:
     """The stream of training videos, the other splits, and the class names by id: those that the data declare, in the
     order of a model with the same ones, or else those of the model."""
-    streams = open_video_streams(data, **options)
-    known, declared = _known_names(model), declared_names(streams["train"])
-    names = known if known is not None and (declared is None or sorted(known) == sorted(declared)) else declared
-    stream, others = load_video_stream(streams, labels=names, video_root=video_root)
+    stream, others = load_video_stream(data, order=_known_names(model), video_root=video_root, **options)
     if "validation" not in others:
         raise ValueError(
             f"{data} has no validation split, and none can be held out from a stream: name one with "
             "--validation-split, or leave out --streaming."
         )
-    return stream, others, names or []
+    return stream, others, label_names(others["validation"])
 
 
 def check_streamed(chosen: Any) -> None:

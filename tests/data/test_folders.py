@@ -48,16 +48,6 @@ def test_training_refuses_them_or_goes_on_without(data):
     assert len(broken) == len(REASONS)
 
 
-def test_videos_of_a_class_at_another_depth_are_not_left_out(data):
-    (data / "run" / "day" / "camera").mkdir(parents=True)
-    (data / "run" / "day" / ".hidden").mkdir()
-    (data / "run" / "day" / ".hidden" / "a.mp4").touch()
-    assert len(load_video_dataset(data)["train"]) == 2
-    (data / "run" / "day" / "camera" / "a.mp4").touch()
-    with pytest.raises(ValueError, match="day/"):
-        load_video_dataset(data)
-
-
 def test_videos_without_a_class_are_left_out_with_a_warning(data, caplog):
     load_video_dataset(data)
     assert not caplog.records

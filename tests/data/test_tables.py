@@ -201,6 +201,8 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, columns, message):
     [
         ({"running": 12, "Runing": 2}, True),
         ({"running": 12, "Running": 12}, True),
+        ({"RUN ": 1, "run": 1}, True),
+        ({"run": 1, "runs": 1}, False),
         ({"running": 12, "runing": 3}, False),
         ({"class1": 12, "class2": 1}, False),
         ({"player A": 12, "player B": 1}, False),

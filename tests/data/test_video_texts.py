@@ -63,12 +63,8 @@ def test_every_format_is_read(folder):
         ("rows.json", '[{"video": "a.mp4"}]', ValueError, "'answer' or 'caption' is missing"),
         ("rows.json", '[{"video": "rows.json", "caption": [""]}]', ValueError, "entry 1"),
         ("rows.json", '[{"video": "rows.json", "answer": "one", "question": 1e999}]', ValueError, "question is inf"),
-        ("rows.json", "[]", ValueError, "no rows"),
-        ("rows.json", "{", ValueError, "rows.json"),
         ("rows.txt", "a.mp4 one", ValueError, "rows.txt"),
         ("rows.csv", "video,answer\nnone.mp4,one\n", FileNotFoundError, "none.mp4"),
-        ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "line 2: start is 'soon'"),
-        ("rows.csv", "video,answer\na.mp4,one, or two\n", ValueError, "line 2"),
         ("rows.json", '[{"video": "rows.json", "answer": ["one", "two"]}]', ValueError, "entry 1: answer"),
     ],
 )
