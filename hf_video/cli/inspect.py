@@ -7,6 +7,7 @@ DATA, and a training on it opens no video before the first step.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -51,10 +52,12 @@ def run(settings: InspectSettings) -> int:
         find_overlaps,
         find_repeated_clips,
         find_rows_outside,
+        find_shared_seconds,
         repetition_warnings,
         tell_copies,
         tell_overlaps,
         tell_rows_outside,
+        tell_shared_seconds,
         write_manifest,
     )
     from hf_video.data.rows import BYTES
@@ -74,7 +77,7 @@ def run(settings: InspectSettings) -> int:
     videos = inspect_videos(rows, decode=not settings.quick, num_workers=num_workers)
     copies = find_copies(splits)
     outside, overlaps = find_rows_outside(rows, videos), find_overlaps(splits)
-    repeated = find_repeated_clips(splits, copies)
+    repeated, shared = find_repeated_clips(splits, copies), find_shared_seconds(splits)
     readable = [video for video in videos if video.error is None]
     durations = sorted(video.duration for video in readable if video.duration is not None)
     num_frames = [video.num_frames for video in readable]
@@ -83,6 +86,7 @@ def run(settings: InspectSettings) -> int:
         "num_videos": len(videos),
         "num_clips": len(rows),
         "splits": {name: _count_classes(split) for name, split in splits.items()},
+        "class_seconds": {name: _seconds_of_classes(split) for name, split in splits.items()},
         "seconds": {
             "total": sum(durations),
             "shortest": durations[0] if durations else None,
@@ -97,6 +101,7 @@ def run(settings: InspectSettings) -> int:
         "copies": copies,
         "repeated": [asdict(clip) for clip in repeated],
         "overlaps": [asdict(overlap) for overlap in overlaps],
+        "shared_seconds": [asdict(each) for each in shared],
     }
     if output is not None:
         folder = output.absolute().parent
@@ -104,6 +109,7 @@ def run(settings: InspectSettings) -> int:
         result["manifest"] = str(output)
     lines = [_describe(result), *([tell_rows_outside(outside)] if outside else [])]
     lines += [*([tell_copies(copies)] if copies else []), *repetition_warnings(repeated)]
+    lines += [tell_shared_seconds(shared)] if shared else []
     lines += [tell_overlaps(overlaps)] if overlaps else []
     print(json.dumps(result) if settings.json else "\n".join(lines))
     return SOME_BROKEN if result["broken"] or overlaps else 0
@@ -115,6 +121,20 @@ def _count_classes(split: Any) -> dict[str, int]:
 
     counts = Counter(label for labels in label_ids(split) for label in labels)
     return {name: counts[label] for label, name in enumerate(label_names(split))}
+
+
+def _seconds_of_classes(split: Any) -> dict[str, float]:
+    """The seconds of the rows of each class, if all rows have an end."""
+    from hf_video.data import label_names
+    from hf_video.data.rows import label_ids, times_of
+
+    starts, ends = times_of(split)
+    seconds, names = ends - starts, label_names(split)
+    found = dict.fromkeys(names, 0.0)
+    for of_row, ids in zip(seconds.tolist(), label_ids(split), strict=True):
+        for label in ids:
+            found[names[label]] += of_row
+    return found if math.isfinite(seconds.sum()) else {}
 
 
 def _total(seconds: float) -> str:
@@ -137,9 +157,12 @@ def _describe(result: dict[str, Any]) -> str:
         lines.append(f"frames    {frames['fewest']} to {frames['most']}")
         lines.append(f"size      {', '.join(sizes[:5])}{f' and {len(sizes) - 5} more' if len(sizes) > 5 else ''}")
     width = max(len(name) for counts in result["splits"].values() for name in counts)
+    digits = max(len(str(number)) for counts in result["splits"].values() for number in counts.values())
     for split, counts in result["splits"].items():
         lines += ["", f"{split}: {count(sum(counts.values()), 'clip')} of {count(len(counts), 'class', 'classes')}"]
-        lines += [f"  {name:{width}}  {number}" for name, number in counts.items()]
+        of_classes = result["class_seconds"][split]
+        ends = {name: f"  {_total(seconds):>8}" for name, seconds in of_classes.items()}
+        lines += [f"  {name:{width}}  {number:>{digits}}{ends.get(name, '')}" for name, number in counts.items()]
     if others := result["left_out"]:
         lines += ["", f"{len(others)} left out, because the name is not that of a video: {listed(others)}"]
     lines += ["", f"{count(len(broken), 'broken video')}{':' if broken else ''}"]

@@ -241,6 +241,16 @@ class Overlap(_Span):
         return f"{super().__str__()} ({places})"
 
 
+@dataclass(frozen=True)
+class SharedSeconds(_Span):
+    """Seconds of a video that two rows of a split with different labels have."""
+
+    labels: tuple[str, str]
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({' and '.join(self.labels)})"
+
+
 def find_copies(splits: Mapping[str, Dataset], *, at_most: int | None = None) -> dict[str, str]:
     """The local files with the same bytes as another whose path sorts before, by path, and that path. None is looked
     for among more than `at_most` files, because those of the same size are read."""
@@ -318,6 +328,33 @@ def tell_overlaps(overlaps: Sequence[Overlap]) -> str:
         f"{count(len(overlaps), 'pair')} of rows: {listed(overlaps, limit=3, separator='; ')}. Change or remove one "
         "row of each pair; or leave a split out: a training without validation holds a part out, and one without test "
         "reports on the validation."
+    )
+
+
+def find_shared_seconds(splits: Mapping[str, Dataset]) -> list[SharedSeconds]:
+    """The seconds that rows of a split with different labels share. The same clip with two labels is not among them:
+    see `find_repeated_clips`."""
+    found = []
+    for split in splits.values():
+        names = label_names(split)
+        labels = [";".join(sorted(names[label] for label in ids)) for ids in label_ids(split)]
+        begun: list[tuple[str, float, float, str]] = []
+        for video, start, end, label in sorted(
+            (*span, label) for span, label in zip(spans(split), labels, strict=True)
+        ):
+            begun = [row for row in begun if row[0] == video and row[2] > start]
+            for _, other_start, other_end, other in begun:
+                if other != label and (other_start, other_end) != (start, end) and start < end:
+                    found.append(SharedSeconds(video, start, _end_or_none(min(end, other_end)), (other, label)))
+            begun.append((video, start, end, label))
+    return found
+
+
+def tell_shared_seconds(shared: Sequence[SharedSeconds]) -> str:
+    return (
+        f"Rows of different classes share seconds of a video ({count(len(shared), 'pair')}): "
+        f"{listed(shared, limit=3, separator='; ')}. A model of frames then gives each class a score of its own; if "
+        "only one class can be right at a time, correct the list."
     )
 
 

@@ -100,7 +100,10 @@ def _hold_out_groups(
         train, held_out = (dataset.select(np.flatnonzero(rows)) for rows in (~is_held_out, is_held_out))
         chosen = dict.fromkeys(values[groups[is_held_out]])
         kind = count(len(values), "video" if name == "video" else "value")
-        kind += "" if name == "video" else f" of {name} ({listed(chosen)})"
+        if name != "video":
+            kind += f" of {name} ({listed(chosen)})"
+        elif len(chosen) <= 3:
+            kind += f" ({', '.join(map(os.path.basename, chosen))})"
         return train, held_out, f"{len(chosen)} of {kind}"
     if split_by is not None or not label_names(dataset):
         kind = "video" if name == "video" else f"value of {name}"

@@ -147,12 +147,15 @@ def _plain(values: np.ndarray) -> Any:
 
 def tell_agreement(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`measure_agreement`] gives."""
-    drawn = "in brackets: 95 % intervals over videos" if result["num_videos"] > 1 else "one video has no intervals"
+    drawn = (
+        "in brackets: 95 % intervals over videos" if result["num_videos"] > 1 else "one video gives no 95 % intervals"
+    )
     rows = [("class", "kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "first bout at, s")]
     for name, each in {"all": result["all"], **result["classes"]}.items():
         cells = [_text(each[key], each["intervals"].get(key)) for key in ("kappa_frames", "kappa_bins", "f1")]
         rows.append((name, *cells, *(" / ".join(map(_text, each[key])) for key in ("bouts", "seconds", "latency"))))
-    said = f"{count(result['num_videos'], 'video')}, {result['num_seconds']:.1f} s that both looked at; {drawn}"
+    looked = f"{result['num_seconds']:.1f} s that both looked at; for all, time without a row is a class"
+    said = f"{count(result['num_videos'], 'video')}, {looked}; {drawn}"
     sides = f"bouts, seconds and first bout: {result.get('data', 'model')} / {result.get('against', 'person')}"
     return [said, sides, "", *table_lines(rows)]
 

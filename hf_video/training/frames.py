@@ -117,9 +117,16 @@ class FramesTask(Task):
 
     def load_model(self, run: RunPlan, data: TaskData, arguments: Any) -> tuple[Any, Any]:
         chosen, names = run.chosen, data.class_names or []
-        self.several = any(
-            is_multi_label(rows) or have_several_labels(rows, self.point_width) for rows in data.splits.values()
-        )
+        self.several = any(map(is_multi_label, data.splits.values()))
+        if not self.several and any(have_several_labels(rows, self.point_width) for rows in data.splits.values()):
+            self.several = True
+            if is_first_process():
+                print(
+                    "Rows of different classes share seconds of a video, so the model gives each class a score of its "
+                    "own. If only one class can be right at a time, correct the rows that `hf-video inspect "
+                    f"{chosen.data}` lists.",
+                    flush=True,
+                )
         problem_type = "multi_label_classification" if self.several else "single_label_classification"
         known = [*settings_of(RegularizationSettings), "frame_pooling", "smoothing_loss_weight"]
         changes = {name: value for name in known if (value := getattr(chosen, name)) is not None}

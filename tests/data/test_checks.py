@@ -16,9 +16,11 @@ from torch.utils.data import DataLoader
 from hf_video.data import ClipTask, VideoDataset, checks, collate_clips, inspect_videos, load_video_dataset
 from hf_video.data.checks import (
     Overlap,
+    SharedSeconds,
     find_copies,
     find_overlaps,
     find_repeated_clips,
+    find_shared_seconds,
     repetition_warnings,
     tell_overlaps,
     write_manifest,
@@ -292,6 +294,17 @@ def test_rows_of_two_splits_that_share_seconds_are_named(folder):
     ]
     sentence = tell_overlaps(found)
     assert "3 pairs of rows" in sentence and "a.mp4, 8 s to 9 s (train row 1 and validation row 2)" in sentence
+
+
+def test_seconds_that_rows_of_different_classes_share_are_named(folder):
+    train = ["a.mp4,run,0,4", "a.mp4,sit,3,9", "a.mp4,run,2,5", "a.mp4,sit,5,6", "b.mp4,sit,1,2", "b.mp4,run,1,2"]
+    found = find_shared_seconds(load(folder, train=train))
+    video = str(folder / "a.mp4")
+    # Rows that only touch share nothing, and a clip with two labels is named elsewhere.
+    assert found == [
+        SharedSeconds(video, 3.0, 4.0, ("run", "sit")),
+        SharedSeconds(video, 3.0, 5.0, ("run", "sit")),
+    ]
 
 
 def test_copies_are_clips_of_their_originals(folder):

@@ -113,7 +113,7 @@ def test_whole_videos_are_held_out_with_all_their_captions(folder, model_folder,
     seed = next(each for each in range(9) if rows["video"][1] in hold_out(rows, 0.2, each)[1]["video"])
     options = ["--epochs", "1", "--batch-size", "4", "--validation-fraction", "0.2", "--seed", str(seed)]
     assert main(words(folder / "train.json", model_folder, tmp_path / "out", *options)) == 0
-    assert "Held out: 1 of 3 videos.\n" in capsys.readouterr().out
+    assert "Held out: 1 of 3 videos (" in capsys.readouterr().out
     metrics = json.loads((tmp_path / "out/report/metrics.json").read_text())
     assert metrics["split"] == "validation" and metrics["num_captions"] == 2
     train, held_out = hold_out(rows, 0.2, seed)
