@@ -25,6 +25,8 @@ from .printing import broken_lines
 
 # Doubted labels that are printed.
 _SHOWN = 10
+# The share of doubted clips above which most of them are no wrong labels.
+_MANY = 0.15
 
 
 @command(help="foretell what more labels would bring, and find labels to look at again")
@@ -49,6 +51,8 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
         "it learned from (80 % bands in brackets):",
         *tell_known(result),
     ]
+    most = max(each["clips"] for each in classes.values()) / result["num_clips"]
+    lines.append(f"{'chance':22} {most:6.1%} (always guessing the most frequent class)")
     lines += [f"{each['clips_a_class']:6.0f} clips a class   {_share(each['accuracy'])}" for each in result["curve"]]
     lines.append(f"with all of them       {_share(result['now'])}; a training of the whole model mostly reaches more")
     lines.append(f"{count(more, 'more clip')} of each class would bring {_gain(result['gain'])}")
@@ -63,6 +67,12 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
     if doubts:
         rest = "look at it" if len(doubts) == 1 else "the least probable first; look at these"
         lines.append(f"{count(len(doubts), 'label')} in doubt{';' if len(doubts) == 1 else ','} {rest}:")
+    if len(doubts) > _MANY * result["num_clips"]:
+        lines.append(
+            "  These are too many to be wrong labels alone: the clips may share something else, such as light or "
+            "place, or the features may not show the difference. `hf-video evaluate --split train --predictions "
+            "FILE.csv` with a trained model lists what that takes for another class."
+        )
     for each in doubts[:_SHOWN]:
         end = "its end" if each["end"] is None else f"{each['end']:g} s"
         span = "" if each["start"] is each["end"] is None else f" ({each['start'] or 0:g} s to {end})"

@@ -252,13 +252,13 @@ class SharedSeconds(_Span):
 
 
 def find_copies(splits: Mapping[str, Dataset], *, at_most: int | None = None) -> dict[str, str]:
-    """The local files with the same bytes as another whose path sorts before, by path, and that path. None is looked
-    for among more than `at_most` files, because those of the same size are read."""
+    """The local files with the same bytes as another whose path without its ending sorts before, by path, and that
+    path. None is looked for among more than `at_most` files, because those of the same size are read."""
     files = {path for split in splits.values() if BYTES not in split.column_names for path in split["video"][:]}
     if at_most is not None and len(files) > at_most:
         return {}
     of_size: dict[int, list[str]] = defaultdict(list)
-    for file in sorted(files):
+    for file in sorted(files, key=os.path.splitext):  # "a - Copy.mp4" after "a.mp4"
         if os.path.isfile(file) and (size := os.path.getsize(file)):
             of_size[size].append(file)
     copies: dict[str, str] = {}
@@ -376,7 +376,7 @@ def readable_videos(data: Mapping[str, Dataset], on_error: str) -> tuple[Mapping
         unknown = np.flatnonzero([frames is None for frames in rows[FRAMES][:]])
         if known := len(rows) - len(unknown):
             sentences.append(
-                f"{count(known, 'row')} with a number of frames, as `hf-video inspect` writes: not checked again."
+                f"{count(known, 'row')} of a table that `hf-video inspect` wrote: these videos are not checked again."
             )
         rows = rows.select(unknown)
     if (num_videos := len(VideoRows(rows))) > MAX_OPENED:
@@ -393,6 +393,8 @@ def readable_videos(data: Mapping[str, Dataset], on_error: str) -> tuple[Mapping
             f"{count(len(broken), 'video')} cannot be read: repair what is broken, take it out of the data, or go on "
             f"without it with --on-error skip:\n  {listed(broken.values(), separator=chr(10) + '  ')}"
         )
+    if broken and is_first_process():
+        logger.warning(f"{count(len(broken), 'video')} cannot be read and left out: {listed(broken, limit=3)}.")
     kept = DatasetDict({name: split.select(rows_without(split, broken)) for name, split in data.items()})
     for name, split in kept.items() if broken else ():
         if not len(split):

@@ -220,7 +220,9 @@ def read_class_folders(folder: Path) -> list[tuple[Path, str]]:
     classes = [entry for entry in entries if entry.is_dir()]
     if not classes:
         holds = f"It holds {listed(entry.name for entry in entries)}." if entries else "It is empty."
-        raise ValueError(f"{folder} has no class folder. {holds} {LAYOUTS}")
+        lists = [entry for entry in entries if entry.suffix.lower() in (*TABLE_SUFFIXES, *LIST_SUFFIXES)]
+        table = f" If {lists[0]} is the table of these videos, give that." if lists else ""
+        raise ValueError(f"{folder} has no class folder. {holds}{table} {LAYOUTS}")
     found: list[tuple[Path, str]] = []
     files = [entry for entry in entries if not entry.is_dir()]
     loose = [entry for entry in files if is_named_video(entry)]

@@ -87,7 +87,8 @@ def _hold_out_groups(
     name = "video" if split_by in (None, VIDEO) else split_by
     if name not in dataset.column_names or (column := arrow_column(dataset, name)).null_count:
         raise ValueError(
-            f"The videos have no column {name!r} to split by, or not in each row. Give the name of one, time or video."
+            f"The videos have no column {name!r} to split by, or not in each row. Give the name of a "
+            "column that has a value in each row, or split by time or video."
         )
     # The values are sorted, so that a draw does not depend on the order of rows.
     column = column.cast(pa.string()).to_numpy(zero_copy_only=False)

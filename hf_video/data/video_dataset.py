@@ -176,7 +176,13 @@ def _settle(table: Table, videos: pa.Array, label: str | None, kept: Sequence[st
         found["labels" if is_multi else "label"] = values if table.is_folder else names_of(table, values, feature)
     found |= table.times()
     found |= {name: table.column(name) for name, kind in _FACTS.items() if table.rows.features.get(name) == kind}
-    return pa.table(found | {name: table.texts(name) for name in kept if not table.is_folder})
+    return pa.table(found | {name: table.texts(_own_name(table, name)) for name in kept if not table.is_folder})
+
+
+def _own_name(table: Table, name: str) -> str:
+    """The name of a column in the table, which may differ in capitals and spaces at its ends."""
+    alike = [own for own in table.rows.column_names if own.strip().casefold() == name.casefold()]
+    return alike[0] if name not in table and len(alike) == 1 else name
 
 
 def _names(table: Table, values: pa.Array, feature: Any, rows: np.ndarray | None = None) -> pa.Array:

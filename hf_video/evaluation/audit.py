@@ -221,7 +221,12 @@ def tell_audit(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what [`audit_model`] gives."""
     lines = [f"{name:15}  {accuracy:22}  {sentence}" for name, accuracy, sentence in audit_rows(result)]
     is_open = any(each["num_clips"] and each.get("is_used", True) is None for each in result["variants"].values())
-    lines += ["", "What is open needs more clips: 73 at least to rule a loss of 5 points out."] if is_open else []
+    if is_open:
+        lines += [
+            "",
+            "What is open needs more clips: at least 73 that are measured rule a loss of 5 points out. Label another "
+            "folder for this, or train with a larger --validation-fraction.",
+        ]
     return [*tell_clips(result), "", f"{'':15}  accuracy (95 %)", *lines]
 
 

@@ -33,6 +33,7 @@ from hf_video.metrics import (
     recognised_shares,
     tell_count,
     tell_views,
+    wilson_interval,
 )
 from hf_video.output_folders import check_output_file
 from hf_video.texts import table_lines
@@ -208,7 +209,12 @@ def reading_options(settings: MeasuredSettings) -> dict[str, Any]:
 def tell_classes(result: Mapping[str, Any]) -> list[str]:
     """The lines that show what `evaluate_classes` gives."""
     lines = tell_clips(result)
-    lines += [f"{metric.title}  {metric.text(value)}" for metric, value in measured_in(result)]
+    for metric, value in measured_in(result):
+        lines.append(f"{metric.title}  {metric.text(value)}")
+        if metric.name == "top1_accuracy":
+            low, high = wilson_interval(value, sum(result["class_videos"]))
+            chance = max(result["class_videos"]) / sum(result["class_videos"])
+            lines[-1] += f" (chance {chance:.1%}, 95% interval {low:.1%} to {high:.1%})"
     titles = {"class_accuracy": "recall", "class_average_precision": "average precision"}
     name, title = next((name, title) for name, title in titles.items() if name in result)
     rows = zip(result["class_names"], result["class_videos"], result[name], strict=True)
