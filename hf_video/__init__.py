@@ -13,10 +13,6 @@ from .version import __version__
 
 wrapt.register_post_import_hook(lambda transformers: register_auto_classes(), "transformers")
 
-_FILES = {
-    file.removeprefix("."): " ".join(name for name, other in PUBLIC_NAMES.items() if other == file)
-    for file in PUBLIC_NAMES.values()
-}
-
+_FILES = ((file.removeprefix("."), name) for name, file in PUBLIC_NAMES.items())
 __all__, __dir__, __getattr__ = lazy_names(__name__, _FILES)
 __all__ += ["__version__"]

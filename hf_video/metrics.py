@@ -84,6 +84,18 @@ def chance_accuracy(labels: np.ndarray) -> float:
     return float(np.bincount(labels).max() / len(labels))
 
 
+def chance_and_interval(accuracy: float, labels: np.ndarray) -> dict[str, Any]:
+    """What a top-1 accuracy is compared with: `chance` and `top1_interval`, see [`chance_accuracy`] and
+    [`wilson_interval`]."""
+    return {"chance": chance_accuracy(labels), "top1_interval": [*wilson_interval(accuracy, len(labels))]}
+
+
+def tell_chance(chance: float, interval: Sequence[float]) -> str:
+    """How a share is told beside what [`chance_and_interval`] gives."""
+    low, high = interval
+    return f"(chance {chance:.1%}, 95% interval {low:.1%} to {high:.1%})"
+
+
 def recognised_shares(counts: np.ndarray) -> np.ndarray:
     """The share of the videos of each class that is recognised: (num_classes,) float, NaN for a class without videos,
     from a [`confusion_matrix`] (num_classes, num_classes)."""

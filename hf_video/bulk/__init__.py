@@ -9,4 +9,4 @@ _PUBLIC_NAMES = {
     "rows": "read_detections",
 }
 
-__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES.items())

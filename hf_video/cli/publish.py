@@ -56,6 +56,9 @@ def run(settings: PublishSettings) -> int:
     require_inputs([settings.folder], "The folder of a model is expected.")
     if settings.output_dir is not None:
         require_fresh(Path(settings.output_dir), KEEP)
+        for name in ("private", "revision", "tag"):
+            if getattr(settings, name):
+                raise ValueError(f"--{name} has no effect with --output-dir, which uploads nothing.")
     labels = None if settings.labels is None else read_class_names(settings.labels)
 
     from hf_video.hub import PublishError, push, stage

@@ -18,4 +18,4 @@ _PUBLIC_NAMES = {
     "video_stream": "load_video_stream VideoStream",
 }
 
-__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES.items())

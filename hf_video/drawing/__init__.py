@@ -8,4 +8,4 @@ _PUBLIC_NAMES = {
     "video": "annotate_detections annotate_video",
 }
 
-__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES.items())

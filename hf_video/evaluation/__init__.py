@@ -13,4 +13,4 @@ _PUBLIC_NAMES = {
     "segments": "evaluate_segments read_ground_truth read_predictions",
 }
 
-__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES.items())

@@ -26,14 +26,15 @@ from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_trained_model
 from hf_video.metrics import (
     average_precision,
+    chance_and_interval,
     confusion_matrix,
     count_clips,
     measure,
     measured_in,
     recognised_shares,
+    tell_chance,
     tell_count,
     tell_views,
-    wilson_interval,
 )
 from hf_video.output_folders import check_output_file
 from hf_video.texts import table_lines
@@ -151,7 +152,8 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
     names = class_names_of(model.config)
     scores, labels = evaluate_dataset(model, dataset, **reading_options(settings))
     figures = measure(scores, labels, model.config.problem_type, are_probabilities=True)
-    result = facts | figures | _by_class(scores, labels, names)
+    sureness = chance_and_interval(figures["top1_accuracy"], labels) if "top1_accuracy" in figures else {}
+    result = facts | figures | sureness | _by_class(scores, labels, names)
     try:
         if table is not None:
             write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
@@ -212,9 +214,7 @@ def tell_classes(result: Mapping[str, Any]) -> list[str]:
     for metric, value in measured_in(result):
         lines.append(f"{metric.title}  {metric.text(value)}")
         if metric.name == "top1_accuracy":
-            low, high = wilson_interval(value, sum(result["class_videos"]))
-            chance = max(result["class_videos"]) / sum(result["class_videos"])
-            lines[-1] += f" (chance {chance:.1%}, 95% interval {low:.1%} to {high:.1%})"
+            lines[-1] += f" {tell_chance(result['chance'], result['top1_interval'])}"
     titles = {"class_accuracy": "recall", "class_average_precision": "average precision"}
     name, title = next((name, title) for name, title in titles.items() if name in result)
     rows = zip(result["class_names"], result["class_videos"], result[name], strict=True)

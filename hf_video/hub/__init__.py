@@ -8,4 +8,4 @@ _PUBLIC_NAMES = {
     "self_test": "Finding Verification verify_model",
 }
 
-__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES.items())

@@ -13,4 +13,4 @@ _PUBLIC_NAMES = {
     "video_processing_detection": "VideoDetectionProcessor VideoDetectionProcessorKwargs",
 }
 
-__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES.items())

@@ -28,4 +28,4 @@ _PUBLIC_NAMES = {
     "trainer": "BaseTrainer",
 }
 
-__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES)
+__all__, __dir__, __getattr__ = lazy_names(__name__, _PUBLIC_NAMES.items())

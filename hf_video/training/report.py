@@ -25,14 +25,14 @@ from hf_video.loading.released import SHIPPED, told_name
 from hf_video.metrics import (
     METRICS,
     average_precision,
-    chance_accuracy,
+    chance_and_interval,
     compute_metrics,
     confusion_matrix,
     count_clips,
     measured_in,
     recognised_shares,
+    tell_chance,
     tell_count,
-    wilson_interval,
 )
 from hf_video.texts import clock
 
@@ -216,8 +216,7 @@ def assess(metrics: Mapping[str, Any]) -> list[str]:
         metric, value = figures[0]
         line = f"{metric.title} {metric.text(value, 1)} on {tell_count(metrics, metrics['split'])}"
         if "chance" in metrics:
-            low, high = _interval(metrics)
-            line += f" (chance {metrics['chance']:.1%}, 95% interval {low:.1%} to {high:.1%})"
+            line += f" {tell_chance(metrics['chance'], _interval(metrics))}"
         lines.append(line)
         own = metrics.get(TRAINING + metric.name)
         if own is not None:
@@ -306,8 +305,7 @@ def measure_classes(
     names = [_cell(name) for name in class_names]
     if labels.ndim == 1:
         counts = confusion_matrix(scores, labels)
-        interval = wilson_interval(metrics["top1_accuracy"], len(labels))
-        metrics |= {"chance": chance_accuracy(labels), "top1_interval": [*interval]}
+        metrics |= chance_and_interval(metrics["top1_accuracy"], labels)
         by_class["confusion_matrix"] = counts.tolist()
         tables = class_table(counts, names, training_counts)
     else:

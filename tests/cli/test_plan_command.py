@@ -2,6 +2,7 @@ import json
 import shutil
 
 from hf_video.cli.main import main
+from hf_video.cli.plan import _lines
 
 
 def test_it_foretells_for_each_class_by_features_that_are_kept(digits, trained, tmp_path, says):
@@ -22,6 +23,10 @@ def test_it_foretells_for_each_class_by_features_that_are_kept(digits, trained, 
     (row,) = (line for line in text.splitlines() if line.startswith("  across "))
     assert row.count(" to ") == 2, "the accuracy and the gain of a class have their bands"
     assert {path: path.stat().st_mtime_ns for path in features.rglob("*.safetensors")} == written
+    assert "\nchance" in text and " 50.0% (always" in text
+    doubt = {"video": "a.mp4", "start": None, "end": None, "label": "across", "taken_for": "along"}
+    few, many = ("\n".join(_lines(result | {"doubts": [doubt] * number})) for number in (4, 5))  # of 32 clips
+    assert "4 labels in doubt" in few and "too many" not in few and "too many" in many
 
 
 def test_no_label_is_doubted_where_features_do_not_tell_the_classes_apart(digits, trained, tmp_path, says):
@@ -30,7 +35,7 @@ def test_no_label_is_doubted_where_features_do_not_tell_the_classes_apart(digits
     data.write_text("path,label\n" + "".join(f"{path},{'ab'[n % 2]}\n" for n, path in enumerate(videos)))
     text = says("plan", data, "--model", trained, "--device", "cpu", "--num-clips", "1")
     assert "do not tell these classes apart: by chance, 50% of each class are right" in text
-    assert "doubted" not in text
+    assert "in doubt" not in text
 
 
 def test_a_class_of_few_clips_and_clips_of_several_classes_are_refused(digits, trained, tmp_path, capsys):

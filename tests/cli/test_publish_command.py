@@ -65,6 +65,8 @@ def test_a_folder_takes_what_would_go_up_without_the_hub(trained, unverified, sa
     assert not weights.is_symlink() and weights.read_bytes() == (trained / "model.safetensors").read_bytes()
     assert REPO in written["README.md"].read_text(encoding="utf-8")
     assert main(["publish", str(trained), REPO, "--output-dir", str(folder)]) == 2
+    assert main(["publish", str(trained), REPO, "--output-dir", str(tmp_path / "new"), "--private"]) == 2
+    assert not (tmp_path / "new").exists()
 
 
 # `tests/hub` loads what was published in another process.

@@ -30,6 +30,13 @@ def broken_of(data):
     return {Path(video.path).name: video.error for video in videos if video.error}
 
 
+def test_the_table_in_a_folder_of_videos_is_named(data):
+    folder = data / "run"
+    (folder / "clips.csv").write_text("path,label\nwhole.mp4,run\n")
+    with pytest.raises(ValueError, match=f"If {folder / 'clips.csv'} is the table of these videos"):
+        load_video_dataset(folder)
+
+
 @pytest.mark.parametrize("kind", REASONS)
 def test_what_is_named_like_a_video_is_listed_as_broken(data, kind):
     odd = make_odd_file(data / "run" / "odd.mp4", kind)

@@ -22,7 +22,7 @@ from hf_video.training.frames import FramesTask
 from hf_video.training.values import choose_values
 from tests.testing.transformers_families import FAMILIES, save_family
 
-from ..data.frame_videos import write_flashes, write_points
+from ..data.frame_videos import SEGMENTS, write_flashes, write_points
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "patch_size": 16, "tubelet_size": 1}
 SCRATCH = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -228,6 +228,18 @@ def test_the_end_of_a_single_video_is_held_out(tmp_path, capsys):
     measured = measure(times, tmp_path / "model", capsys)
     assert (measured["part_of_training"], measured["num_frames"]) == ("held out", 4)
     assert measured["known_videos"] == {"train": 0, "validation": 1}
+
+
+def test_a_training_says_that_classes_share_seconds(tmp_path, capsys):
+    times = write_flashes(tmp_path, num_videos=1)
+    label, start, end = SEGMENTS[0]
+    other = next(name for name, *_ in SEGMENTS if name != label)
+    times.write_text(f"{times.read_text()}0.mp4,{other},{start},{(start + end) / 2}\n")
+    words = ("--num-frames", "8", "--image-size", "16", "--family", "videovit", "--num-attention-heads", "2", *SCRATCH)
+    assert run(times, tmp_path / "model", *words, "--epochs", "1", "--background", "rest") == 0
+    assert f"`hf-video inspect {times}` lists" in capsys.readouterr().out
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "model")
+    assert model.config.problem_type == "multi_label_classification"
 
 
 @pytest.mark.parametrize("kind", ["single_label_classification", "multi_label_classification"])
