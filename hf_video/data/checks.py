@@ -394,7 +394,7 @@ def readable_videos(data: Mapping[str, Dataset], on_error: str) -> tuple[Mapping
             f"without it with --on-error skip:\n  {listed(broken.values(), separator=chr(10) + '  ')}"
         )
     if broken and is_first_process():
-        logger.warning(f"{count(len(broken), 'video')} cannot be read and left out: {listed(broken, limit=3)}.")
+        logger.warning(f"{count(len(broken), 'video')} left out, not readable: {listed(broken, limit=3)}.")
     kept = DatasetDict({name: split.select(rows_without(split, broken)) for name, split in data.items()})
     for name, split in kept.items() if broken else ():
         if not len(split):
