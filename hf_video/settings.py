@@ -122,6 +122,12 @@ class Setting(Mark):
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks with which alone it acts; empty if it acts with all."""
+        needed, _, wanted = (self.needs or "").partition("=")
+        return wanted.split(" or ") if needed == "task" else []
+
     def spell(self, value: Any) -> str:
         """The words that give it a value, such as "--epochs 3"."""
         if isinstance(value, bool):

@@ -172,9 +172,8 @@ def _kind_of(command: Command, parser: argparse.ArgumentParser, argv: Sequence[s
 def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) -> list[str]:
     """Declares the settings of a command, and gives the words with each optional value bound to its flag."""
     known, groups = settings_of(kind), groups_of(kind)
-    has_common = any(each.common for each in known.values() if each.form not in _WITHOUT_FLAG)
-    shows_all = "--help-all" in argv or not has_common
-    if has_common:
+    listed_names, shows_all = _listed_names(known, argv), "--help-all" in argv
+    if len(listed_names) < len(known):
         parser.add_argument("--help-all", action="help", help="list every setting and exit")
     if "training_arguments" in known:
         # The beginning of a flag may stand for another one when all are declared.
@@ -191,16 +190,27 @@ def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) 
         for each in listed:
             if each.name != "training_arguments":
                 # A recipe may give a value and switch something on.
-                _add(parser if each.form in _WITHOUT_FLAG else group, each, "recipe" in known, shows_all)
+                is_listed = shows_all or each.name in listed_names
+                _add(parser if each.form in _WITHOUT_FLAG else group, each, "recipe" in known, is_listed)
     return _bind(argv, [each for listed in groups.values() for each in listed], "recipe" in known)
 
 
-def _add(group: Any, each: Setting, has_recipe: bool, shows_all: bool) -> None:
+def _listed_names(known: dict[str, Setting], argv: Sequence[str]) -> list[str]:
+    """The settings that `--help` lists: the common ones where some are marked so, and none of another task."""
+    has_common = any(each.common for each in known.values() if each.form not in _WITHOUT_FLAG)
+    first = _Parser(prog=argv[0], add_help=False, allow_abbrev=False)
+    first.add_argument("--task", default=known["task"].default if "task" in known else None)
+    task = first.parse_known_args(argv)[0].task
+    here = {name: each for name, each in known.items() if not each.tasks or task in each.tasks}
+    return [name for name, each in here.items() if each.common or not has_common]
+
+
+def _add(group: Any, each: Setting, has_recipe: bool, is_listed: bool) -> None:
     """Declares a setting to `argparse`."""
     default = each.describe_default()
     text = (each.help + (f" (default: {default})" if default else "")).replace("%", "%%")
     options: dict[str, Any] = {"action": _Read, "setting": each, "metavar": each.placeholder}
-    options["help"] = text if shows_all or each.common else argparse.SUPPRESS
+    options["help"] = text if is_listed else argparse.SUPPRESS
     if each.form in _WITHOUT_FLAG:
         optional = "?" if each.default is not MISSING else None
         nargs = {"word": optional, "words": "+", "rest": argparse.REMAINDER}[each.form]

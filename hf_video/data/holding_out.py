@@ -29,6 +29,16 @@ def further_columns(split_by: str | None) -> tuple[str, ...]:
     return () if split_by in (None, TIME, VIDEO) else (split_by,)
 
 
+def check_column(dataset: Dataset, split_by: str | None) -> None:
+    """Refuses (`ValueError`) the name of a column to split by that has not a value in each row."""
+    for name in further_columns(split_by):
+        if name not in dataset.column_names or arrow_column(dataset, name).null_count:
+            raise ValueError(
+                f"The videos have no column {name!r} to split by, or not in each row. Give the name of a "
+                "column that has a value in each row, or split by time or video."
+            )
+
+
 def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None = None) -> tuple[Dataset, Dataset]:
     """Split a data set of `load_video_dataset` in two, stratified by class.
 
@@ -85,13 +95,9 @@ def _hold_out_groups(
 ) -> tuple[Dataset, Dataset, str] | None:
     """The two parts by videos or the values of a column, and what is held out; None if that may be seconds."""
     name = "video" if split_by in (None, VIDEO) else split_by
-    if name not in dataset.column_names or (column := arrow_column(dataset, name)).null_count:
-        raise ValueError(
-            f"The videos have no column {name!r} to split by, or not in each row. Give the name of a "
-            "column that has a value in each row, or split by time or video."
-        )
+    check_column(dataset, split_by)
     # The values are sorted, so that a draw does not depend on the order of rows.
-    column = column.cast(pa.string()).to_numpy(zero_copy_only=False)
+    column = arrow_column(dataset, name).cast(pa.string()).to_numpy(zero_copy_only=False)
     if name == "video":
         copies = find_copies({"": dataset}, at_most=MAX_OPENED)
         column = np.array([copies.get(video, video) for video in column], dtype=object)

@@ -21,12 +21,12 @@ from .rows import KNOWN_COLUMNS
 
 logger = logging.getLogger(__name__)
 _NAMES = KNOWN_COLUMNS - {"path"} | {"question", "answer", "caption", "time"}
-_NAMES |= {"second", "x1", "y1", "x2", "y2", "action"}
+_BOX_NAMES = {"second", "x1", "y1", "x2", "y2", "action"}
 # Other names of columns, in lower case and with underscores.
 _ALIASES = {
     **dict.fromkeys(("path", "file", "filename", "file_name", "file_path", "video_path", "video_file"), "video"),
     **dict.fromkeys(("media", "media_file", "video_name"), "video"),
-    **dict.fromkeys(("class", "class_name", "behavior", "behaviour", "activity"), "label"),
+    **dict.fromkeys(("class", "class_name", "behavior", "behaviour", "activity", "action", "category"), "label"),
     **dict.fromkeys(("begin", "start_time", "start_s", "onset"), "start"),
     **dict.fromkeys(("end_time", "end_s", "stop", "stop_time", "stop_s", "offset"), "end"),
 }
@@ -53,16 +53,18 @@ def read_list(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array]
 def known_names(source: str, names: Sequence[str]) -> list[str]:
     """The names of columns: in place of another form or word, that which is known here. A line of the log says so."""
     found, guessed = [name.strip() for name in names], list[str]()
+    plain = [re.sub(r"[\W_]+", "_", name.casefold()).strip("_") for name in found]
+    known = _NAMES | (_BOX_NAMES if "x1" in plain else set())
     for number, name in enumerate(found):
-        plain = re.sub(r"[\W_]+", "_", name.casefold()).strip("_")
-        meant = [known for known in (plain, _ALIASES.get(plain)) if known in _NAMES and known not in found]
-        if name not in _NAMES and meant:
-            found[number] = meant[0]
-            guessed += [f"{name!r} as {meant[0]!r}"] if name != "path" else []
+        words = (plain[number], _ALIASES.get(plain[number]))
+        meant = next((word for word in words if word in known and word not in found), None)
+        if name not in known and meant:
+            found[number] = meant
+            guessed += [f"{name!r} as {'path' if meant == 'video' else meant}"] if name != "path" else []
     if guessed:
         logger.warning(f"{source}: columns are read by what their names mean: {', '.join(guessed)}.")
     if "start" in found and "end" not in found:
-        others = ", ".join(name for name in found if name not in _NAMES) or "none"
+        others = ", ".join(name for name in found if name not in known) or "none"
         logger.warning(
             f"{source} has no column of ends, so each row lasts to the end of its video. Other columns: {others}."
         )

@@ -280,7 +280,7 @@ class AuditSettings(MeasuredSettings, Settings):
 class EvaluateSettings(MeasuredSettings, DetectionDataSettings, Settings):
     """Measuring"""
 
-    task: str = setting("classification", "See above: retrieval, detection, frames, segments, ...", "TASK")
+    task: str = setting("classification", "See above; --task TASK --help lists what acts with it.", "TASK")
     predictions: Annotated[str | None, _CLASSES] = setting(
         None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
     )

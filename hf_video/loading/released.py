@@ -185,7 +185,7 @@ def fetch_released(model: ReleasedModel) -> str:
             f"{model.name}: {place} cannot be fetched from the Hub "
             f"({'HF_HUB_OFFLINE is set' if constants.is_offline_mode() else reason}). Check the connection and "
             f"HF_ENDPOINT, {at_hand}"
-        ) from error
+        ) from None
     # The cache names a large file by the SHA-256 that the Hub announces.
     content, announced, found = file.resolve(), file.resolve().name, sha256_of(file)
     if re.fullmatch(SHA256, announced) and found != announced:

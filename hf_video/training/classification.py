@@ -245,7 +245,7 @@ class ClassificationTask(Task):
             return TaskData(splits, names, commit=options["revision"])
         options["choices"] = annotation_choices(chosen)
         splits = self.listed or load_data(chosen.data, named, chosen.video_root, chosen.split_by, **options)
-        require_training(chosen.data, splits)
+        require_training(chosen.data, splits, chosen.split_by)
         return TaskData(splits, label_names(splits["train"]))
 
     def load_model(self, run: RunPlan, data: TaskData, arguments: VideoTrainingArguments) -> tuple[Any, Any]:

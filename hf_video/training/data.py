@@ -19,7 +19,7 @@ from hf_video.data.checks import (
     tell_overlaps,
 )
 from hf_video.data.folders import is_hub_name, listed
-from hf_video.data.holding_out import further_columns
+from hf_video.data.holding_out import check_column, further_columns
 from hf_video.data.rows import class_counts, label_names
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.configurations import load_config
@@ -41,11 +41,14 @@ def load_data(
     return load_video_dataset(data, order=_known_names(model), video_root=video_root, columns=columns, **options)
 
 
-def require_training(data: str, splits: Mapping[str, Dataset]) -> None:
-    """Refuses (`ValueError`) data without a training split, and tells which classes that for validation lacks."""
+def require_training(data: str, splits: Mapping[str, Dataset], split_by: str | None = None) -> None:
+    """Refuses (`ValueError`) data without a training split, or without the column by which one for validation is held
+    out. Tells which classes a split for validation lacks."""
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Name a file or folder of it train.")
     rows = splits.get("validation")
+    if rows is None:
+        check_column(splits["train"], split_by)
     counts = {} if rows is None else dict(zip(label_names(rows), class_counts(rows), strict=True))
     lacking = [repr(name) for name, count in counts.items() if not count]
     if lacking and is_first_process():

@@ -106,7 +106,7 @@ class FramesTask(Task):
         options: dict[str, Any] = {"columns": further_columns(chosen.split_by), "video_root": chosen.video_root}
         options |= {"choices": choices | {"point_width": 0}, "min_classes": 2 if self.background is None else 1}
         splits = load_video_dataset(chosen.data, **options)
-        require_training(chosen.data, splits)
+        require_training(chosen.data, splits, chosen.split_by)
         self.points = point_classes(splits["train"])
         if self.points and self.background is None:
             raise ValueError(

@@ -95,6 +95,19 @@ def test_help_lists_what_people_use_and_help_all_the_rest(capsys):
     assert "--neftune-noise-alpha" in texts["--help-all"] and "--torch-compile-mode" in texts["--help-all"]
 
 
+def test_help_lists_what_acts_with_the_named_task(capsys):
+    listed = {}
+    for words in ("", "--task retrieval", "--task=segments", "--help-all"):
+        with pytest.raises(SystemExit):
+            read(["evaluate", *words.split(), "--help"])
+        listed[words] = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, flags=re.MULTILINE))
+    own = {"": {"--predictions"}, "--task retrieval": {"--k-test", "--paragraph"}, "--task=segments": {"--tiou"}}
+    for words, flags in own.items():
+        others = set.union(*(own[each] for each in own if each != words))
+        assert flags <= listed[words] and not others & listed[words]
+    assert set.union(*listed.values()) == listed["--help-all"]
+
+
 def test_every_other_field_of_transformers_is_a_flag_that_is_read_by_its_type():
     words = ["--torch-compile-mode", "default", "--dataloader-drop-last", "--hub-revision=v1", "--hub-strategy=end"]
     words += ["--no-skip-memory-metrics", "--dataloader-in-order=false", "--include-for-metrics=inputs,loss"]

@@ -187,7 +187,7 @@ def rows_of(path, **options):
     "lines",
     [
         ("\ufeffPath;Label;Start;End", "videos/a.mp4;run;0,5;1:02:03,5", "videos/b.mp4;sit;;0:51"),
-        ("File Name\tClass\tStart Time\tEnd Time", "videos/a.mp4\trun\t0.5\t1:02:03.5", "videos/b.mp4\tsit\t\t51"),
+        ("File Name\tAction\tStart Time\tEnd Time", "videos/a.mp4\trun\t0.5\t1:02:03.5", "videos/b.mp4\tsit\t\t51"),
         ("Video;Behaviour;Start (s);Stop", "videos/a.mp4;run;0,5;1:02:03,5", "videos/b.mp4;sit;;51"),
         ("label, PATH ,end,start", "run,videos/a.mp4,3723.5,0.5", "sit,videos/b.mp4,51,"),
     ],
