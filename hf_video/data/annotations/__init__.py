@@ -17,7 +17,7 @@ from hf_video.data.rows import UNKNOWN_SPANS, nothing_labelled
 from hf_video.io import check_regular_file, replace_file
 from hf_video.texts import count
 
-from . import bento, boris, boris_events, elan, feral, frame_tables, via
+from . import bento, boris, boris_bins, boris_events, elan, feral, frame_tables, via
 from .table import Annotations, Found, Medium, Table, name_in
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ def find_format(file: str | os.PathLike, choices: Mapping[str, Any] | None = Non
         return via
     if boris_events.find_header(text) is not None:
         return boris_events
+    if boris_bins.is_table(text):
+        return boris_bins
     cells = [cell.strip().strip('"') for cell in re.split(r"[,;\t]", text.partition("\n")[0])]
     is_frames = cells[0] == "" and (cells[1:2] == [frame_tables.BACKGROUND] or path.parent.name == "targets_inserted")
     return frame_tables if is_frames or "classes" in (choices or {}) else None
@@ -60,9 +62,9 @@ def read_annotations(
 ) -> Annotations:
     """What an annotation file of another tool says, in seconds of each video's own time.
 
-    Reads projects of BORIS (`.boris`, `.boris.gz`) and the tables of events that it exports, ELAN (`.eaf`), VIA 3
-    (its JSON and CSV), labels of DeepEthogram, `targets_inserted` of SimBA, FERAL's JSON, and Bento or MARS
-    (`.annot`).
+    Reads projects of BORIS (`.boris`, `.boris.gz`) and the tables that it exports (of events, and binary ones), ELAN
+    (`.eaf`), VIA 3 (its JSON and CSV), labels of DeepEthogram, `targets_inserted` of SimBA, FERAL's JSON, and Bento or
+    MARS (`.annot`).
 
     Args:
         file: the annotation file.

@@ -142,6 +142,10 @@ class Table:
             self.report("fps_differs", media=medium.name, in_file=float(fps), in_video=round(medium.fps, 6))
         return medium
 
+    def has_video(self, written: str) -> bool:
+        """Whether a video of this name is found."""
+        return bool(self._find(_plain(written)))
+
     def _find(self, written: str) -> Sequence[Any]:
         """The places of a video, several if its name is ambiguous: as written, from the file, beside the file, and at
         any depth below the folder of videos, where more of the path decides between equal names."""

@@ -120,6 +120,36 @@ def test_table_that_a_spreadsheet_saved(tmp_path):
     assert same(rows, [row | {"class": row["class"].replace("groom", "für")} for row in expected["rows"]])
 
 
+def test_binary_tables_of_boris(tmp_path):
+    """A row is of the time to the next one, and what counts to two are points."""
+    encode_video(tmp_path / "trial_2.mp4", make_frames(40, 16, 16), fps=10)
+    lines = [
+        "time\trear\twalk\trest (den)",
+        "1.0\t0\t1\t0",
+        "1.5\t2\t1\t0",
+        "2.0\t0\t0\t1",
+        "2.5\t1\t0\t1",
+        "3.0\t0\t0\t0",
+    ]
+    (tmp_path / "trial_2_Alice.tsv").write_text("\n".join(lines))
+    found = read_annotations(tmp_path / "trial_2_Alice.tsv")
+    assert found.classes == {"rear": "point", "walk": "state", "rest (den)": "state"}
+    times = [(row["class"], *(row[name] for name in ("start", "end", "instant") if name in row)) for row in found.rows]
+    assert sorted(times) == [("rear", 1.625), ("rear", 1.875), ("rear", 2.75), ("rest (den)", 2, 3), ("walk", 1, 2)]
+    assert {row["subject"] for row in found.rows} == {"Alice"} and not found.reports
+    assert [(each["start"], each["end"]) for each in found.unknown] == [(0, 1), (3.5, 4)]
+
+    # A spreadsheet saved it, without a subject, and its last row is that of the end.
+    (tmp_path / "trial_2.csv").write_text(
+        "Time;walk\r\n" + "\r\n".join(f"{n / 2:.1f};1".replace(".", ",") for n in range(9))
+    )
+    found = read_annotations(tmp_path / "trial_2.csv")
+    assert [(row["start"], row["end"], row["subject"]) for row in found.rows] == [(0, 4, "")]
+    assert not found.reports and not found.unknown
+    (tmp_path / "moved.csv").write_text("time,walk\n0.0,1\n1.0,0\n")
+    assert [each["kind"] for each in read_annotations(tmp_path / "moved.csv").reports] == ["missing_media"]
+
+
 def test_times_of_elan(tmp_path):
     """The media begins later than the annotations, a time without a value is between its neighbours, and an entity
     is refused."""
