@@ -1,4 +1,4 @@
-"""Find the people of videos and what each of them does, at a key frame every second. FILE is a video file, a URL, a
+"""Find the people of videos and what each of them does, at a key frame every second. VIDEO is a file, a URL, a
 folder of frames, a folder with videos inside, a list of videos (CSV, list or JSON), or a data set.
 
 For each key frame there are the second, and for each person its box in pixels of the video, the scores of being a

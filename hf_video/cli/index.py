@@ -1,5 +1,5 @@
 """Write a vector for each video, or for each window of it with --window, so that `hf-video search` finds clips by
-words or by a video. FILE is a video file, a URL, a folder of frames, a folder with videos inside, a list of videos
+words or by a video. VIDEO is a file, a URL, a folder of frames, a folder with videos inside, a list of videos
 (CSV, list, JSON or Parquet), or a data set.
 
 MODEL compares videos with texts: a model of this package, X-CLIP or VideoPrism. With any other encoder of videos,

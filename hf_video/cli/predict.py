@@ -1,4 +1,4 @@
-"""Classify videos. FILE is a video file, a URL, a folder of frames, a folder with videos inside, a list of videos
+"""Classify videos. VIDEO is a file, a URL, a folder of frames, a folder with videos inside, a list of videos
 (CSV, list, JSON or Parquet), or a data set.
 
 A file that fails is reported, and listed once more at the end; the others are classified all the same. The exit code
@@ -22,7 +22,7 @@ from hf_video.settings import setting
 
 from .command import command
 from .errors import is_debugging
-from .printing import print_failed, print_rows, say
+from .printing import print_failed, print_rows, say, tell_failed
 
 if TYPE_CHECKING:
     from hf_video.bulk import Prediction
@@ -77,4 +77,4 @@ def _print(prediction: Prediction, as_json: bool) -> None:
         form = "8.4g" if prediction.are_values else "6.1%"
         print(name, *(f"  {score:{form}}  {label}" for label, score in best), sep="\n", flush=True)
     else:
-        say(f"{name}\n  cannot be classified: {reason}")
+        say(tell_failed(name, reason))

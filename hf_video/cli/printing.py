@@ -38,8 +38,13 @@ def print_failed(failed: Sequence[tuple[str, object]], total: int, shown: int | 
     if failed:
         say(f"{len(failed)} of {count(total, 'video')} failed:")
     for video, reason in failed[:shown]:
-        say(f"  {video}\n    {reason}")
+        say(f"  {tell_failed(video, reason)}")
     return 1 if failed else 0
+
+
+def tell_failed(video: str, reason: object) -> str:
+    """Which video failed and why; most reasons begin with its name."""
+    return str(reason) if str(reason).startswith(video) else f"{video}: {reason}"
 
 
 def broken_lines(result: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ class TaskItems:
     training: bool
 
     def __init__(self, rows: Any, task: Task, seed: int, on_error: str, expected: str = ""):
-        """`expected` are videos of another form than those of the rows."""
+        # `expected` are videos of another form than those of the rows.
         names = [*(rows.features or ())]
         if missing := [name for name in task.columns if name not in names] or (["video"] if expected else []):
             raise ValueError(

@@ -62,7 +62,7 @@ PUBLISHED = (
 LEFT_OUT = {
     "checkpoint-*/*": "a checkpoint of the training",
     f"{SELF_TEST}/*": "publishing makes another self-test",
-    "report/*": "of the report only the curves and the confusion matrix are published",
+    "report/*": "of the report only curves.png and confusion_matrix.png are published",
     **dict.fromkeys(TRAINING_STATE, "state of the training, which --with-training-state adds"),
     **dict.fromkeys(("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt"), "a pickled file can run code where it is loaded"),
     "*": "it is not on the list of published files, so it may be private",

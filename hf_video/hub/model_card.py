@@ -229,6 +229,8 @@ def _tables(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for key, value in description.items()
     }
     known = {name: facts[name] for name in ("seed", "steps", "epochs", "hardware") if name in facts}
+    if known.get("epochs") == facts.get("recipe", {}).get("num_train_epochs"):
+        known.pop("epochs", None)
     recipe, warmup = facts.get("recipe", {}), facts.get("recipe", {}).get("warmup_steps", 0)
     recipe |= {"warmup_steps": f"{warmup:.0%} of all steps"} if 0 < warmup < 1 else {}
     hardware = {"hardware": known.pop("hardware")} if "hardware" in known else {}

@@ -53,7 +53,7 @@ class TrainedModelSettings(ComputingSettings):
 class VideosSettings(VideoRootSettings):
     """Videos"""
 
-    videos: Annotated[list[str], Mark(names="videos", form="words")] = setting(help="See above.", metavar="FILE")
+    videos: Annotated[list[str], Mark(names="videos", form="words")] = setting(help="See above.", metavar="VIDEO")
 
 
 @dataclass(kw_only=True)

@@ -20,6 +20,7 @@ from hf_video.data import is_multi_label, label_names
 from hf_video.io import read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE, SHIPPED, model_path, start_sha256
 from hf_video.metrics import count_clips
+from hf_video.processing.clip_sampling import STRIDED_STRATEGIES
 from hf_video.texts import count
 from hf_video.version import __version__
 
@@ -43,6 +44,14 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
     replace_text(folder / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
 
 
+def _describe_clips(processor: Any) -> dict[str, Any]:
+    """The options of clips that have an effect."""
+    strategy = getattr(processor, "sampling_strategy", None)
+    spread = ("frame_sampling_rate", "fps") if strategy not in (None, *STRIDED_STRATEGIES) else ()
+    found = {name: getattr(processor, name, None) for name in CLIPS if name not in spread}
+    return {name: _plain(value) for name, value in found.items() if value is not None}
+
+
 def describe_training(args: TrainingArguments, model: Any, processor: Any, dataset: Any) -> dict[str, Any]:
     """The facts that are known when a training begins, without paths of this machine."""
     facts = {
@@ -50,7 +59,7 @@ def describe_training(args: TrainingArguments, model: Any, processor: Any, datas
         "source": describe_source(model.name_or_path),
         "data": {"train": describe_data(dataset)},
         "recipe": {name: _plain(getattr(args, name)) for name in RECIPE if hasattr(args, name)},
-        "clips": {name: _plain(value) for name in CLIPS if (value := getattr(processor, name, None)) is not None},
+        "clips": _describe_clips(processor),
         "views": {name: getattr(processor, name) for name in VIEWS if hasattr(processor, name)},
         "seed": args.seed,
         "versions": {"python": platform.python_version(), "hf_video": __version__}

@@ -269,7 +269,9 @@ def _next_step(metrics: Mapping[str, Any], value: float, own: float | None) -> s
             "augmentation, such as smaller random crops (--crop-min-area 0.3)"
         )
     if high - low > WIDE_INTERVAL:
-        return f"{tell_count(metrics)} leave a wide interval: label more, and measure on these with hf-video evaluate"
+        return (
+            f"the interval of {tell_count(metrics)} is wide: label others, and measure on those with hf-video evaluate"
+        )
     return _MISTAKES
 
 

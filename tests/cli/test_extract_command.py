@@ -43,8 +43,8 @@ def test_broken_videos_are_listed_and_the_others_done(trained, video, tmp_path, 
     assert main(words(trained, tmp_path / "out", broken, tmp_path / "ünï 1.mp4", tmp_path / "missing.mp4")) == 1
     assert np.load(tmp_path / "out" / "ünï 1.npy").shape == (1, 24)
     error = capsys.readouterr().err
-    assert f"2 of 3 videos failed:\n  {broken}\n    {broken} cannot be opened" in error
-    assert f"  {tmp_path / 'missing.mp4'}\n" in error
+    assert f"2 of 3 videos failed:\n  {broken} cannot be opened" in error
+    assert f"  {tmp_path / 'missing.mp4'} does not exist" in error
     assert "error" in summary(tmp_path / "out")["videos"]["missing"]
 
 

@@ -185,7 +185,7 @@ def test_the_report_does_not_name_itself(tmp_path):
         (measured(66, training=1.0), "no better than chance, but it knows its own clips by heart"),
         (measured(150, training=0.7), "it does not know its own clips yet: more --epochs"),
         (measured(66, training=0.3, lora_rank=8), "adapters learn little in few steps: --epochs 40"),
-        (measured(16, 20, training=0.92), "20 videos leave a wide interval"),
+        (measured(16, 20, training=0.92), "the interval of 20 videos is wide"),
         (measured(236, training=1.0), "the mistakes, in report/report.md"),
         # Nine of ten videos are of one class, and the others are recognised as well.
         (measured(216, training=0.95, chance=0.9, mean_class_accuracy=0.9), "the mistakes"),
