@@ -1,7 +1,7 @@
-"""Decode every video of a data set and report splits, classes, durations, sizes, broken files, rows that end after
-their video, exact copies, and clips that have different labels or are in several splits. The exit code is 1 if a
-video is broken, or if splits share seconds of one. --output keeps what was found: other commands take that file as
-DATA, and a training on it opens no video before the first step.
+"""Decode every video of a data set and report splits, classes, durations, sizes, broken files, rows outside of their
+video, exact copies, and clips that have different labels or are in several splits. The exit code is 1 if a video is
+broken, a row has no frame of its video, or splits share seconds of one. --output keeps what was found: other commands
+take that file as DATA, and a training on it opens no video before the first step.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import os
 from collections import Counter
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from hf_video.data.folders import listed
@@ -28,7 +29,7 @@ class InspectSettings(LabelledVideosSettings, Settings):
 
     quick: bool = setting(False, "Read the structure and one frame of each file only.")
     output: str | None = setting(
-        None, "Also write the rows whose videos can be read, as a new Parquet FILE: DATA of other commands.", "FILE"
+        None, "Also write the rows that can be read, as a new Parquet FILE: DATA of other commands.", "FILE"
     )
     num_workers: AtLeast1[int] | None = setting(None, "Threads that read videos; by default one a core.")
     json: bool = setting(False, "Print one JSON object.")
@@ -51,7 +52,6 @@ def run(settings: InspectSettings) -> int:
         find_copies,
         find_overlaps,
         find_repeated_clips,
-        find_rows_outside,
         find_shared_seconds,
         repetition_warnings,
         tell_copies,
@@ -76,7 +76,7 @@ def run(settings: InspectSettings) -> int:
     num_workers = settings.num_workers or os.cpu_count() or 1
     videos = inspect_videos(rows, decode=not settings.quick, num_workers=num_workers)
     copies = find_copies(splits)
-    outside, overlaps = find_rows_outside(rows, videos), find_overlaps(splits)
+    outside, overlaps = [row for video in videos for row in video.rows_outside], find_overlaps(splits)
     repeated, shared = find_repeated_clips(splits, copies), find_shared_seconds(splits)
     readable = [video for video in videos if video.error is None]
     durations = sorted(video.duration for video in readable if video.duration is not None)
@@ -90,7 +90,7 @@ def run(settings: InspectSettings) -> int:
         "seconds": {
             "total": sum(durations),
             "shortest": durations[0] if durations else None,
-            "median": durations[len(durations) // 2] if durations else None,
+            "median": median(durations) if durations else None,
             "longest": durations[-1] if durations else None,
         },
         "num_frames": {"fewest": min(num_frames, default=None), "most": max(num_frames, default=None)},
@@ -107,12 +107,12 @@ def run(settings: InspectSettings) -> int:
         folder = output.absolute().parent
         replace_file(output, lambda unfinished: write_manifest(unfinished, splits, videos, folder))
         result["manifest"] = str(output)
-    lines = [_describe(result), *([tell_rows_outside(outside)] if outside else [])]
+    lines = [_describe(result), *tell_rows_outside(outside)]
     lines += [*([tell_copies(copies)] if copies else []), *repetition_warnings(repeated)]
     lines += [tell_shared_seconds(shared)] if shared else []
     lines += [tell_overlaps(overlaps)] if overlaps else []
     print(json.dumps(result) if settings.json else "\n".join(lines))
-    return SOME_BROKEN if result["broken"] or overlaps else 0
+    return SOME_BROKEN if result["broken"] or overlaps or not all(row.num_frames for row in outside) else 0
 
 
 def _count_classes(split: Any) -> dict[str, int]:

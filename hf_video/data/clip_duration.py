@@ -11,9 +11,9 @@ from hf_video.processes import is_first_process
 from hf_video.reading import VideoReadError, probe_video
 from hf_video.texts import count
 
-from .checks import read_durations
+from .checks import MAX_OPENED, read_durations
 from .dataset import VideoDataset
-from .rows import DURATION, FRAMES, arrow_column, open_video, times_of, with_times
+from .rows import DURATION, FRAMES, VideoRows, arrow_column, open_video, times_of, with_times
 
 # What is looked at to say how long clips last.
 NUM_VIDEOS, NUM_CLIPS = 100, 32
@@ -26,17 +26,21 @@ def clip_duration(clips: VideoDataset) -> float | None:
 
 
 def cut_long_rows(rows: Dataset, seconds: float) -> Dataset:
-    """Cuts rows with times that last at least twice as long as a clip into equal windows of about its seconds."""
+    """Cuts rows with times that last at least twice as long as a clip into equal windows of about its seconds, up to
+    the end of the video."""
     if not {"start", "end"} <= set(rows.column_names):
         return rows
     starts, ends = times_of(rows)
     has_times = np.isfinite(ends) | arrow_column(rows, "start").is_valid().to_numpy(zero_copy_only=False)
-    open_ended = np.flatnonzero(has_times & np.isinf(ends))
+    # A list may have ends that its videos do not reach. If there are very many videos, it is believed.
+    are_few = DURATION in rows.column_names or len(VideoRows(rows)) <= MAX_OPENED
+    asked = np.flatnonzero(has_times & (np.isinf(ends) | (are_few & (ends - starts >= 2 * seconds))))
+    if asked.size:
+        of_video, last = rows.select(asked), np.full(len(rows), np.inf)
+        durations = read_durations(of_video, skip=True)
+        last[asked] = [durations[video] or np.inf for video in of_video["video"]]
+        ends = np.minimum(ends, last)
     ends = np.where(np.isinf(ends), starts, ends)
-    if open_ended.size:
-        of_video = rows.select(open_ended)
-        durations = read_durations(of_video)
-        ends[open_ended] = [durations[video] for video in of_video["video"]]
     lengths = np.where(has_times, (ends - starts) / seconds, 1.0)
     counts = np.where(lengths >= 2, np.round(lengths), 1.0).astype(np.int64)
     row_of = np.repeat(np.arange(len(rows)), counts)

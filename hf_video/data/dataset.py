@@ -11,8 +11,7 @@ from torch.utils.data import Dataset
 from hf_video.reading import VideoReadError
 from hf_video.texts import count
 
-from .checks import find_broken
-from .rows import rows_without
+from .checks import find_broken, readable_rows, warn_of_empty_rows
 from .tasks import Task
 from .video_settings import OnError
 
@@ -130,19 +129,20 @@ class VideoDataset(TaskItems, Dataset):
         return sorted(self._dropped.union(self.rows.select(self._is_broken.nonzero().flatten())["video"]))
 
     def drop_broken(self, num_workers: int = 1) -> "VideoDataset":
-        """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows, and
-        return this data set. Every video is decoded once in full, by `num_workers` threads; all processes of a
-        launcher must call this. With `on_error="error"` nothing is decoded. Raises `VideoReadError` if no video can
-        be read."""
+        """Leave out the rows of every video that cannot be read to its end, and the rows that hold no frame of theirs,
+        which are logged; and return this data set. Every video is decoded once in full, by `num_workers` threads; all
+        processes of a launcher must call this. With `on_error="error"` nothing is decoded. Raises `VideoReadError` if
+        no row can be read."""
         if self.on_error == "error":
             return self
-        broken = find_broken(self.rows, decode=True, num_workers=num_workers)
+        broken, empty = find_broken(self.rows, decode=True, num_workers=num_workers)
         self._dropped.update(broken)
-        if not broken:
+        warn_of_empty_rows(empty)
+        if not broken and not empty:
             return self
-        kept = rows_without(self.rows, broken)
-        if not len(kept):
-            raise _nothing_readable(len(self), next(iter(broken.values())))
+        kept = readable_rows(self.rows, broken, empty)
+        if not kept:
+            raise _nothing_readable(len(self), str([*broken.values(), *empty][0]))
         self.rows = self.rows.select(kept)
         self._is_broken = self._is_broken[kept].share_memory_()
         return self

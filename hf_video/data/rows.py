@@ -164,17 +164,25 @@ def choose_names(
     if len(every) < min_classes:
         only = f"only one class, {every.pop()!r}" if every else "no class"
         raise ValueError(f"{source} has {only}; at least {['one is', 'two are'][min_classes - 1]} expected.")
+    if alike := tell_alike(source, counts):
+        logger.warning(alike)
+    return sorted_names(every)
+
+
+def tell_alike(source: object, counts: Mapping[str, int]) -> str:
+    """A sentence about classes of almost the same name, of their numbers of rows; empty if there are none."""
     alike: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(every):
+    for name in sorted(counts):
         alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
     groups = [group for group in alike.values() if len(group) > 1]
     groups += _misspelt({name: (group, sum(counts[each] for each in group)) for name, group in alike.items()})
-    if similar := [" and ".join(f"{name!r} ({counts[name]:,})" for name in group) for group in groups]:
-        logger.warning(
-            f"Classes of {source} have almost the same name, and count as different ones (with their rows): "
-            f"{listed(similar, limit=3)}. If they are meant to be one class, give all of their videos one name."
-        )
-    return sorted_names(every)
+    if not groups:
+        return ""
+    similar = (" and ".join(f"{name!r} ({counts[name]:,})" for name in group) for group in groups)
+    return (
+        f"Classes of {source} have almost the same name, and count as different ones (with their rows): "
+        f"{listed(similar, limit=3)}. If they are meant to be one class, write its name in the same way in all rows."
+    )
 
 
 def _misspelt(known: Mapping[str, tuple[list[str], int]]) -> list[list[str]]:

@@ -16,7 +16,7 @@ from hf_video.io import read_own_json, replace_text
 from hf_video.output_folders import OPTIONS_FILE
 from hf_video.texts import count
 
-from .checks import MAX_OPENED, find_broken, readable_videos, spans
+from .checks import MAX_OPENED, find_broken, readable_rows, readable_videos, spans
 from .folders import listed
 from .holding_out import hold_out
 from .rows import BYTES, KNOWN_COLUMNS, rows_without
@@ -149,7 +149,7 @@ def parts_by_file(folder: Path, data: DatasetDict) -> DatasetDict | None:
         return None
     # A training may have left out what it could not read.
     others = rows.select(rows_without(rows, trained | held_out))
-    if len(find_broken(others, decode=True, at_most=MAX_OPENED)) < len({*others["video"]}):
+    if readable_rows(others, *find_broken(others, decode=True, at_most=MAX_OPENED)):
         return None
     parts = {"train": held_out, "validation": trained}
     return DatasetDict(

@@ -221,7 +221,7 @@ def evaluate_frame_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, 
         how = (training["validation_fraction"], training["seed"], training.get("split_by"))
         videos = split_videos(data, *how, next(iter(background_of(model.config)), None), width)[0][split]
     else:
-        broken += [] if settings.on_error == "error" else find_broken(files, decode=False)
+        broken += [] if settings.on_error == "error" else find_broken(files, decode=False)[0]
         videos = annotated_videos(rows.select(rows_without(rows, broken)), width)
     several = problem_type_of(model.config) == "multi_label_classification"
     if not several and (any(map(is_multi_label, data.values())) or have_several_labels(rows, width)):

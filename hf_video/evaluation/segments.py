@@ -24,13 +24,15 @@ from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat
 
 from hf_video.data.annotations import find_format, read_annotations
+from hf_video.data.checks import RowOutside, rows_outside, tell_rows_outside
 from hf_video.data.folders import address
+from hf_video.data.rows import tell_alike
 from hf_video.data.tables import open_tables
 from hf_video.data.video_settings import annotation_choices
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.inference.segments import Segment
 from hf_video.io import read_object
-from hf_video.reading import probe_video
+from hf_video.reading import VideoReader
 from hf_video.reading.sources import name_of
 from hf_video.settings import few
 from hf_video.texts import count, table_lines
@@ -162,15 +164,17 @@ def _read_seen(path: str, settings: EvaluateSettings, **choices: Any) -> dict[st
     return {name: _Seen(segments.get(name, ()), unknown.get(name, ()), place) for name, place in places.items()}
 
 
-def _measure_seen(first: Mapping[str, _Seen], second: Mapping[str, _Seen]) -> dict[str, Any]:
+def _measure_seen(files: Sequence[str], first: Mapping[str, _Seen], second: Mapping[str, _Seen]) -> dict[str, Any]:
     """The agreement about the videos of both, at the middles of their frames; of a video that cannot be read, at each
     0.04 s up to the last segment."""
-    videos, unread = list[Compared](), list[str]()
+    videos, unread, outside = list[Compared](), list[str](), [list[RowOutside]() for _ in files]
     for name, *pair in [(name, first[name], second[name]) for name in first if name in second]:
         segments, place = [seen.segments for seen in pair], pair[0].place or pair[1].place
         try:
-            metadata = probe_video(place)
-            borders = np.append(metadata.times, metadata.duration)
+            with VideoReader(place) as reader:
+                for found, rows in zip(outside, segments, strict=True):
+                    found += rows_outside(place, reader, [(each.start, each.end, each.label) for each in rows])
+            borders = np.append(reader.times, reader.end)
         except (OSError, ValueError):
             unread += [name] if place else []  # ActivityNet's files name no place
             borders = np.arange(0, max((each.end for rows in segments for each in rows), default=0) + 0.08, 0.04)
@@ -187,13 +191,18 @@ def _measure_seen(first: Mapping[str, _Seen], second: Mapping[str, _Seen]) -> di
         "classes are of instants, which have no agreement here": sorted(points),
     }
     lines = [f"{len(names)} {what} ({_some(names)})." for what, names in left_out.items() if names]
+    lines += [
+        f"{file}: {line}" for file, found in zip(files, outside, strict=True) for line in tell_rows_outside(found)
+    ]
+    alike = tell_alike(" and ".join(dict.fromkeys(files)), Counter(each.label for each in every))
+    lines += [alike] if alike else []
     return {**measure_agreement(videos, sorted({each.label for each in every} - points)), "warnings": lines}
 
 
 def evaluate_agreement(settings: EvaluateSettings, tell: Tell = lambda result: None) -> dict[str, Any]:
     """Compares two persons' files, as `hf-video evaluate DATA --against FILE`: see [`measure_agreement`]."""
     files = {"data": settings.data, "against": settings.against or ""}
-    result = files | _measure_seen(*(_read_seen(file, settings) for file in files.values()))
+    result = files | _measure_seen([*files.values()], *(_read_seen(file, settings) for file in files.values()))
     tell(result)
     return result
 
@@ -300,7 +309,8 @@ def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result
         result["warnings"] = _warnings(found, annotated, points)
     else:
         result |= evaluate_segments(of_segments[0], of_segments[1], settings.tiou)
-        seen = _measure_seen({name: _Seen(found.get(name, ())) for name in truth}, truth)
+        files = settings.data, settings.ground_truth or ""
+        seen = _measure_seen(files, {name: _Seen(found.get(name, ())) for name in truth}, truth)
         result["warnings"] += seen.pop("warnings")
         result["agreement"] = seen
     tell(result)

@@ -8,7 +8,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -219,14 +219,9 @@ def read_video(
     return frames, metadata
 
 
-def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float | None]] = ()) -> VideoMetadata:
-    """
-    The metadata of a [`VideoReader`]. Each of `segments`, pairs of `start` and `end` as for [`read_video`], must hold
-    a frame; raises what that does.
-    """
+def probe_video(video: VideoSource) -> VideoMetadata:
+    """The metadata of a [`VideoReader`]; raises what that does."""
     with VideoReader(video) as reader:
-        for start, end in segments:
-            reader.segment(start, end)
         return reader.metadata
 
 

@@ -9,7 +9,7 @@ import pytest
 from hf_video.cli.main import main
 from hf_video.reading import VideoReadError
 from hf_video.training.callbacks import EpochLineCallback
-from tests.testing.videos import damage_frame, encode_video
+from tests.testing.videos import damage_frame, encode_video, make_frames
 
 from ..data.broken_videos import spread_broken_videos
 from .conftest import TINY_MODEL
@@ -86,10 +86,21 @@ def test_evaluation_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, say
     assert f"1 video could not be read:\n  {broken}" in says(*words)
 
 
+@pytest.mark.parametrize("task", ["classification", "frames"])
+def test_a_row_outside_of_its_video_ends_a_training_before_it_begins(tmp_path, fails, task):
+    for name in "abcd":
+        encode_video(tmp_path / f"{name}.mp4", make_frames(20, 32, 32), fps=10)
+    rows = [f"{name}.mp4,{start},{start + 1},{label}" for name in "abcd" for start, label in enumerate("xy")]
+    (tmp_path / "list.csv").write_text("\n".join(["path,start,end,label", *rows, "a.mp4,2:51,2:58,y"]))
+    message = fails("train", tmp_path / "list.csv", "--task", task, "--output-dir", tmp_path / "out")
+    assert "02:51.00 to 02:58.00 (y)" in message and "--on-error skip" in message
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_split_without_a_readable_video(digits, tmp_path, fails):
     shutil.copytree(digits, tmp_path / "data")
     for path in (tmp_path / "data" / "test").rglob("*.mp4"):
         path.write_bytes(b"")
     words = ["train", tmp_path / "data", "--output-dir", tmp_path / "out", *TINY_MODEL, *RUN, "--on-error", "skip"]
-    assert "No video of the test split can be read" in fails(*words)
+    assert "No row of the test split can be read" in fails(*words)
     assert not (tmp_path / "out").exists()

@@ -26,6 +26,18 @@ def test_two_files_without_a_model(tmp_path, says, fails):
     assert found["agreement"]["num_seconds"] > 8 and found["agreement"]["num_videos"] == 2
 
 
+def test_rows_outside_of_their_video_and_classes_of_almost_one_name_are_told(tmp_path, says):
+    encode_video(tmp_path / "a.mp4", make_frames(50, 16, 16), fps=10)
+    rows = ["path,start,end,label", "a.mp4,1,2,walk", "a.mp4,4,9,groom", "a.mp4,2:51,2:58,groom"]
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text("\n".join(rows))
+    second.write_text("\n".join([*rows[:2], "a.mp4,4,5,Groom"]))
+    empty, cut, alike = json.loads(says("evaluate", first, "--against", second, "--json"))["warnings"]
+    assert empty.startswith(f"{first}: 1 row without") and "02:51.00 to 02:58.00 (groom)" in empty
+    assert cut.startswith(f"{first}: 1 row cut off") and "00:04.00 to 00:09.00 (groom)" in cut
+    assert "'Groom' (1) and 'groom' (2)" in alike
+
+
 def test_classes_of_instants_are_told_apart(tmp_path, says, fails):
     rows = ["path,start,end,label", "a.mp4,1,2,walk", "a.mp4,4,4,kick", "a.mp4,6,6,kick"]
     first, second, kicks = (tmp_path / f"{name}.csv" for name in ("first", "second", "kicks"))

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 
 from hf_video.cli.main import main
 from tests.testing.files import ODD_FILES, make_odd_file
+from tests.testing.videos import encode_video, make_frames
 
 from ..data.broken_videos import spread_broken_videos
 
@@ -33,7 +34,7 @@ def test_broken_videos_are_named_and_nothing_is_changed(digits, tmp_path, capsys
     assert "6 broken videos:" in out and all(str(path) in out for path in broken)
 
 
-def test_rows_that_end_after_their_video_are_named_and_the_video_is_not_broken(digits, tmp_path, capsys):
+def test_rows_outside_of_their_video_are_named_and_the_video_is_not_broken(digits, tmp_path, capsys):
     first, second = map(str, sorted((digits / "train").rglob("*.mp4"))[:2])
     assert main(["inspect", str(digits), "--quick", "--json"]) == 0
     length = json.loads(capsys.readouterr().out)["seconds"]["longest"]
@@ -41,11 +42,18 @@ def test_rows_that_end_after_their_video_are_named_and_the_video_is_not_broken(d
     (tmp_path / "list.csv").write_text("\n".join(["path,label,start,end", *rows]))
     assert main(["inspect", str(tmp_path / "list.csv"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    expected = {"video": first, "start": length / 2, "end": length + 1, "duration": length}
-    assert result["rows_outside"] == [expected] and not result["broken"]
-    assert main(["inspect", str(tmp_path / "list.csv")]) == 0
+    expected = {"video": first, "start": length / 2, "end": length + 1, "label": "y", "duration": length}
+    assert result["rows_outside"] == [expected | {"num_frames": 4}] and not result["broken"]
+    long = encode_video(tmp_path / "long.mp4", make_frames(30, 32, 32), fps=10)
+    rows = [rows[1], f"{long},x,,", f"{long},x,2:51,2:58"]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,start,end", *rows]))
+    table = tmp_path / "videos.parquet"
+    assert main(["inspect", str(tmp_path / "list.csv"), "--output", str(table)]) == 1
     out = capsys.readouterr().out
-    assert f"1 row ends after its video, and is cut off there: {first}, {length / 2:g} s to {length + 1:g} s" in out
+    assert f"1 row cut off at the end of the video: {first}" in out and "0 broken videos" in out
+    assert f"1 row without a frame of the video: {long} (lasts 00:03.00), 02:51.00 to 02:58.00 (x)" in out
+    assert f"median {(length + 3) / 2:.2f} s, {length + 3:.1f} s in all" in out
+    assert pq.read_table(table)["start"].to_pylist() == [length / 2, None]
 
 
 def test_what_stands_in_the_place_of_a_video_is_broken(digits, tmp_path, capsys):

@@ -9,7 +9,7 @@ import av
 import pyarrow.parquet as pq
 import pytest
 import torch
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -75,8 +75,27 @@ def test_every_segment_is_checked_for_a_frame(good, decode):
     rows = [{"video": good[number], "start": start, "end": end} for number, (start, end) in enumerate(segments)]
     rows += [{"video": good[1], "start": 0.51, "end": 0.52}]
     found = inspect_videos(Dataset.from_list(rows), decode=decode, progress=False)
-    assert ["holds no frame" in (video.error or "") for video in found] == [True, True, False]
-    assert VideoDataset(Dataset.from_list(rows), ClipTask(PROCESSOR), training=True, on_error="skip")[0] is None
+    assert [video.error for video in found] == [None] * 3
+    outside = [[(row.start, row.end, row.num_frames) for row in video.rows_outside] for video in found]
+    assert outside == [[(0.01, 0.02, 0)], [(0.51, 0.52, 0)], []]
+    dataset = VideoDataset(Dataset.from_list(rows), ClipTask(PROCESSOR), training=False, on_error="skip")
+    assert dataset[0] is None and dataset.drop_broken().rows["start"][:] == [0.0, None]
+
+
+def test_a_row_outside_of_its_video_is_refused_or_left_out_and_the_other_rows_stay(good, broken, caplog):
+    times = {"start": [0.0, 171.0, 1.0, None], "end": [1.0, 178.0, 9.0, None]}
+    rows = Dataset.from_dict({"video": [good[0]] * 3 + [str(broken["text"])], "label": [0, 1, 1, 0]} | times)
+    rows = rows.cast_column("label", ClassLabel(names=["run", "sit"]))
+    data = {"train": rows, "test": rows.select([0])}
+    outside = f"{good[0]} (lasts 00:02.00), 02:51.00 to 02:58.00 (sit)"
+    with pytest.raises(ValueError, match="--on-error skip") as refused:
+        checks.readable_videos(data, "error")
+    assert outside in str(refused.value) and str(broken["text"]) in str(refused.value)
+    kept, unreadable = checks.readable_videos(data, "skip")
+    assert kept["train"]["start"][:] == [0.0, 1.0] and len(kept["test"]) == 1
+    assert outside in caplog.text and len(unreadable) == 1 and str(broken["text"]) in unreadable[0]
+    with pytest.raises(ValueError, match="No row of the train split"):
+        checks.readable_videos({"train": rows.select([1])}, "skip")
 
 
 def test_broken_videos_are_left_out_of_a_batch(good, broken):

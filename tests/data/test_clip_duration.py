@@ -38,9 +38,10 @@ def test_rows_of_twice_a_clip_are_shared_out_into_windows():
     assert cut_long_rows(rows, 3.0) is rows
 
 
-def test_a_row_that_ends_with_its_video_is_cut_up_to_there(tmp_path):
+@pytest.mark.parametrize("end", [None, 60.0])
+def test_a_row_that_ends_with_its_video_or_after_it_is_cut_up_to_there(tmp_path, end):
     encode_video(tmp_path / "a.mp4", make_frames(60), fps=10)
-    rows = rows_of((2.0, None)).map(lambda row: {"video": str(tmp_path / "a.mp4")})
+    rows = rows_of((2.0, end)).map(lambda row: {"video": str(tmp_path / "a.mp4")})
     assert segments_of(cut_long_rows(rows, 2.0)) == [(0, 2.0, 4.0), (0, 4.0, 6.0)]
 
 
