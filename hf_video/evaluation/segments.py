@@ -301,7 +301,8 @@ def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result
         result["warnings"] = _warnings(found, annotated, points)
     else:
         result |= evaluate_segments(of_segments[0], of_segments[1], settings.tiou)
-        seen = _measure_seen({name: _Seen(found[name]) for name in truth if name in found}, truth)
+        both = {name: each for name, each in truth.items() if name in found}
+        seen = _measure_seen({name: _Seen(found[name]) for name in both}, both)
         result["warnings"] += seen.pop("warnings")
         result["agreement"] = seen
     tell(result)
