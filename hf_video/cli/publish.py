@@ -61,7 +61,7 @@ def run(settings: PublishSettings) -> int:
                 raise ValueError(f"--{name} has no effect with --output-dir, which uploads nothing.")
     elif settings.repo_id is None:
         raise ValueError(f"Say the name of the repository: hf-video publish {settings.folder} USER/NAME.")
-    repo_id = settings.repo_id or f"./{Path(str(settings.output_dir)).name}"
+    repo_id = settings.repo_id or f"./{Path(str(settings.output_dir)).absolute().name}"
     labels = None if settings.labels is None else read_class_names(settings.labels)
 
     from hf_video.hub import PublishError, push, stage
