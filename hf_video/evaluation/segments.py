@@ -185,12 +185,12 @@ def _measure_seen(files: Sequence[str], first: Mapping[str, _Seen], second: Mapp
         videos.append(Compared((borders[1:] + borders[:-1]) / 2, known, *segments))
     every = [each for video in videos for each in (*video.first, *video.second)]
     points = are_points({"": every})
-    left_out = {
-        "videos cannot be read: they end with the last segment": unread,
-        "videos are in one file alone, and left out": sorted(first.keys() ^ second.keys()),
-        "classes are of instants, which have no agreement here": sorted(points),
-    }
-    lines = [f"{len(names)} {what} ({_some(names)})." for what, names in left_out.items() if names]
+    left_out = [
+        ("Cannot be read, and end with the last segment", ("video",), unread),
+        ("In one file alone, and left out of the agreement", ("video",), sorted(first.keys() ^ second.keys())),
+        ("Of instants, which have no agreement here", ("class", "classes"), sorted(points)),
+    ]
+    lines = [f"{what}: {count(len(names), *kind)} ({_some(names)})." for what, kind, names in left_out if names]
     lines += [
         f"{file}: {line}" for file, found in zip(files, outside, strict=True) for line in tell_rows_outside(found)
     ]
@@ -278,7 +278,8 @@ def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Containe
     without = f"Counted as missed: {count(sum(missed.values()), 'annotation')}, whose label no prediction has"
     lines = {
         f"Counted as wrong: {count(number, 'prediction')}, whose video the ground truth does not have": unknown,
-        f"Without predictions: {len(silent)} of {count(len(ground_truth), 'video')}": silent,
+        f"Without predictions, so that all of them counts as missed: {len(silent)} of "
+        f"{count(len(ground_truth), 'video')}": silent,
         of_no_label: dict.fromkeys(strange),
         f"{without}, such as a background": missed,
     }
@@ -309,8 +310,9 @@ def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result
         result["warnings"] = _warnings(found, annotated, points)
     else:
         result |= evaluate_segments(of_segments[0], of_segments[1], settings.tiou)
+        both = {name: each for name, each in truth.items() if name in found}
         files = settings.data, settings.ground_truth or ""
-        seen = _measure_seen(files, {name: _Seen(found.get(name, ())) for name in truth}, truth)
+        seen = _measure_seen(files, {name: _Seen(found[name]) for name in both}, both)
         result["warnings"] += seen.pop("warnings")
         result["agreement"] = seen
     tell(result)
