@@ -65,7 +65,7 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
             "right. Nothing follows for your clips or labels; try another --model, such as one trained on these clips."
         )
     if doubts:
-        rest = "look at it" if len(doubts) == 1 else "the least probable first; look at these"
+        rest = "look at it" if len(doubts) == 1 else "the most doubtful first; look at these"
         lines.append(f"{count(len(doubts), 'label')} in doubt{';' if len(doubts) == 1 else ','} {rest}:")
     if len(doubts) > _MANY * result["num_clips"]:
         lines.append(

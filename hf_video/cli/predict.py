@@ -46,6 +46,8 @@ def run(settings: PredictCommandSettings) -> int:
     if settings.json and settings.engine is not None:
         raise ValueError(f"--json has no effect with --engine {settings.engine}.")
 
+    if settings.engine is not None and str(settings.output).lower().endswith(".csv"):
+        raise ValueError(f"--output {settings.output}: with --engine it is a folder. Leave .csv out, or --engine.")
     table = None if settings.engine else check_output_file("output", settings.output)
     if table is not None and table.suffix.lower() != ".csv":
         raise ValueError(f"--output {table}: a name that ends in .csv is expected, or --engine for a folder.")

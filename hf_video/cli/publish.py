@@ -27,8 +27,8 @@ class PublishSettings(Settings):
     folder: Annotated[str, Mark(form="word")] = setting(
         help="A folder that `hf-video train` or save_pretrained wrote.", metavar="DIR"
     )
-    repo_id: Annotated[str, Mark(form="word")] = setting(
-        help="USER/NAME; made if it does not exist.", metavar="REPO_ID"
+    repo_id: Annotated[str | None, Mark(form="word")] = setting(
+        None, "USER/NAME; made if it does not exist. With --output-dir it may be left out.", "REPO_ID"
     )
     private: bool = setting(False, "Only you can see the repository.")
     revision: str | None = setting(None, "Commit to this branch; by default main.", "BRANCH")
@@ -59,6 +59,9 @@ def run(settings: PublishSettings) -> int:
         for name in ("private", "revision", "tag"):
             if getattr(settings, name):
                 raise ValueError(f"--{name} has no effect with --output-dir, which uploads nothing.")
+    elif settings.repo_id is None:
+        raise ValueError(f"Say the name of the repository: hf-video publish {settings.folder} USER/NAME.")
+    repo_id = settings.repo_id or f"./{Path(str(settings.output_dir)).absolute().name}"
     labels = None if settings.labels is None else read_class_names(settings.labels)
 
     from hf_video.hub import PublishError, push, stage
@@ -68,7 +71,7 @@ def run(settings: PublishSettings) -> int:
     with tempfile.TemporaryDirectory() as staging:
         options = {"labels": labels, "license": settings.license, "allow_tokens": settings.allow_tokens}
         options["with_training_state"] = settings.with_training_state
-        publication = stage(settings.folder, staging, settings.repo_id, **options)
+        publication = stage(settings.folder, staging, repo_id, **options)
         files, stale = publication.files, list[str]()
         if settings.output_dir is None:
             try:
@@ -94,11 +97,14 @@ def run(settings: PublishSettings) -> int:
             return 0
         if settings.output_dir is not None:
             with new_folder(settings.output_dir) as folder:
-                shutil.copytree(publication.folder, folder, dirs_exist_ok=True)
+                # With the permissions of new files: only their owner may read some of the staged ones.
+                for file in (path for path in publication.folder.rglob("*") if path.is_file()):
+                    (copy := folder / file.relative_to(publication.folder)).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, copy)
             print(f"written to {settings.output_dir}; nothing was uploaded")
             return 0
         place = {"revision": settings.revision, "tag": settings.tag}
-        commit = push(publication, settings.repo_id, private=settings.private or None, **place)
+        commit = push(publication, repo_id, private=settings.private or None, **place)
     print(f"published  {commit.commit_url}")
     return 0
 

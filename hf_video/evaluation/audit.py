@@ -224,8 +224,8 @@ def tell_audit(result: Mapping[str, Any]) -> list[str]:
     if is_open:
         lines += [
             "",
-            "What is open needs more clips: at least 73 that are measured rule a loss of 5 points out. Label another "
-            "folder for this, or train with a larger --validation-fraction.",
+            "What is open needs more clips: with 73 measured ones or more, 5 points can be ruled out. Label "
+            "another folder for this, or train with a larger --validation-fraction.",
         ]
     return [*tell_clips(result), "", f"{'':15}  accuracy (95 %)", *lines]
 

@@ -181,12 +181,12 @@ def _measure_seen(first: Mapping[str, _Seen], second: Mapping[str, _Seen]) -> di
         videos.append(Compared((borders[1:] + borders[:-1]) / 2, known, *segments))
     every = [each for video in videos for each in (*video.first, *video.second)]
     points = are_points({"": every})
-    left_out = {
-        "videos cannot be read: they end with the last segment": unread,
-        "videos are in one file alone, and left out": sorted(first.keys() ^ second.keys()),
-        "classes are of instants, which have no agreement here": sorted(points),
-    }
-    lines = [f"{len(names)} {what} ({_some(names)})." for what, names in left_out.items() if names]
+    left_out = [
+        ("Cannot be read, and end with the last segment", ("video",), unread),
+        ("In one file alone, and left out of the agreement", ("video",), sorted(first.keys() ^ second.keys())),
+        ("Of instants, which have no agreement here", ("class", "classes"), sorted(points)),
+    ]
+    lines = [f"{what}: {count(len(names), *kind)} ({_some(names)})." for what, kind, names in left_out if names]
     return {**measure_agreement(videos, sorted({each.label for each in every} - points)), "warnings": lines}
 
 
@@ -269,7 +269,8 @@ def _warnings(predictions: _Segments, ground_truth: _Segments, classes: Containe
     without = f"Counted as missed: {count(sum(missed.values()), 'annotation')}, whose label no prediction has"
     lines = {
         f"Counted as wrong: {count(number, 'prediction')}, whose video the ground truth does not have": unknown,
-        f"Without predictions: {len(silent)} of {count(len(ground_truth), 'video')}": silent,
+        f"Without predictions, so that all of them counts as missed: {len(silent)} of "
+        f"{count(len(ground_truth), 'video')}": silent,
         of_no_label: dict.fromkeys(strange),
         f"{without}, such as a background": missed,
     }
@@ -300,7 +301,8 @@ def evaluate_segment_file(settings: EvaluateSettings, tell: Tell = lambda result
         result["warnings"] = _warnings(found, annotated, points)
     else:
         result |= evaluate_segments(of_segments[0], of_segments[1], settings.tiou)
-        seen = _measure_seen({name: _Seen(found.get(name, ())) for name in truth}, truth)
+        both = {name: each for name, each in truth.items() if name in found}
+        seen = _measure_seen({name: _Seen(found[name]) for name in both}, both)
         result["warnings"] += seen.pop("warnings")
         result["agreement"] = seen
     tell(result)

@@ -115,7 +115,8 @@ def stage(
     Args:
         folder: the model folder; it is not changed.
         staging: an empty folder, to be kept until the push.
-        repo_id: the name that the card's example loads. If it has no user, the owner of the token is put before it.
+        repo_id: the name that the card's example loads. If it has no user, the owner of the token is put before it;
+            `./name` is a folder.
         labels: names of the classes in the order of their ids, in place of those in the folder.
         license: the licence that the card states, such as "mit"; by default that of the model that was fine-tuned.
         with_training_state: whether to publish the state of the optimizer and of all else that resumes training.
@@ -129,9 +130,10 @@ def stage(
     folder, staging, api = Path(folder), Path(staging), api or HfApi()
     if not folder.is_dir():
         raise PublishError(f"There is no folder {folder}.")
-    with explained(repo_id):
-        validate_repo_id(repo_id)
-        repo_id = repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
+    if not repo_id.startswith("./"):
+        with explained(repo_id):
+            validate_repo_id(repo_id)
+            repo_id = repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
     chosen, left_out = select_files(folder, with_training_state)
     for name in chosen:
         (staging / name).parent.mkdir(exist_ok=True)

@@ -60,7 +60,7 @@ class LabelPlan:
         overall: the forecast for clips of all classes.
         classes: that for the clips of each class.
         is_chance: whether the mean accuracy of classes is not clearly above guessing.
-        doubts: the labels that the other clips contradict, the least probable first; none at chance.
+        doubts: the labels that the other clips contradict, the most doubtful first; none at chance.
         by_video: whether all clips of a video were held out together; otherwise a class has too few videos for that.
     """
 

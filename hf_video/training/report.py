@@ -272,7 +272,7 @@ def _next_step(metrics: Mapping[str, Any], value: float, own: float | None) -> s
         return (
             f"the interval of {tell_count(metrics)} is wide: label others, and measure on those with hf-video evaluate"
         )
-    return _MISTAKES
+    return _MISTAKES if value < 1 else "new videos: label some, and measure on those with hf-video evaluate"
 
 
 def measure_classes(

@@ -57,7 +57,7 @@ def plot_curves(
             if name in kept:
                 label += f" {metric.text(kept[name], digits=1)}"
             # Later lines are thinner and broken, so that equal ones do not hide each other.
-            width, broken = 1.5 + 1.5 * (len(metrics) - number), "-" if number == 1 else (0, (3, number))
+            width, broken = 1.5 + 0.6 * (len(metrics) - number), "-" if number == 1 else (0, (3, number))
             options: dict[str, Any] = {"lw": width, "linestyle": broken, "markersize": 2 + width, **points}
             draw(axes, evaluations, name, label=label, color=f"C{number}", **options)
         if chance is not None:

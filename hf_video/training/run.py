@@ -57,7 +57,8 @@ class ModelChoice(NamedTuple):
     @classmethod
     def of_bundled(cls, why: str = "") -> ModelChoice:
         """The bundled model."""
-        what = "a small VideoViT that knows motion and shapes, and hardly any objects."
+        what = "a small VideoViT that sees the middle square of a picture, and knows motion and shapes, "
+        what += "hardly any objects."
         what = f"{why}. It is {what}" if why else what
         return cls(SHIPPED, f"Model: the bundled model, {what} {_OTHERS} scratch for random weights.")
 

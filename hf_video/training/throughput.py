@@ -139,7 +139,7 @@ class ThroughputCallback(TrainerCallback):
         if rest <= SHORT_SECONDS:
             return ""
         way_out = f" {_way_out(args, kept)}" if steps.waited > WAITING_SHARE * steps.lasted else ""
-        return f" The other {num_left:,} steps will take about {_tell(rest)}.{way_out}"
+        return f" The other {num_left:,} steps will take about {_tell(rest)}; --epochs sets their number.{way_out}"
 
 
 def _describe(steps: _Steps, args: TrainingArguments) -> str:

@@ -177,6 +177,7 @@ def test_options_that_do_not_go_together(digits, trained, tmp_path, fails, monke
     assert "nosuch" in fails(*command, "--engine", "local", "--output", "nosuch://a/b")
     predict = ("predict", *command[1:6])
     assert "--output DIR" in fails(*predict, "--engine", "local")
+    assert "Leave .csv out" in fails(*predict, "--engine", "local", "--output", "out.csv")
     assert "--engine for a folder" in fails(*predict, "--output", "out")
     assert "--json has no effect" in fails(*predict, "--output", "out", "--engine", "local", "--json")
     monkeypatch.setattr("hf_video.bulk.commands.find_spec", lambda name: None)

@@ -58,13 +58,19 @@ def test_a_dry_run_works_without_the_hub(trained, unverified, says, monkeypatch,
 def test_a_folder_takes_what_would_go_up_without_the_hub(trained, unverified, says, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     folder = tmp_path / "for_ben"
-    listed = listing(says("publish", trained, REPO, "--output-dir", folder))
+    listed = listing(says("publish", trained, "--output-dir", folder))
     written = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     assert written.keys() == {name for name, line in listed.items() if line[0].isdigit()}
     weights = written["model.safetensors"]
     assert not weights.is_symlink() and weights.read_bytes() == (trained / "model.safetensors").read_bytes()
-    assert REPO in written["README.md"].read_text(encoding="utf-8")
-    assert main(["publish", str(trained), REPO, "--output-dir", str(folder)]) == 2
+    (usual := tmp_path / "usual").touch()
+    assert {path.stat().st_mode for path in written.values()} == {usual.stat().st_mode}
+    card = written["README.md"].read_text(encoding="utf-8")
+    assert 'model_id = "./for_ben"' in card and "snapshot_download" not in card
+    says("publish", trained, REPO, "--output-dir", tmp_path / "named")
+    assert f'model_id = "{REPO}"' in (tmp_path / "named" / "README.md").read_text(encoding="utf-8")
+    assert main(["publish", str(trained), "--output-dir", str(folder)]) == 2
+    assert main(["publish", str(trained)]) == 2
     assert main(["publish", str(trained), REPO, "--output-dir", str(tmp_path / "new"), "--private"]) == 2
     assert not (tmp_path / "new").exists()
 

@@ -52,7 +52,9 @@ def test_videos_and_classes_without_predictions_are_missed():
     truth = {"a": [dive(0, 10)], "b": [dive(0, 10)], "c": []}
     result = evaluate_segments({"a": [dive(0, 10)]}, truth, [0.5])
     assert result["classes"]["dive"]["average_precision"] == [0.5]
-    assert result["warnings"] == ["Without predictions: 2 of 3 videos ('b', 'c')."]
+    assert result["warnings"] == [
+        "Without predictions, so that all of them counts as missed: 2 of 3 videos ('b', 'c')."
+    ]
     result = evaluate_segments({}, truth)
     assert result["average_map"] == 0 and result["f1"] == [0] * 5 and result["precision"] == [0] * 5
     assert result["median_border_error"] == [None] * 5

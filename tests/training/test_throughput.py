@@ -44,7 +44,7 @@ def told(monkeypatch, capsys, waited, computed, kept=None, num_steps=40, max_ste
 def test_what_waits_for_videos_is_told_after_twenty_steps_and_at_the_end(monkeypatch, capsys):
     first, last = told(monkeypatch, capsys, waited=9, computed=1).splitlines()
     assert first.startswith("0.4 clips a second in each process, 90% of the time waiting for videos.")
-    assert "The other 980 steps will take about 2 h 43 min." in first
+    assert "The other 980 steps will take about 2 h 43 min;" in first
     assert "--num-workers 7" in first and "ffmpeg" in first and "--kept-frames-gib" not in first
     assert last == "In all: 0.4 clips a second in each process, 90% of the time waiting for videos."
     line = told(monkeypatch, capsys, 9, 1, KeptFrames([], gib_needed=5.2), num_workers=2)
@@ -53,7 +53,7 @@ def test_what_waits_for_videos_is_told_after_twenty_steps_and_at_the_end(monkeyp
 
 def test_a_long_training_is_estimated_also_if_it_seldom_waits(monkeypatch, capsys):
     first, _ = told(monkeypatch, capsys, waited=4, computed=6).splitlines()
-    assert first.endswith(" The other 980 steps will take about 2 h 43 min.")
+    assert first.endswith(" The other 980 steps will take about 2 h 43 min; --epochs sets their number.")
     assert "The other" not in told(monkeypatch, capsys, waited=9, computed=1, max_steps=40)
 
 
@@ -82,7 +82,7 @@ def test_where_frames_are_kept_the_steps_that_decode_do_not_count(monkeypatch, c
     kept = Keeping([])
     kept.decoded_after = 3
     first, _ = told(monkeypatch, capsys, lambda step: 900 if step < 3 else 9, 1, kept).splitlines()
-    assert "The other 977 steps will take about 2 h 43 min." in first
+    assert "The other 977 steps will take about 2 h 43 min;" in first
 
 
 def test_a_long_decoding_tells_its_rest_before_the_first_step(monkeypatch, capsys):
