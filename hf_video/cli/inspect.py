@@ -112,7 +112,7 @@ def run(settings: InspectSettings) -> int:
     lines += [tell_shared_seconds(shared)] if shared else []
     lines += [tell_overlaps(overlaps)] if overlaps else []
     print(json.dumps(result) if settings.json else "\n".join(lines))
-    return SOME_BROKEN if result["broken"] or overlaps or not all(row.num_frames for row in outside) else 0
+    return SOME_BROKEN if result["broken"] or overlaps or any(video.empty_rows for video in videos) else 0
 
 
 def _count_classes(split: Any) -> dict[str, int]:

@@ -103,6 +103,11 @@ class InspectedVideo:
     width: int = 0
     rows_outside: tuple[RowOutside, ...] = ()
 
+    @property
+    def empty_rows(self) -> list[RowOutside]:
+        """The rows that hold no frame."""
+        return [row for row in self.rows_outside if not row.num_frames]
+
 
 def inspect_videos(
     dataset: Dataset,
@@ -149,7 +154,7 @@ def find_broken(
     inspected = inspect_videos(dataset, decode=decode, num_workers=num_workers, progress=rank == 0, chosen=share)
     found = [each for each in zip(share, inspected, strict=True) if each[1].error or each[1].rows_outside]
     videos = [video for _, video in sorted(gather_object(found) if num_processes > 1 else found, key=itemgetter(0))]
-    empty = [row for video in videos for row in video.rows_outside if not row.num_frames]
+    empty = [row for video in videos for row in video.empty_rows]
     return {video.path: video.error for video in videos if video.error}, empty
 
 
@@ -245,7 +250,7 @@ def write_manifest(
     others = [name for name in rows.column_names if name not in (*columns, "video")]
     table = pa.table(columns | {name: known[name] for name in others})
     broken = {video.path for video in inspected if video.error is not None}
-    empty = [row for video in inspected for row in video.rows_outside if not row.num_frames]
+    empty = [row for video in inspected for row in video.empty_rows]
     kept = readable_rows(rows, broken, empty)
     if not kept:
         raise ValueError(f"No row can be read. One of them: {inspected[0].error or empty[0]}")

@@ -201,6 +201,12 @@ def sorted_names(names: Iterable[str]) -> list[str]:
     return sorted(by_text, key=int) if all(name.isdecimal() for name in by_text) else by_text
 
 
+def own_name(names: Sequence[str], name: str) -> str:
+    """The name of a column as it is among those of a table: it may differ in capitals and spaces at its ends."""
+    alike = [own for own in names if own.strip().casefold() == name.strip().casefold()]
+    return alike[0] if name not in names and len(alike) == 1 else name
+
+
 def arrow_column(dataset: Dataset, name: str) -> pa.Array:
     """A column of a data set as one array."""
     column = dataset.select_columns(name).with_format("arrow")[:][name]

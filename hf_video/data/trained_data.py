@@ -16,10 +16,10 @@ from hf_video.io import read_own_json, replace_text
 from hf_video.output_folders import OPTIONS_FILE
 from hf_video.texts import count
 
-from .checks import MAX_OPENED, find_broken, readable_rows, readable_videos, spans
+from .checks import inspect_videos, readable_videos, spans
 from .folders import listed
-from .holding_out import hold_out
-from .rows import BYTES, KNOWN_COLUMNS, rows_without
+from .holding_out import further_columns, hold_out
+from .rows import BYTES, KNOWN_COLUMNS, UNKNOWN_SPANS, VideoRows, rows_without
 
 TRAINED_VIDEOS_FILE = "trained_videos.json"
 
@@ -116,6 +116,9 @@ def was_split_by(training: dict[str, Any], data: DatasetDict, class_names: list[
     known = training.get("data") or {}
     if known.get("num_videos") != {"train": len(data.get("train", ()))} or "validation_fraction" not in training:
         return False
+    if class_names is not None:  # of other columns of a table a training of classes knew nothing
+        read = {*KNOWN_COLUMNS, UNKNOWN_SPANS, *further_columns(training.get("split_by"))}
+        data = DatasetDict({name: split.select_columns([*read & {*split.features}]) for name, split in data.items()})
     return _is_same_data(describe_data("", data, class_names), known)
 
 
@@ -137,7 +140,7 @@ def parts_of_training(
 
 def parts_by_file(folder: Path, data: DatasetDict) -> DatasetDict | None:
     """What the model in a folder was trained on and what was held out of these data, which have no other splits; None
-    if they are other files than those of the training, or a file is in both parts."""
+    if there are not both, a file is in both parts, or one is none of the training."""
     kept, rows = _read_trained_videos(folder), data.get("train")
     if kept is None or rows is None or len(data) > 1 or BYTES in rows.column_names:
         return None
@@ -145,12 +148,16 @@ def parts_by_file(folder: Path, data: DatasetDict) -> DatasetDict | None:
     trained, held_out = set[str](), set[str]()
     for name, clips in splits.items():
         (trained if name == "train" else held_out).update(video for video, *_ in clips)
-    if not trained or not held_out or trained & held_out or not trained | held_out <= {*rows["video"]}:
+    videos = {*rows["video"]}
+    if trained.isdisjoint(videos) or held_out.isdisjoint(videos) or trained & held_out:
         return None
     # A training may have left out what it could not read.
     others = rows.select(rows_without(rows, trained | held_out))
-    if readable_rows(others, *find_broken(others, decode=True, at_most=MAX_OPENED)):
-        return None
+    of_others = VideoRows(others)
+    for number in range(len(of_others)):
+        (video,) = inspect_videos(others, progress=False, chosen=[number])
+        if video.error is None and len(video.empty_rows) < len(of_others.rows(number)):
+            return None
     parts = {"train": held_out, "validation": trained}
     return DatasetDict(
         {name: rows.select(rows_without(rows, {*without, *others["video"]})) for name, without in parts.items()}

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, List, Value
 
 from . import folders
-from .rows import DURATION, FRAMES, KNOWN_COLUMNS, UNKNOWN_SPANS, data_sets, item_of
+from .rows import DURATION, FRAMES, KNOWN_COLUMNS, UNKNOWN_SPANS, data_sets, item_of, own_name
 from .tables import Table, cell_text, column_of, open_tables, require_videos
 
 logger = logging.getLogger(__name__)
@@ -176,13 +176,8 @@ def _settle(table: Table, videos: pa.Array, label: str | None, kept: Sequence[st
         found["labels" if is_multi else "label"] = values if table.is_folder else names_of(table, values, feature)
     found |= table.times()
     found |= {name: table.column(name) for name, kind in _FACTS.items() if table.rows.features.get(name) == kind}
-    return pa.table(found | {name: table.texts(_own_name(table, name)) for name in kept if not table.is_folder})
-
-
-def _own_name(table: Table, name: str) -> str:
-    """The name of a column in the table, which may differ in capitals and spaces at its ends."""
-    alike = [own for own in table.rows.column_names if own.strip().casefold() == name.casefold()]
-    return alike[0] if name not in table and len(alike) == 1 else name
+    names = {name: own_name(table.rows.column_names, name) for name in kept if not table.is_folder}
+    return pa.table(found | {name: table.texts(own) for name, own in names.items()})
 
 
 def _names(table: Table, values: pa.Array, feature: Any, rows: np.ndarray | None = None) -> pa.Array:

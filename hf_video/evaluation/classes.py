@@ -17,6 +17,7 @@ from hf_video.data import ClipTask, ReadAheadLoader, VideoDataset, collate_clips
 from hf_video.data.checks import readable_videos
 from hf_video.data.clip_duration import cut_splits
 from hf_video.data.holding_out import further_columns
+from hf_video.data.rows import own_name, sorted_names
 from hf_video.data.trained_data import count_trained, parts_of_training, read_training
 from hf_video.data.video_settings import annotation_choices, dataset_options
 from hf_video.inference.inference_settings import ClassificationSettings, EvaluateSettings, MeasuredSettings
@@ -35,6 +36,7 @@ from hf_video.metrics import (
     tell_chance,
     tell_count,
     tell_views,
+    top_k_accuracy,
 )
 from hf_video.output_folders import check_output_file
 from hf_video.texts import table_lines
@@ -93,6 +95,7 @@ def write_predictions(
     scores: np.ndarray,
     labels: np.ndarray,
     class_names: Sequence[str],
+    further: Mapping[str, Sequence[str | None]] | None = None,
 ) -> None:
     """Writes a table with a row a video, wrong predictions with the highest scores first.
 
@@ -107,6 +110,7 @@ def write_predictions(
         scores: (num_videos, num_classes) float class probabilities.
         labels: (num_videos,) integer class ids, or (num_videos, num_classes) zeros and ones.
         class_names: num_classes names.
+        further: columns behind `video`, num_videos texts or None each, without those that have a name from above.
     """
     path = check_table_name(path)
     names = np.array(class_names, dtype=object)
@@ -129,6 +133,8 @@ def write_predictions(
         }
     columns = {"video": np.array(videos, dtype=object), **columns}
     columns |= {f"score: {name}": scores[:, index] for index, name in enumerate(class_names)}
+    texts = {name: np.array(values, dtype=object) for name, values in (further or {}).items()}
+    columns = {"video": columns["video"], **texts, **columns}
     order = np.lexsort((-sureness, columns["is_right"]))
     table = datasets.Dataset.from_dict({name: column[order].tolist() for name, column in columns.items()})
     with replacing_file(path) as unfinished, unfinished.open("wb") as file:
@@ -144,7 +150,8 @@ def check_table_name(path: str | os.PathLike) -> Path:
 
 
 def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
-    """Measures a classifier of clips, see [`evaluate`]: metrics, figures of each class, and the confusion matrix."""
+    """Measures a classifier of clips, see [`evaluate`]: metrics, figures of each class and of each value of a column,
+    and the confusion matrix."""
     table = check_output_file("predictions", settings.predictions)
     if table is not None:
         check_table_name(table)
@@ -154,9 +161,13 @@ def evaluate_classes(settings: EvaluateSettings, tell: Tell) -> dict[str, Any]:
     figures = measure(scores, labels, model.config.problem_type, are_probabilities=True)
     sureness = chance_and_interval(figures["top1_accuracy"], labels) if "top1_accuracy" in figures else {}
     result = facts | figures | sureness | _by_class(scores, labels, names)
+    texts = {name: dataset.rows[name][:] for name in text_columns(dataset.rows)}
+    videos = texts["video"]
+    if by := find_by(settings, dataset.rows):
+        result |= {"by_column": by, "by": _by_value(texts[by], videos, scores, labels)}
     try:
         if table is not None:
-            write_predictions(table, videos=dataset.rows["video"], scores=scores, labels=labels, class_names=names)
+            write_predictions(table, videos=videos, scores=scores, labels=labels, class_names=names, further=texts)
     finally:  # after a full disk the figures are still told
         tell(result)
     return result
@@ -179,6 +190,7 @@ def load_measured_clips(
             f"The videos of {settings.data} have {of_data} each, the model was trained for {of_model}: evaluate it on "
             "data of its own kind."
         )
+    find_by(settings, rows)
     check_readable(settings, rows)
     rows = cut_splits({split: rows}, (training.get("data") or {}).get("clip_duration"))[split]
     dataset, facts = measured_clips(settings, rows, make_task(processor), split, parts is not None)
@@ -195,6 +207,27 @@ def measured_clips(
     broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
     facts = measured_part(settings, split, is_part) | trained_rows(settings, dataset.rows)
     return dataset, facts | ({"broken_videos": broken} if broken else {})
+
+
+def text_columns(rows: datasets.Dataset) -> list[str]:
+    """`video`, and the further columns of a table."""
+    return [name for name, kind in rows.features.items() if kind == datasets.Value("string")]
+
+
+def find_by(settings: MeasuredSettings, rows: datasets.Dataset) -> str | None:
+    """The column with the values of which rows are measured, too; a `ValueError` for rows that cannot be so."""
+    if (by := getattr(settings, "by", None)) is None:
+        return None
+    if is_multi_label(rows):
+        raise ValueError(f"--by {by} measures accuracy, and the videos of {settings.data} have any number of classes.")
+    names = text_columns(rows)
+    if (name := own_name(names, by)) not in names:
+        raise ValueError(f"--by {by}: {settings.data} has no such column to measure by, only {', '.join(names)}.")
+    values = rows[name][:]
+    if None in values:
+        empty = f"{values.count(None)} of {len(values)} rows are empty there"
+        raise ValueError(f"--by {by}: {empty}, such as that of {rows['video'][values.index(None)]}.")
+    return name
 
 
 def check_readable(settings: MeasuredSettings, rows: datasets.Dataset) -> None:
@@ -217,6 +250,12 @@ def tell_classes(result: Mapping[str, Any]) -> list[str]:
             lines[-1] += f" {tell_chance(result['chance'], result['top1_interval'])}"
     titles = {"class_accuracy": "recall", "class_average_precision": "average precision"}
     name, title = next((name, title) for name, title in titles.items() if name in result)
+    if "by" in result:
+        by = [(result["by_column"], "measured", "top-1 accuracy (95 %)", "chance")]
+        for value, each in result["by"].items():
+            shares = (each["top1_accuracy"], *each["top1_interval"])
+            by.append((value, tell_count(each), "{:.1%} ({:.1%} to {:.1%})".format(*shares), f"{each['chance']:.1%}"))
+        lines += ["", *table_lines(by)]
     rows = zip(result["class_names"], result["class_videos"], result[name], strict=True)
     cells = [(each, str(count), f"{value:.1%}") for each, count, value in rows if count]
     return [*lines, "", *table_lines([("class", "support", title), *cells])]
@@ -253,10 +292,13 @@ def load_measured(
     `choices` go before those of the user."""
     training = read_training(settings.model or "")
     columns = further_columns(training.get("split_by"))
+    kept = None if any(getattr(settings, name, None) for name in ("by", "predictions")) else columns
     options = dataset_options(settings) | {"choices": annotation_choices(settings) | choices}
-    return training, load_video_dataset(
-        settings.data, labels=names, video_root=settings.video_root, columns=columns, **options
-    )
+    data = load_video_dataset(settings.data, labels=names, video_root=settings.video_root, columns=kept, **options)
+    for name in columns if kept is None else ():
+        found = own_name(next(iter(data.values())).column_names, name)
+        data = data.rename_column(found, name) if found != name else data
+    return training, data
 
 
 def measured_part(settings: MeasuredSettings, split: str, is_part: bool = False) -> dict[str, str | None]:
@@ -271,6 +313,19 @@ def trained_rows(settings: ClassificationSettings, rows: datasets.Dataset, by_vi
     """How many of the rows, or of their videos, the model knows."""
     found = count_trained(Path(settings.model or ""), rows, by_video)
     return {} if found is None else {"known_videos": found}
+
+
+def _by_value(
+    values: Sequence[str], videos: Sequence[str], scores: np.ndarray, labels: np.ndarray
+) -> dict[str, dict[str, Any]]:
+    """The figures of the rows with each of the values."""
+    found = {}
+    for value in sorted_names({*values}):
+        rows = [row for row, each in enumerate(values) if each == value]
+        accuracy = top_k_accuracy(scores[rows], labels[rows])
+        counts = count_clips([videos[row] for row in rows])
+        found[value] = counts | {"top1_accuracy": accuracy} | chance_and_interval(accuracy, labels[rows])
+    return found
 
 
 def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:

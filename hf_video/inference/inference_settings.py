@@ -284,6 +284,7 @@ class EvaluateSettings(MeasuredSettings, DetectionDataSettings, Settings):
     predictions: Annotated[str | None, _CLASSES] = setting(
         None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
     )
+    by: Annotated[str | None, _CLASSES] = setting(None, "Also tell the accuracy for each value of COLUMN.", "COLUMN")
     paragraph: Annotated[bool, _RETRIEVAL] = setting(False, "Retrieval: join the captions of a video to one text.")
     first_seconds: Annotated[Positive[float] | None, _RETRIEVAL] = setting(
         None, "Retrieval: read this much of each video, 30 for DiDeMo; by default all."

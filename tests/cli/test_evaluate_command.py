@@ -1,15 +1,18 @@
 """`hf-video evaluate` of classifiers, of files of segments, and of models of videos and texts."""
 
+import csv
 import json
 import re
 import shutil
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
 from hf_video.cli.main import main
 from hf_video.evaluation import classes as evaluation
+from hf_video.metrics import wilson_interval
 from tests.testing.videos import encode_video, make_frames
 
 from ..models.video_text.retrieval_model import write_retrieval_model
@@ -104,6 +107,39 @@ def test_a_table_of_predictions(digits, trained, tmp_path, says, fails):
     assert 0 <= result["calibration_error"] <= 1 and 0 <= result["mean_class_accuracy"] <= 1
     assert f"--predictions {table} exists" in fails(*words)
     assert "table.txt is not a table" in fails(*words[:-1], tmp_path / "table.txt")
+
+
+def test_the_values_of_a_column_are_measured(digits, trained, tmp_path, says, fails):
+    videos = sorted((digits / "test").rglob("*.mp4"))
+    rows = [f"{video};{video.parent.name};{number % 3 + 9};" for number, video in enumerate(videos)]
+    file, table = tmp_path / "list.csv", tmp_path / "table.csv"
+    file.write_text("\n".join(["File;Class;Camera;Day", *rows]))
+    words = ["evaluate", file, "--model", trained, "--device", "cpu"]
+    result = json.loads(says(*words, "--by", "camera", "--predictions", table, "--json"))
+    assert result["by_column"] == "Camera" and [*result["by"]] == ["9", "10", "11"]
+    written = [*csv.DictReader(table.open())]
+    for camera, figures in result["by"].items():
+        is_right = [row["is_right"] == "True" for row in written if row["Camera"] == camera]
+        assert figures["num_videos"] == len(is_right)
+        assert figures["top1_accuracy"] == pytest.approx(sum(is_right) / len(is_right))
+        assert figures["top1_interval"] == [*wilson_interval(figures["top1_accuracy"], len(is_right))]
+        assert figures["chance"] == 1 / len(is_right), "each of the videos is of a class of its own"
+    out = says(*words, "--by", "Camera")
+    assert [line.split()[:3] for line in out.splitlines() if line.endswith("33.3%")][0] == ["9", "3", "videos"]
+    assert "only video, Camera, Day" in fails(*words, "--by", "person")
+    assert f"8 of 8 rows are empty there, such as that of {videos[0]}" in fails(*words, "--by", "Day")
+    assert "no such column" in fails("evaluate", digits, *words[2:], "--by", "Camera")
+
+
+def test_some_rows_of_a_training_are_told_apart(digits, trained, tmp_path, says):
+    kept = json.loads((trained / "trained_videos.json").read_text())["splits"]
+    chosen = {name: [video for video, *_ in kept[name][:2]] for name in ("train", "validation")}
+    rows = [f"{video},{Path(video).parent.name}" for video in chosen["train"] + chosen["validation"]]
+    (tmp_path / "part.csv").write_text("\n".join(["path,label", *rows]))
+    words = ["evaluate", tmp_path / "part.csv", "--model", trained, "--device", "cpu", "--json"]
+    result = json.loads(says(*words))
+    assert (result["part_of_training"], result["known_videos"]) == ("held out", {"train": 0, "validation": 2})
+    assert json.loads(says(*words, "--split", "train"))["known_videos"] == {"train": 2, "validation": 0}
 
 
 def test_ctrl_c_ends_the_command_and_its_reading_threads(heard_ctrl_c, digits, trained, capsys, monkeypatch):

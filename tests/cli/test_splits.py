@@ -44,6 +44,11 @@ def test_one_recording_trains_and_its_last_seconds_are_measured(recording, tmp_p
     assert (result["split"], result["part_of_training"]) == ("validation", "held out")
     assert result["known_videos"] == {"train": 0, "validation": 4}
     assert f"The training of {folder} held these videos out" in say(capsys, recording, folder)
+    by_part = evaluate(capsys, recording, folder, "--by", "Part", "--predictions", str(tmp_path / "table.csv"))
+    (measured,) = by_part.pop("by").values()
+    assert by_part.pop("by_column") == "part" and by_part == result, "a training does not know further columns"
+    assert {name: result[name] for name in measured} == measured
+    assert (tmp_path / "table.csv").read_text().startswith("video,part,label,")
     result = evaluate(capsys, recording, folder, "--split", "train")
     assert (result["num_clips"], result["split"], result["part_of_training"]) == (20, "train", "trained on")
     assert result["known_videos"] == {"train": 20, "validation": 0}
@@ -77,6 +82,9 @@ def test_a_column_of_the_list_is_held_out(recording, tmp_path, capsys, says):
     assert "Held out: 1 of 3 values of part (" in says(*words, "--split-by", "part")
     result = evaluate(capsys, recording, tmp_path / "model")
     assert result["num_clips"] == 8 and result["known_videos"] == {"train": 0, "validation": 8}
+    by_part = evaluate(capsys, recording, tmp_path / "model", "--by", "part")
+    assert [each["num_clips"] for each in by_part.pop("by").values()] == [8]
+    assert by_part.pop("by_column") == "part" and by_part == result
     other = recording.with_name("other.csv")
     other.write_text(recording.read_text().replace(",p\n", ",q\n"))
     result = evaluate(capsys, other, tmp_path / "model")

@@ -45,7 +45,7 @@ def test_a_model_of_several_classes_a_clip(multi_label_model):
     assert VideoClipProcessor.from_pretrained(multi_label_model).num_clips == 2
 
 
-def test_evaluation_by_average_precision(multi_label_model, directions, tmp_path, says):
+def test_evaluation_by_average_precision(multi_label_model, directions, tmp_path, says, fails):
     table = tmp_path / "table.csv"
     words = ["evaluate", str(directions), "--model", str(multi_label_model), "--device", "cpu"]
     result = json.loads(says(*words, "--json", "--predictions", table))
@@ -59,6 +59,7 @@ def test_evaluation_by_average_precision(multi_label_model, directions, tmp_path
     assert table.read_text().startswith("video,labels,predictions,is_right,error,score: down")
     out = says(*words)
     assert "mean average precision" in out and "\ndown " in out
+    assert "--by video measures accuracy" in fails(*words, "--by", "video")
 
 
 def test_predictions_are_independent_probabilities(multi_label_model, digits, says):

@@ -56,8 +56,15 @@ def test_the_same_files_by_another_name_are_split_as_the_training_split_them(tmp
             "train": {*trained["video"]},
             "validation": {*held_out["video"]},
         }
-    some = DatasetDict(train=trained)
-    assert parts_by_file(tmp_path, some) is None, "a part of the data alone is measured as it is"
+    some = parts_by_file(
+        tmp_path, DatasetDict(train=rows.select([videos.index("run/a.mp4"), videos.index("sit/d.mp4")]))
+    )
+    assert {name: part["video"][:] for name, part in some.items()} == {
+        "train": [f"{folder}/run/a.mp4"],
+        "validation": held_out["video"][:],
+    }, "of some of the rows, too"
+    for part in (trained, held_out):
+        assert parts_by_file(tmp_path, DatasetDict(train=part)) is None, "one part alone is measured as it is"
     assert parts_by_file(tmp_path, DatasetDict(train=rows, test=trained)) is None, "data with splits keep them"
     write_trained_videos(tmp_path, {"train": trained, "validation": trained})
     assert parts_by_file(tmp_path, load_video_dataset(folder)) is None, "a video that is in both parts"

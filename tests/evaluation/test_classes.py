@@ -115,10 +115,11 @@ TABLE = {
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_table_has_a_row_a_video_the_surest_mistakes_first(tmp_path, suffix):
     path = tmp_path / f"table.{suffix}"
-    write_predictions(path, **TABLE)
+    write_predictions(path, **TABLE, further={"camera": ["left", None, "right", "left"], "label": list("wxyz")})
     read = datasets.Dataset.from_csv if suffix == "csv" else datasets.Dataset.from_parquet
     table = read(str(path), cache_dir=str(tmp_path / "cache"))
     assert table["video"][:] == ["c", "b", "d", "a"]
+    assert table["camera"][:] == ["right", None, "left", "left"]
     assert table["label"][:] == ["run", "run", "sit", "run"]
     assert table["prediction"][:] == ["sit", "sit", "run", "run"]
     assert table["is_right"][:] == [False, False, False, True]
