@@ -72,8 +72,9 @@ def known_names(source: str, names: Sequence[str]) -> list[str]:
 
 
 def find_delimiter(line: str) -> str | None:
-    """What separates the cells of a line. Programs for tables write semicolons where a comma is part of a number."""
-    return next((each for each in (",", ";", "\t") if each in line), None)
+    """What separates the cells of a line. Programs for tables write semicolons where a comma is part of a number, and
+    no cell has a tab."""
+    return next((each for each in ("\t", ",", ";") if each in line), None)
 
 
 def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array], Sequence[int], dict[str, str]]:

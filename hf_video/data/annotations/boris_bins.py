@@ -5,6 +5,8 @@ from csv import reader
 
 import numpy as np
 
+from hf_video.data.lists import find_delimiter
+
 from .table import Medium, Table, number, row_of, runs
 
 
@@ -46,7 +48,7 @@ def read(table: Table) -> None:
 
 
 def _cells(text: str) -> list[list[str]]:
-    delimiter = next((each for each in "\t,;" if each in text.partition("\n")[0]), ",")
+    delimiter = find_delimiter(text.partition("\n")[0]) or ","
     return [[cell.strip() for cell in row] for row in reader(text.splitlines(), delimiter=delimiter) if any(row)]
 
 

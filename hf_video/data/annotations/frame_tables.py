@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hf_video.data.lists import find_delimiter
+
 from .table import Found, Medium, Table, number
 
 BACKGROUND = "background"
@@ -28,7 +30,7 @@ def read(table: Table) -> None:
 
 def _columns(table: Table) -> tuple[list[str], list[str], list[list[str]]]:
     """The names of the columns, those of classes, and the rows."""
-    delimiter = next((each for each in (",", ";", "\t") if each in table.text.partition("\n")[0]), ",")
+    delimiter = find_delimiter(table.text.partition("\n")[0]) or ","
     names, *rows = [row for row in csv.reader(io.StringIO(table.text, newline=""), delimiter=delimiter) if any(row)]
     names = [name.strip() for name in names]
     chosen = table.choices.get("classes")
