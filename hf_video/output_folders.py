@@ -47,7 +47,7 @@ def check_output_file(name: str, file: str | None) -> Path | None:
         return None
     path = Path(file).expanduser()
     if os.path.lexists(path):
-        raise ValueError(f"--{name} {path} exists. Choose another name: results are never overwritten.")
+        raise ValueError(f"--{name} {path} exists, and nothing is overwritten. Delete it, or choose another name.")
     folder = path.absolute().parent
     if not os.access(folder, os.W_OK | os.X_OK):
         why = "nothing can be written to it" if folder.is_dir() else "it does not exist"

@@ -220,8 +220,8 @@ def read_class_folders(folder: Path) -> list[tuple[Path, str]]:
     classes = [entry for entry in entries if entry.is_dir()]
     if not classes:
         holds = f"It holds {listed(entry.name for entry in entries)}." if entries else "It is empty."
-        lists = [entry for entry in entries if entry.suffix.lower() in {*TABLE_SUFFIXES, *LIST_SUFFIXES} - {".txt"}]
-        table = f" If {lists[0]} is the table of these videos, give that." if lists else ""
+        lists = [str(each) for each in entries if each.suffix.lower() in {*TABLE_SUFFIXES, *LIST_SUFFIXES} - {".txt"}]
+        table = f" If {' or '.join(lists[:5])} is the table of these videos, give that." if lists else ""
         raise ValueError(f"{folder} has no class folder. {holds}{table} {LAYOUTS}")
     found: list[tuple[Path, str]] = []
     files = [entry for entry in entries if not entry.is_dir()]

@@ -112,16 +112,17 @@ def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Fi
 
 
 def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
-    """A picture of clips in two columns, each as a strip of up to six of its frames."""
+    """A picture of clips in two columns, a single one in one, each as a strip of up to six of its frames."""
     from matplotlib.figure import Figure
 
     strips = [_strip(clip.frames) for clip in clips]
-    num_rows, width = -(-len(clips) // 2), 6.5
+    num_columns, width = min(len(clips), 2), 6.5
+    num_rows = -(-len(clips) // num_columns)
     height = max(width * strip.shape[0] / strip.shape[1] for strip in strips) + 0.2 + 0.17 * len(clips[0].caption)
-    figure = Figure(figsize=(2 * width, num_rows * height + 0.4), layout="constrained")
+    figure = Figure(figsize=(num_columns * width, num_rows * height + 0.4), layout="constrained")
     style: dict[str, Any] = {"family": font_families(), "parse_math": False}
-    figure.suptitle(shorten(one_line(title), 2 * _LONGEST_LINE), **style)
-    grid = list(figure.subplots(num_rows, 2, squeeze=False).flat)
+    figure.suptitle(shorten(one_line(title), num_columns * _LONGEST_LINE), **style)
+    grid = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
     for axes in grid:
         axes.axis("off")
     for axes, clip, strip in zip(grid, clips, strips, strict=False):
