@@ -25,7 +25,7 @@ _BOX_NAMES = {"second", "x1", "y1", "x2", "y2", "action"}
 # Other names of columns, in lower case and with underscores.
 _ALIASES = {
     **dict.fromkeys(("path", "file", "filename", "file_name", "file_path", "video_path", "video_file"), "video"),
-    **dict.fromkeys(("media", "media_file", "video_name"), "video"),
+    **dict.fromkeys(("clip", "recording", "media", "media_file", "video_name"), "video"),
     **dict.fromkeys(("class", "class_name", "behavior", "behaviour", "activity", "action", "category"), "label"),
     **dict.fromkeys(("begin", "start_time", "start_s", "onset"), "start"),
     **dict.fromkeys(("end_time", "end_s", "stop", "stop_time", "stop_s", "offset"), "end"),
@@ -51,7 +51,8 @@ def read_list(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array]
 
 
 def known_names(source: str, names: Sequence[str]) -> list[str]:
-    """The names of columns: in place of another form or word, that which is known here. A line of the log says so."""
+    """The names of columns: in place of another form or word, that which is known here. A line of the log names
+    the words."""
     found, guessed = [name.strip() for name in names], list[str]()
     plain = [re.sub(r"[\W_]+", "_", name.casefold()).strip("_") for name in found]
     known = _NAMES | (_BOX_NAMES if "x1" in plain else set())
@@ -60,7 +61,8 @@ def known_names(source: str, names: Sequence[str]) -> list[str]:
         meant = next((word for word in words if word in known and word not in found), None)
         if name not in known and meant:
             found[number] = meant
-            guessed += [f"{name!r} as {'path' if meant == 'video' else meant}"] if name != "path" else []
+            if meant != plain[number] and name != "path":
+                guessed.append(f"{name!r} as {'path' if meant == 'video' else meant}")
     if guessed:
         logger.warning(f"{source}: columns are read by what their names mean: {', '.join(guessed)}.")
     if "start" in found and "end" not in found:
@@ -86,8 +88,6 @@ def _read_text(path: Path, root: str, expected: str) -> tuple[dict[str, pa.Array
     own = next(rows, (0, []))[1]
     names = known_names(str(path), own)
     if "video" in names:
-        if delimiter != ",":
-            logger.warning(f"{path}: cells are read as separated by {delimiter!r}.")
         if twice := [name for name in names if name and names.count(name) > 1]:
             raise ValueError(f"{path} has the column {twice[0]!r} twice. Keep one of them.")
         numbered = [*rows]
