@@ -250,11 +250,12 @@ def _interval(metrics: Mapping[str, Any]) -> Sequence[float]:
 
 def _next_step(metrics: Mapping[str, Any], value: float, own: float | None) -> str:
     low, high = _interval(metrics) if "chance" in metrics else (value, value)
+    reached, chance = value, metrics.get("chance", -1.0)
     if "mean_class_accuracy" in metrics:
         # Of the mean over classes, since a rare class that is recognised costs videos of the frequent one.
-        is_chance = metrics["mean_class_accuracy"] - (value - low) <= 1 / len(metrics["class_names"])
-    else:
-        is_chance = low <= metrics.get("chance", -1.0)
+        reached, chance = metrics["mean_class_accuracy"], 1 / len(metrics["class_names"])
+    # More than halfway from chance to all, only more videos can tell.
+    is_chance = reached - (value - low) <= chance and reached < (1 + chance) / 2
     if is_chance and own is not None and own >= WELL_LEARNED:
         return "no better than chance, but it knows its own clips by heart: more clips, or another --model"
     if "lora_rank" in metrics and (is_chance or (own is not None and own < WELL_LEARNED)):

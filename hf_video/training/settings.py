@@ -83,7 +83,9 @@ class EvaluationSettings:
 
     eval_strategy: IntervalStrategy = setting("epoch", "When to evaluate.")
     load_best_model_at_end: bool = setting(True, "Return to the best checkpoint at the end.")
-    metric_for_best_model: str | None = setting(None, "The metric that makes a checkpoint the best.")
+    metric_for_best_model: str | None = setting(
+        None, "The metric that makes a checkpoint the best; among equal ones, the lower loss does."
+    )
     label_names: list[str] | None = setting(["labels"], "The inputs that are labels.")
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -304,6 +305,18 @@ class BaseTrainer(Trainer):
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return [name for name, setting in settings_by_arguments(model, self.args).items() if setting.weight_decay]
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Of evaluations with an equal metric, as on a few videos, the one with the lower loss is the best."""
+        if super()._determine_best_metric(metrics, trial):
+            return True
+        of_best = [each for each in self.state.log_history if each["step"] == self.state.best_global_step]
+        before = next((each["eval_loss"] for each in of_best if "eval_loss" in each), -math.inf)
+        name = f"eval_{(self.args.metric_for_best_model or '').removeprefix('eval_')}"
+        if metrics.get(name) != self.state.best_metric or metrics.get("eval_loss", math.inf) >= before:
+            return False
+        self.state.best_global_step = self.state.global_step
+        return True
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self._get_output_dir(trial=trial))

@@ -203,3 +203,12 @@ def test_streams_train_and_evaluate(tmp_path):
     assert trainer.evaluate()["eval_loss"] == make_trainer(tmp_path, model=trainer.model).evaluate()["eval_loss"]
     facts = read_facts(tmp_path)
     assert facts["data"] == {"train": {}, "validation": {}} and "eval_loss" in facts["validation"]
+
+
+def test_of_epochs_with_an_equal_metric_the_one_with_the_least_loss_is_kept(tmp_path):
+    trainer = make_trainer(tmp_path, num_train_epochs=4, compute_metrics=lambda _: {"top1_accuracy": 1.0})
+    trainer.train()
+    losses = {each["step"]: each["eval_loss"] for each in trainer.state.log_history if "eval_loss" in each}
+    first, *_ = losses
+    assert trainer.state.best_global_step == min(losses, key=losses.get) != first
+    assert trainer.evaluate()["eval_loss"] == min(losses.values())
