@@ -302,9 +302,8 @@ class TrainSettings(
     )
 
 
-# From the bundled model, ten epochs of some minutes of video find as much as twenty.
 @dataclass(kw_only=True)
-@with_defaults(num_train_epochs=Mark(from_start=10.0), learning_rate=Mark(from_scratch=1e-3, from_start=8e-4))
+@with_defaults(learning_rate=Mark(from_scratch=1e-3, from_start=8e-4))
 class TrainFrameSettings(
     RunSettings,
     KeptFramesSettings,
