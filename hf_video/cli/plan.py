@@ -24,7 +24,7 @@ from .command import command
 from .printing import broken_lines
 
 # Doubted labels that are printed.
-_SHOWN = 10
+_SHOWN = 20
 # The share of doubted clips above which most of them are no wrong labels.
 _MANY = 0.15
 

@@ -69,8 +69,8 @@ def print_result(settings: JsonResultSettings, result: Mapping[str, Any], show: 
 
 def print_rows(result: RowsResult) -> int:
     """Prints what a folder of rows holds, and returns the exit code."""
-    rows = f"{count(result.num_rows, 'row')} of {count(result.num_videos, 'video')}, {result.num_new} of them new"
-    print(f"{result.place}\n{rows}")
+    rows, videos = count(result.num_rows, "row"), count(result.num_videos, "video")
+    print(f"{result.place}\n{rows} of {videos} in all, {result.num_new} of them new")
     code = print_failed(result.errors, result.num_videos, _SHOWN)
     if len(result.errors) > _SHOWN:
         say("  ...\nThe column error has all reasons; --retry-errors tries these videos again.")

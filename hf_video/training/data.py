@@ -94,7 +94,7 @@ def training_splits(
     what is. Warns of copies and of repeated clips. Splits that share seconds of a video are a `ValueError`."""
     copies = find_copies(data, at_most=MAX_OPENED)
     if copies and is_first_process():
-        held_out = "" if "validation" in data else " In what is held out, a video and its copies count as one."
+        held_out = "" if "validation" in data else " Copies go with their video, and are not counted below."
         logger.warning(tell_copies(copies) + held_out)
     if "validation" in data:
         train, validation = data["train"], data["validation"]

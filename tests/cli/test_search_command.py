@@ -14,7 +14,7 @@ def indexed(tmp_path, capsys):
     model, videos = save_dual_encoder(tmp_path / "model"), write_videos(tmp_path / "videos")
     words = ["--model", str(model), "--device", "cpu"]
     assert main(["index", str(videos), *words, "--output", str(tmp_path / "index")]) == 0
-    assert "6 rows of 6 videos, 6 of them new" in capsys.readouterr().out
+    assert "6 rows of 6 videos in all, 6 of them new" in capsys.readouterr().out
     return tmp_path
 
 
