@@ -16,7 +16,7 @@ from hf_video.io import read_own_json, replace_text
 from hf_video.output_folders import OPTIONS_FILE
 from hf_video.texts import count
 
-from .checks import inspect_videos, readable_videos, spans
+from .checks import MAX_OPENED, inspect_videos, readable_videos, spans
 from .folders import listed
 from .holding_out import further_columns, hold_out
 from .rows import BYTES, KNOWN_COLUMNS, UNKNOWN_SPANS, VideoRows, rows_without
@@ -39,7 +39,16 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str] | Non
         "class_names": class_names,
         "num_videos": {name: len(split) for name, split in splits.items()},
         "digest": digest.hexdigest(),
+        "sizes": _digest_of_sizes([path for _, split in sorted(names.items()) for path in split]),
     }
+
+
+def _digest_of_sizes(videos: list[str]) -> str | None:
+    """It tells other videos of the same names; None if the files are many."""
+    if len({*videos}) > MAX_OPENED:
+        return None
+    sizes = [os.path.getsize(video) if os.path.isfile(video) else None for video in videos]
+    return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
 
 
 def _is_same_data(given: dict[str, Any], saved: dict[str, Any]) -> bool:
@@ -119,7 +128,8 @@ def was_split_by(training: dict[str, Any], data: DatasetDict, class_names: list[
     if class_names is not None:  # of other columns of a table a training of classes knew nothing
         read = {*KNOWN_COLUMNS, UNKNOWN_SPANS, *further_columns(training.get("split_by"))}
         data = DatasetDict({name: split.select_columns([*read & {*split.features}]) for name, split in data.items()})
-    return _is_same_data(describe_data("", data, class_names), known)
+    given = describe_data("", data, class_names)
+    return _is_same_data(given, known) and given["sizes"] == known.get("sizes")
 
 
 def read_in_training(training: dict[str, Any], data: Mapping[str, Dataset]) -> Mapping[str, Dataset]:

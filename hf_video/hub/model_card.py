@@ -3,6 +3,7 @@
 import html
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from hf_video.auto import CLASSES
 from hf_video.evaluation.audit import AUDIT_FILE, audit_rows, weights_of
 from hf_video.io import read_object, read_own_json
 from hf_video.loading.released import FACTS_FILE
-from hf_video.metrics import Metric, measured_in, tell_count, tell_views
+from hf_video.metrics import METRICS, Metric, measured_in, tell_count, tell_views
 from hf_video.settings import few
 
 from .folder_checks import CARD
@@ -29,6 +30,7 @@ DETECTOR = "AutoModelForObjectDetection"
 # show a pipeline, which runs the weights as a classifier of clips.
 OF_FRAMES = "AutoModelForTokenClassification"
 IMAGES = "AutoModelForImageClassification"
+_OF_EVERY_EVALUATION = ("loss", "runtime", "per_second")
 ANSWERS = "AutoModelForImageTextToText"
 PIPELINES = {
     "AutoModelForVideoClassification": "video-classification",
@@ -180,13 +182,24 @@ def results(facts: dict[str, Any], auto_class: str) -> list[Result]:
     measured = [(report.get("split"), report.get(counted), measured_in(report))]
     if report.get("split") != "validation":
         number = data.get("validation", {}).get(counted, 0)
-        measured.append(("validation", number, measured_in(facts.get("validation", {}), "eval_")))
+        validation = facts.get("validation", {})
+        measured.append(("validation", number, [*measured_in(validation, "eval_"), *_own_metrics(validation)]))
     found = [Result(name, split, number, protocol, *row) for split, number, rows in measured for row in rows]
     if "chance" in report and found and found[0].split == report["split"]:
         low, high = report.get("top1_interval") or report["interval"]
         worth = f" (95% interval {low:.1%} to {high:.1%}, by chance {report['chance']:.1%})"
         found[0] = found[0]._replace(worth=worth)
     return found
+
+
+def _own_metrics(evaluation: Mapping[str, Any]) -> list[tuple[Metric, float]]:
+    """The figures of a log entry that are of a `compute_metrics` of one's own."""
+    found = {name.removeprefix("eval_"): value for name, value in evaluation.items() if name.startswith("eval_")}
+    return [
+        (Metric(name, name.replace("_", " "), "", unit="number"), value)
+        for name, value in found.items()
+        if name not in METRICS and not name.endswith(_OF_EVERY_EVALUATION) and isinstance(value, int | float)
+    ]
 
 
 def usage(
@@ -228,7 +241,7 @@ def _tables(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for split, description in facts.get("data", {}).items()
         for key, value in description.items()
     }
-    known = {name: facts[name] for name in ("seed", "steps", "epochs", "hardware") if name in facts}
+    known = {name: facts[name] for name in ("seed", "steps", "epochs", "kept_epoch", "hardware") if name in facts}
     if known.get("epochs") == facts.get("recipe", {}).get("num_train_epochs"):
         known.pop("epochs", None)
     recipe, warmup = facts.get("recipe", {}), facts.get("recipe", {}).get("warmup_steps", 0)

@@ -128,6 +128,8 @@ class TrainingFactsCallback(TrainerCallback):
         last, best = max(evaluations, default=0), state.best_global_step or 0
         kept = best if args.load_best_model_at_end and best in evaluations else last
         self.facts |= {"steps": state.global_step, "epochs": state.epoch, "validation": evaluations[kept]}
+        if kept != last:
+            self.facts["kept_epoch"] = evaluations[kept]["epoch"]
         write_facts(Path(str(args.output_dir)), self.facts)
 
 

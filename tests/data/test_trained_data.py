@@ -5,7 +5,15 @@ import json
 from datasets import Dataset, DatasetDict
 
 from hf_video.data import load_video_dataset
-from hf_video.data.trained_data import TRAINED_VIDEOS_FILE, count_trained, parts_by_file, write_trained_videos
+from hf_video.data.trained_data import (
+    TRAINED_VIDEOS_FILE,
+    check_same_data,
+    count_trained,
+    describe_data,
+    parts_by_file,
+    was_split_by,
+    write_trained_videos,
+)
 
 
 def test_rows_that_share_seconds_with_those_of_a_training_are_counted(tmp_path):
@@ -68,3 +76,18 @@ def test_the_same_files_by_another_name_are_split_as_the_training_split_them(tmp
     assert parts_by_file(tmp_path, DatasetDict(train=rows, test=trained)) is None, "data with splits keep them"
     write_trained_videos(tmp_path, {"train": trained, "validation": trained})
     assert parts_by_file(tmp_path, load_video_dataset(folder)) is None, "a video that is in both parts"
+
+
+def test_other_videos_of_the_same_names_are_not_those_of_a_training(tmp_path):
+    def write(place, text):
+        for name in ("run/1.mp4", "sit/1.mp4"):
+            (tmp_path / place / name).parent.mkdir(parents=True)
+            (tmp_path / place / name).write_text(f"{name} {text}")
+        return load_video_dataset(tmp_path / place)
+
+    trained, names = write("monday", "one"), ["run", "sit"]
+    training = {"data": describe_data("monday", trained, names), "validation_fraction": 0.5}
+    assert was_split_by(training, trained, names)
+    assert was_split_by(training, write("moved", "one"), names)
+    assert not was_split_by(training, write("tuesday", "others"), names)
+    check_same_data(describe_data("tuesday", load_video_dataset(tmp_path / "tuesday"), names), training["data"])

@@ -159,6 +159,18 @@ def write_records(folder, facts, **reports):
         (folder / "report" / f"{name}.json").write_text(json.dumps(content))
 
 
+def test_a_metric_of_ones_own_and_the_kept_epoch_are_stated(tmp_path, trained_videovit, hub):
+    hf_video.VideoViTForVideoClassification.from_pretrained(trained_videovit).save_pretrained(tmp_path)
+    measured = {"eval_loss": 0.5, "eval_worst_recall": 0.75, "eval_runtime": 1.5, "eval_samples_per_second": 3.5}
+    facts = {"data": {"validation": {"num_videos": 7}}, "validation": measured, "recipe": {}, "kept_epoch": 4.0}
+    write_card(tmp_path, REPO, facts)
+    card = ModelCard.load(tmp_path / "README.md")
+    card.validate()
+    assert [result.metric_value for result in card.data.eval_results] == [0.75]
+    assert "| own videos | validation | 7 | 1 clip x 1 crop | worst recall | 0.75 |" in card.text
+    assert "| kept epoch | 4.0 |" in card.text
+
+
 def test_a_regression_has_values_and_errors(tmp_path, hub):
     config = hf_video.VideoViTConfig(**TINY_CLASSIFIERS["VideoViT"], id2label={0: "speed"}, label2id={"speed": 0})
     hf_video.VideoViTForVideoClassification(config).save_pretrained(tmp_path)
