@@ -201,7 +201,7 @@ def require_videos(tables: Mapping[str, Table]) -> dict[str, pa.Array]:
     if missing := [place for _, places in found.values() for place in places]:
         roots = folders.listed({table.root for table in tables.values()})
         raise FileNotFoundError(
-            f"No file and no folder of frames for {len(missing)} of {count(sum(map(len, tables.values())), 'video')}: "
+            f"No file and no folder of frames for {len(missing)} of {count(sum(map(len, tables.values())), 'row')}: "
             f"{folders.listed(missing, separator='; ')}. Relative paths count from {roots}, and endings may be left "
             "out; say where the videos are with `video_root` (--video-root)."
         )

@@ -151,7 +151,7 @@ def tell_agreement(result: Mapping[str, Any]) -> list[str]:
         "in brackets: 95 % intervals over videos" if result["num_videos"] > 1 else "one video gives no 95 % intervals"
     )
     rows = [
-        ("class", "kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "mean first bout, s")
+        ("class", "kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "first bout begins at, s")
     ]
     for name, each in {"all": result["all"], **result["classes"]}.items():
         cells = [_text(each[key], each["intervals"].get(key)) for key in ("kappa_frames", "kappa_bins", "f1")]

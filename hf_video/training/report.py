@@ -223,7 +223,7 @@ def assess(metrics: Mapping[str, Any]) -> list[str]:
             gap = f"{100 * (own - value):.1f} points more than on the {metrics['split']} split"
             lines.append(
                 f"on clips that it was trained on {metric.text(own, 1)}, "
-                + (gap if own > value else "so there is no sign of overfitting")
+                + (gap if own > value else "no more than on others")
             )
         if "kept_epoch" in metrics:
             lines.append(f"kept     epoch {metrics['kept_epoch']:g}, {_why_kept(metrics)}")

@@ -136,7 +136,7 @@ def read_as_rows(file: Path, video_root: str | os.PathLike | None, choices: Mapp
             raise nothing_labelled(file, kinds["to_label"])
         way_out = "`video_root` (--video-root) says where videos are"
         if not kinds["missing_media"] and (kinds["by_model"] or kinds["by_person"]):
-            way_out = "--choose by=all reads what persons and models wrote"
+            way_out = "give what a model wrote and you corrected a name of yours, or --choose by=all reads all"
         raise ValueError(
             f"{file} has no segment of a video that is found; {way_out}: "
             f"{listed(map(_tell, found.reports), separator='; ')}."
