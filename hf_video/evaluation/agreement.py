@@ -150,9 +150,8 @@ def tell_agreement(result: Mapping[str, Any]) -> list[str]:
     drawn = (
         "in brackets: 95 % intervals over videos" if result["num_videos"] > 1 else "one video gives no 95 % intervals"
     )
-    rows = [
-        ("class", "kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "first bout begins at, s")
-    ]
+    figures = ("kappa, frames", "kappa, 1 s", f"F1@{_TIOU * 100:.0f}", "bouts", "seconds", "first bout begins at, s")
+    rows = [("class", *figures)]
     for name, each in {"all": result["all"], **result["classes"]}.items():
         cells = [_text(each[key], each["intervals"].get(key)) for key in ("kappa_frames", "kappa_bins", "f1")]
         rows.append((name, *cells, *(" / ".join(map(_text, each[key])) for key in ("bouts", "seconds", "latency"))))

@@ -313,10 +313,10 @@ class BaseTrainer(Trainer):
         of_best = [each for each in self.state.log_history if each["step"] == self.state.best_global_step]
         before = next((each["eval_loss"] for each in of_best if "eval_loss" in each), -math.inf)
         name = f"eval_{(self.args.metric_for_best_model or '').removeprefix('eval_')}"
-        if metrics.get(name) != self.state.best_metric or metrics.get("eval_loss", math.inf) >= before:
-            return False
-        self.state.best_global_step = self.state.global_step
-        return True
+        is_better = metrics.get(name) == self.state.best_metric and metrics.get("eval_loss", math.inf) < before
+        if is_better:
+            self.state.best_global_step = self.state.global_step
+        return is_better
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self._get_output_dir(trial=trial))

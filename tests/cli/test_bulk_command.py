@@ -51,7 +51,8 @@ def test_features_are_those_without_an_engine(mixed, trained, tmp_path, counted,
     assert main([*words("extract", trained, tmp_path / "b", mixed), *rate, "--part-size", "4"]) == 1
     captured = capsys.readouterr()
     # Three windows of each video, and a row for each broken file.
-    assert "26 rows of 10 videos in all, 26 of them new\n" in captured.out and "2 of 10 videos failed:\n" in captured.err
+    assert "26 rows of 10 videos in all, 26 of them new\n" in captured.out
+    assert "2 of 10 videos failed:\n" in captured.err
     rows, summary = read_rows(tmp_path / "b"), json.loads((tmp_path / "a" / "features.json").read_text())["videos"]
     assert {key for key, _ in rows} == summary.keys()
     for key, record in summary.items():
