@@ -76,6 +76,7 @@ class FramesTask(Task):
 
     arguments, trainer, sizes = FrameTrainingArguments, FrameClassificationTrainer, ScratchSettings
     measures_training = True
+    enough_clips = 8000
     try_it = "hf-video timeline VIDEO --model {model}"
 
     background: str | None = None

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _OTHERS = "--model takes another: a folder, a name on the Hub or one of `hf-video models`, or"
+_FEWEST_EPOCHS = 10
 
 
 class ModelChoice(NamedTuple):
@@ -107,6 +108,21 @@ class RunPlan:
         for name, each in settings_of(sizes).items():
             if name in self.named.values and self.chosen.model is not None and self.checkpoint is None:
                 raise ValueError(f"{each.flag} is for a model from scratch, not for --model.")
+
+    def limit_epochs(self, arguments: Any, num_clips: int, enough_clips: int) -> None:
+        """Trains the bundled model for fewer epochs than by default, at least ten, if they show `enough_clips`."""
+        is_named = not {"num_train_epochs", "max_steps"}.isdisjoint(self.named.values)
+        # With "must" the run has the number that it began with.
+        if is_named or self.chosen.model != SHIPPED or self.settings.resume == "must":
+            return
+        epochs = max(_FEWEST_EPOCHS, math.ceil(enough_clips / num_clips))
+        if epochs < self.chosen.num_train_epochs:
+            self.chosen.num_train_epochs = arguments.num_train_epochs = float(epochs)
+            if is_first_process():
+                print(
+                    f"{epochs} epochs, because there are {num_clips:,} clips; --epochs sets another number.",
+                    flush=True,
+                )
 
     def of_this_machine(self) -> dict[str, Any]:
         """The fields of `TrainingArguments` that say where the run computes and writes."""

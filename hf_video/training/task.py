@@ -64,6 +64,7 @@ class Task:
         holds_out: whether a validation split is held out where the data have none.
         measured_splits: the first of these that the data have is measured at the end.
         measures_training: whether some training clips are measured, too.
+        enough_clips: how many clips, counted in each epoch, teach the bundled model; None if it takes all epochs.
         try_it: the command that uses the result; {model} stands for its folder.
     """
 
@@ -74,6 +75,7 @@ class Task:
     holds_out: ClassVar[bool] = True
     measured_splits: ClassVar[Sequence[str]] = ("test", "validation")
     measures_training: ClassVar[bool] = False
+    enough_clips: ClassVar[int | None] = None
     try_it: ClassVar[str] = ""
 
     def choose_model(self, named: Collection[str], chosen: Any) -> ModelChoice:
@@ -174,6 +176,8 @@ def _run(task: Task, run: RunPlan, callbacks: Sequence[TrainerCallback]) -> tupl
         task.make_splits(run, data, processor)
         datasets = task.datasets(run, data, processor)
         options = task.trainer_options(run, data, arguments, model, processor)
+        if task.enough_clips is not None:
+            run.limit_epochs(arguments, len(datasets["train"]), task.enough_clips)
         run.begin_writing()
     if "validation" in datasets:
         datasets["validation"].drop_broken()

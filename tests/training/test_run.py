@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hf_video.training import TrainSettings, train
+from hf_video.output_folders import RunLock
+from hf_video.training import TrainFrameSettings, TrainSettings, train
 from hf_video.training.run import RunPlan, _describe_step
+from hf_video.training.values import Named
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,25 @@ def test_the_batch_of_all_processes_is_named_with_its_learning_rate():
     )
     expected = "Each step: 64 clips (4 a process x 8 processes x 2 accumulated), learning rate 0.00025, bfloat16."
     assert _describe_step(args) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_clips", "named", "resume", "expected"),
+    [
+        (300, {}, None, 20),
+        (500, {}, None, 16),
+        (9000, {}, None, 10),
+        (9000, {}, "auto", 10),
+        (9000, {}, "must", 20),
+        (9000, {"num_train_epochs": 20.0}, None, 20),
+        (9000, {"max_steps": 5}, None, 20),
+        (9000, {"model": "another"}, None, 20),
+    ],
+)
+def test_many_clips_take_fewer_epochs_of_the_bundled_model(num_clips, named, resume, expected):
+    settings = TrainFrameSettings(data="d", output_dir="o", resume=resume)
+    chosen = SimpleNamespace(model=named.get("model", "start"), num_train_epochs=20.0)
+    plan = RunPlan(settings, chosen, Named(named, {}), None, None, "", RunLock())
+    arguments = SimpleNamespace(num_train_epochs=20.0)
+    plan.limit_epochs(arguments, num_clips, enough_clips=8000)
+    assert arguments.num_train_epochs == chosen.num_train_epochs == expected
