@@ -149,10 +149,16 @@ def test_other_data_are_not_resumed_with(digits, trained, tmp_path, fails):
 def test_a_run_is_resumed_where_it_and_its_data_were_moved(digits, trained, tmp_path):
     data, output_dir = shutil.copytree(digits, tmp_path / "data"), shutil.copytree(trained, tmp_path / "out")
     states = sorted(output_dir.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
-    state = json.loads(states[-1].read_text())
-    # The first of two checkpoints was the best one, in a folder that is gone.
-    state |= {"best_model_checkpoint": str(tmp_path / "gone" / states[0].parent.name), "best_metric": 1.0}
-    states[-1].write_text(json.dumps(state))
+    text = states[-1].read_text()
+    # The first of two checkpoints was the best one, in a folder that is gone. The file keeps its size, by which a
+    # checkpoint is known as complete.
+    gone = tmp_path / "gone" / states[0].parent.name
+    state = json.loads(text) | {
+        "best_model_checkpoint": str(gone),
+        "best_metric": 1.0,
+        "best_global_step": int(gone.name[11:]),
+    }
+    states[-1].write_text(json.dumps(state).ljust(len(text)))
     assert len(states) == 2 and main(["train", str(data), "--output-dir", str(output_dir), "--resume"]) == 0
     best, final = (AutoModelForVideoClassification.from_pretrained(path) for path in (states[0].parent, output_dir))
     torch.testing.assert_close(final.state_dict(), best.state_dict(), rtol=0, atol=0)
