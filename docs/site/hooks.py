@@ -23,6 +23,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from settings_pages import settings_pages  # noqa: E402
 
+# PyTorch warns of how torchao, which Transformers imports, registers its types.
+logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
 INCLUDE = re.compile(r"^<!-- include: ([^#\s]+)#(\S+) -->$", re.MULTILINE)
